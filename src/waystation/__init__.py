@@ -1,0 +1,30 @@
+"""Waystation: durable messages and transactions on Valkey/Redis, with their history in Spark.
+
+    from waystation import Waystation
+
+    with Waystation("http://127.0.0.1:7070") as station:
+        station.channels.publish("orders", {"id": 7})
+
+Everything public is named here; the rest may change without notice.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waystation.client import AsyncWaystation, Waystation
+
+__all__ = ["AsyncWaystation", "Waystation", "__version__"]
+
+__version__ = metadata.version("waystation")
+
+
+def __getattr__(name: str) -> Any:
+    # The clients bring their HTTP libraries along: servers and the CLI start without them.
+    if name in ("AsyncWaystation", "Waystation"):
+        from waystation import client  # noqa: PLC0415
+
+        return getattr(client, name)
+    raise AttributeError(f"module 'waystation' has no attribute {name!r}")

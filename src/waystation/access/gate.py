@@ -1,0 +1,151 @@
+"""The gate: checks a bearer token against a cached ring of keys.
+
+The ring is read again when the catalogue's generation has moved, looked at every two seconds, so a
+revoked key stops working within five. If the catalogue cannot be read for that long, the gate
+closes: it would no longer know what was revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from dataclasses import dataclass
+
+from waystation.access.keys import Scope, hash_secret, split_key
+from waystation.catalogue import Catalogue, KeyRecord
+from waystation.clock import Clock
+from waystation.errors import CatalogueError, UnauthenticatedError
+from waystation.store.keys import DEFAULT_PROJECT
+from waystation.telemetry.logging import logger
+
+_log = logger("access")
+
+_REFRESH_SECONDS = 2.0
+#: A ring older than this is not trusted.
+_RING_SECONDS_MAX = 5.0
+#: An unknown key makes us look at once, since it may be new, but not more often than this.
+_LOOK_SECONDS_MIN = 0.2
+
+_BEARER = b"Bearer "
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a request may do, and in which project."""
+
+    project: str
+    scopes: frozenset[Scope]
+    key_id: str = ""
+
+
+EVERYTHING = Access(DEFAULT_PROJECT, Scope.ADMIN.included())
+
+
+@dataclass(frozen=True)
+class _Held:
+    access: Access
+    secret_hash: bytes
+    expires_ms: int
+
+
+class Gate:
+    """Turns an Authorization header into an Access, or refuses."""
+
+    def __init__(self, catalogue: Catalogue, *, clock: Clock, insecure: bool = False) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self.insecure = insecure
+        self._ring: dict[str, _Held] = {}
+        self._generation = -1
+        self._read_at = float("-inf")
+        self._looked_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads the ring and keeps it fresh."""
+        await self._read()
+        self._refresher = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def close(self) -> None:
+        """Stops reading."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether anybody could come in with a key."""
+        return bool(self._ring)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the ring is young enough to be trusted."""
+        return _real_seconds() - self._read_at <= _RING_SECONDS_MAX
+
+    def admit(self, authorization: bytes | None) -> Access | None:
+        """The access of a request; None when only `admit_unknown` can tell. Never waits."""
+        if self.insecure:
+            return EVERYTHING
+        parts = _credentials(authorization)
+        if not self.fresh:
+            raise CatalogueError("Keys cannot be checked: the catalogue is not readable.")
+        held = self._ring.get(parts[0])
+        if held is None:
+            return None
+        # Constant time, and the expiry only after it, so that nothing is told to a guesser.
+        if not hmac.compare_digest(hash_secret(parts[1]), held.secret_hash):
+            raise UnauthenticatedError("The key is not valid.")
+        if held.expires_ms and held.expires_ms <= self._clock.now_ms():
+            raise UnauthenticatedError("The key has expired.")
+        return held.access
+
+    async def admit_unknown(self, authorization: bytes | None) -> Access:
+        """The same after one more look at the catalogue, since the key may be new."""
+        if _real_seconds() - self._looked_at >= _LOOK_SECONDS_MIN:
+            await self._read()
+        access = self.admit(authorization)
+        if access is None:
+            raise UnauthenticatedError("The key is not valid.")
+        return access
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            try:
+                await self._read()
+            except CatalogueError as error:
+                _log.warning("keys cannot be read again", problem=str(error))
+
+    async def _read(self) -> None:
+        async with self._reading:
+            self._looked_at = _real_seconds()
+            generation = await self._catalogue.generation()
+            if generation != self._generation:
+                # The generation is read first: a change in between is read again next time.
+                self._ring = {
+                    key.id: _held(key) for key in await self._catalogue.keys() if not key.revoked_ms
+                }
+                self._generation = generation
+            self._read_at = _real_seconds()
+
+
+def _real_seconds() -> float:
+    """The event loop's time: how old the ring is must not depend on a time machine."""
+    return asyncio.get_running_loop().time()
+
+
+def _credentials(authorization: bytes | None) -> tuple[str, str]:
+    if authorization is None:
+        raise UnauthenticatedError("A key is needed: send 'Authorization: Bearer ws_…'.")
+    if not authorization.startswith(_BEARER):
+        raise UnauthenticatedError("The Authorization header must be 'Bearer ws_…'.")
+    parts = split_key(authorization[len(_BEARER) :].decode("latin-1"))
+    if parts is None:
+        raise UnauthenticatedError("The key is not valid.")
+    return parts
+
+
+def _held(key: KeyRecord) -> _Held:
+    scopes = frozenset[Scope]().union(*(Scope(scope).included() for scope in key.scopes))
+    return _Held(Access(key.project, scopes, key.id), key.secret_hash, key.expires_ms)

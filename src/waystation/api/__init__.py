@@ -1,0 +1,1 @@
+"""The HTTP door. Thin: it translates, it does not decide."""

@@ -1,0 +1,207 @@
+"""The dispatcher: routes, checks keys, calls handlers, answers; one ASGI application.
+
+Hot and DSPS-shaped routes are answered here, without layers in between; everything else goes on
+to the wide application behind it. This is the only place that knows a request from its first
+line to its last, so request ids, metrics, default headers and errors are made here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Callable
+
+from waystation.access import Access, Gate, Scope
+from waystation.api.cors import Cors
+from waystation.api.problems import dsps_error_for, problem, problem_for
+from waystation.api.reply import CLOSE, TEXT, Header, Receive, Reply, Send
+from waystation.api.reply import Scope as AsgiScope
+from waystation.api.request import ClientGoneError, Request
+from waystation.api.routes import Route, RouteTable
+from waystation.errors import BusyError, ForbiddenError, WaystationError
+from waystation.telemetry import metrics
+from waystation.telemetry.logging import logger
+
+_log = logger("http")
+
+#: What DSPS adds to every routed reply.
+_DEFAULT_HEADERS: tuple[Header, ...] = (
+    (b"x-frame-options", b"deny"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache, no-store, max-age=0, must-revalidate"),
+    (b"pragma", b"no-cache"),
+    (b"expires", b"0"),
+)
+#: Paths under these keep DSPS's manners also where there is no route.
+_DSPS_PREFIXES = ("/channel/", "/probe/")
+_is_request_id = re.compile(rb"[0-9A-Za-z._-]{1,64}").fullmatch
+
+WideApp = Callable[[AsgiScope, Receive, Send], object]
+
+
+class Dispatcher:
+    """The outermost ASGI application."""
+
+    def __init__(
+        self,
+        table: RouteTable,
+        gate: Gate,
+        *,
+        wide: object,
+        cors: Cors,
+        clock_seconds: Callable[[], float],
+        body_bytes_max: int,
+        path_prefix: str,
+        durability: str,
+        overloaded: Callable[[], bool],
+    ) -> None:
+        self._table = table
+        self._gate = gate
+        self._wide = wide
+        self._cors = cors
+        self._seconds = clock_seconds
+        self._body_bytes_max = body_bytes_max
+        self._prefix = "/" + path_prefix.strip("/") if path_prefix.strip("/") else ""
+        self._overloaded = overloaded
+        self._headers = (*_DEFAULT_HEADERS, (b"waystation-durability", durability.encode()))
+        # Request ids: unique without asking the operating system each time.
+        self._id_prefix = secrets.token_hex(4) + "-"
+        self._id_counter = itertools.count(1)
+        self._measures: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]]
+        self._measures = {}
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        begun = self._seconds()
+        metrics.http_in_flight.inc()
+        request = Request(scope, receive, body_bytes_max=self._body_bytes_max)
+        if not request.id or not _is_request_id(request.id):
+            request.id = f"{self._id_prefix}{next(self._id_counter):x}".encode()
+        try:
+            name, reply = await self._answer(request, send)
+            if reply is not None:
+                await self._send(request, reply, send)
+                self._measure(scope["method"], name, reply.status, begun)
+        except ClientGoneError:
+            pass
+        finally:
+            metrics.http_in_flight.dec()
+
+    # -- Finding and calling -----------------------------------------------------------------
+
+    async def _answer(self, request: Request, send: Send) -> tuple[str, Reply | None]:
+        """The reply, or None when the wide application has sent one itself."""
+        path = self._path(request.scope["path"])
+        if self._overloaded():
+            metrics.http_shed.inc()
+            error = BusyError("The server has as many connections as it can serve.")
+            reply = self._failure(error, request, dsps=_is_dsps(path))
+            reply.headers = (*reply.headers, CLOSE)
+            return "shed", reply
+        found = self._table.find(path)
+        if found is None:
+            if _is_dsps(path):
+                return "unknown", Reply(404, b"404 page not found", (TEXT,))
+            await self._call_wide(request, path, send)
+            return "", None
+        routes, request.params = found
+        method = request.scope["method"]
+        route = routes.get(method)
+        if route is None:
+            return "method", self._no_such_method(request, routes, method)
+        try:
+            if route.precheck is not None and (refusal := route.precheck(request)) is not None:
+                return route.path, refusal
+            if route.scope is not None:
+                await self._check(request, route.scope)
+            return route.path, await route.handler(request)
+        except ClientGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001 (every error becomes a reply, here alone)
+            return route.path, self._failure(error, request, dsps=route.manner == "dsps", verb=route.verb)
+
+    async def _check(self, request: Request, needed: Scope) -> None:
+        access = self._gate.admit(request.authorization)
+        if access is None:
+            access = await self._gate.admit_unknown(request.authorization)
+        if needed not in access.scopes:
+            raise ForbiddenError(f"The key lacks the scope {needed.value!r}.")
+        request.access = access
+
+    async def _call_wide(self, request: Request, path: str, send: Send) -> None:
+        """Hands over to the wide application, which asks for the access where it needs one."""
+        scope = {**request.scope, "path": path, "root_path": ""}
+        scope["state"] = {**scope.get("state", {}), "request": request, "admit": self._admit}
+        extra = self._common_headers(request)
+
+        async def send_with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc, dict-item]
+                status = message["status"]
+                assert isinstance(status, int)
+                metrics.http_requests.labels(request.scope["method"], "wide", str(status)).inc()
+            await send(message)
+
+        await self._wide(scope, request._receive, send_with_headers)  # type: ignore[operator]
+
+    async def _admit(self, request: Request, needed: Scope) -> Access:
+        await self._check(request, needed)
+        assert request.access is not None
+        return request.access
+
+    def _path(self, path: str) -> str:
+        if self._prefix and path.startswith(self._prefix + "/"):
+            return path[len(self._prefix) :]
+        return path if not self._prefix else "/\0"  # outside the prefix nothing is served
+
+    # -- Answers -----------------------------------------------------------------------------
+
+    def _no_such_method(self, request: Request, routes: dict[str, Route], method: str) -> Reply:
+        methods = sorted(routes)
+        allow = (b"allow", ", ".join(methods).encode())
+        if method == "OPTIONS" and request.origin is not None:
+            return Reply(204, b"", self._cors.preflight(request.origin, methods))
+        if next(iter(routes.values())).manner == "dsps":
+            return Reply(405, b"405 method not allowed", (TEXT, allow))
+        detail = f"Only {', '.join(methods)} here."
+        path = request.scope["path"]
+        reply = problem(405, "method-not-allowed", detail, path=path, request_id=request.id.decode())
+        reply.headers = (*reply.headers, allow)
+        return reply
+
+    def _failure(self, error: Exception, request: Request, *, dsps: bool, verb: str = "") -> Reply:
+        if not isinstance(error, WaystationError):
+            # The path and the request id, never the body: it belongs to the user.
+            _log.error("request failed", error=error, request=request.id.decode())
+        if dsps:
+            return dsps_error_for(error, verb=verb)
+        return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
+
+    def _common_headers(self, request: Request) -> tuple[Header, ...]:
+        common = (*self._headers, (b"x-request-id", request.id))
+        if request.origin is not None:
+            return (*common, *self._cors.headers(request.origin))
+        return common
+
+    async def _send(self, request: Request, reply: Reply, send: Send) -> None:
+        headers = [*reply.headers, *self._common_headers(request)]
+        if reply.status != 204:
+            headers.append((b"content-length", b"%d" % len(reply.body)))
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    def _measure(self, method: str, name: str, status: int, begun: float) -> None:
+        # Methods are free text on the wire; only those of a route may become a label.
+        key = (method if name.startswith("/") else "-", name, status)
+        measures = self._measures.get(key)
+        if measures is None:
+            counter = metrics.http_requests.labels(key[0], name, str(status))
+            measures = self._measures[key] = (counter.inc, metrics.http_seconds.labels(name).observe)
+        measures[0]()
+        measures[1](self._seconds() - begun)
+
+
+def _is_dsps(path: str) -> bool:
+    return path.startswith(_DSPS_PREFIXES) or path in ("/channel", "/probe")

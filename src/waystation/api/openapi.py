@@ -1,0 +1,115 @@
+"""The OpenAPI document: Litestar's routes and the dispatcher's, in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar
+
+from waystation.api.routes import Route
+
+_PROBLEM: dict[str, object] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+        "code": {"type": "string", "description": "Stable; test this, not the texts."},
+        "request_id": {"type": "string"},
+        "errors": {"type": "array", "items": {"type": "object"}},
+        "retry_after_s": {"type": "integer"},
+    },
+}
+#: What every route behind a key can answer, and what those with input can.
+_PROBLEM_STATUSES = {
+    "400": "The request is malformed.",
+    "401": "A key is needed.",
+    "403": "The key does not suffice.",
+    "404": "There is no such thing in this project.",
+    "409": "It is there already.",
+    "413": "The body is over the limit.",
+    "503": "Not now. Try again.",
+}
+
+
+def build_document(wide: Litestar, routes: list[Route]) -> dict[str, Any]:
+    """Everything that the server answers, as OpenAPI 3.1."""
+    document: dict[str, Any] = wide.openapi_schema.to_schema()
+    document.pop("servers", None)
+    document["info"]["description"] = (
+        "Durable messages and transactions on Valkey/Redis. Errors of the channel and probe "
+        "routes have DSPS's shape, all others are problem+json (RFC 9457)."
+    )
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = _PROBLEM
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "An API key, `ws_…`."}
+    }
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            _use_problems(operation)
+    for route in routes:
+        document["paths"].setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    document["paths"] = dict(sorted(document["paths"].items()))
+    return document
+
+
+def _use_problems(operation: dict[str, Any]) -> None:
+    """Litestar documents its own error shape; ours is another."""
+    responses = operation["responses"]
+    for status in [status for status in responses if status.startswith(("4", "5"))]:
+        del responses[status]
+    for status, description in _PROBLEM_STATUSES.items():
+        responses[status] = _response(
+            description, "application/problem+json", {"$ref": "#/components/schemas/Problem"}
+        )
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    responses = {
+        str(status): _response(description, media_type, schema)
+        for status, (description, media_type, schema) in sorted(route.responses.items())
+    }
+    if route.manner == "own" and route.scope is not None:
+        for status in ("401", "403"):
+            responses[status] = _response(
+                _PROBLEM_STATUSES[status],
+                "application/problem+json",
+                {"$ref": "#/components/schemas/Problem"},
+            )
+    operation: dict[str, Any] = {
+        "operationId": route.name.replace(" ", "").replace("/", "_").translate({123: None, 125: None}),
+        "summary": route.summary,
+        "tags": [route.tag],
+        "parameters": [
+            {
+                "name": each.name,
+                "in": each.place,
+                "required": each.place == "path",
+                "description": each.description,
+                "schema": each.schema,
+            }
+            for each in route.parameters
+        ],
+        "responses": responses,
+        "security": [{"key": []}] if route.scope is not None else [],
+    }
+    if route.description:
+        operation["description"] = route.description
+    if route.request_body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "description": route.request_body["description"],
+            "content": {"application/json": {"schema": route.request_body["schema"]}},
+        }
+    return operation
+
+
+def _response(description: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": description}
+    if media_type:
+        response["content"] = {media_type: {"schema": schema}}
+    return response

@@ -1,0 +1,172 @@
+"""Health: DSPS's probes, and our own `/livez`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from waystation.access import Gate, Scope
+from waystation.api.reply import Reply, json_reply
+from waystation.api.request import Request
+from waystation.api.routes import Route
+from waystation.catalogue import Catalogue
+from waystation.errors import WaystationError
+from waystation.store.opening import OpenStore
+from waystation.telemetry import metrics
+
+#: A part that does not answer within this is not ready.
+_CHECK_SECONDS_MAX = 2.0
+
+_OPEN: dict[str, object] = {"type": "object"}
+_LIVE = {"storage": {"children": {"default": {}}}}
+_READY = {"storage": {"children": {"default": {"redis": "ping OK"}}}}
+_UNHEALTHY: dict[str, object] = {"storage": {}}
+
+
+@dataclass
+class Readiness:
+    """Looks at everything that this process needs."""
+
+    opened: OpenStore
+    catalogue: Catalogue
+    gate: Gate
+    stopping: Callable[[], bool] = field(default=lambda: False)
+
+    async def problems(self) -> dict[str, str]:
+        """What is wrong, by part; empty when the process is ready."""
+        found: dict[str, str] = {}
+        if self.stopping():
+            found["process"] = "it is stopping"
+        if problem := await self.store_problem():
+            found["store"] = problem
+        if problem := await _tried(self.catalogue.ping()):
+            found["catalogue"] = problem
+        if not self.gate.insecure and not self.gate.fresh:
+            found["keys"] = "they could not be read for a while"
+        return found
+
+    async def store_problem(self) -> str:
+        """Why the store cannot be used; empty when a round trip worked."""
+        problem = await _tried(self.opened.store.ping())
+        if problem and self.opened.server is not None and (said := self.opened.server.refusal()):
+            return f"the embedded store does not start: {said}"
+        return problem
+
+
+async def _tried(check: object) -> str:
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS_MAX):
+            await check  # type: ignore[misc]
+    except TimeoutError:
+        return "it does not answer"
+    except WaystationError as error:
+        return str(error)
+    return ""
+
+
+class ProbeRoutes:
+    """Handlers of the health routes."""
+
+    def __init__(self, readiness: Readiness, *, metrics_public: bool) -> None:
+        self._readiness = readiness
+        self._metrics_public = metrics_public
+
+    async def dsps_liveness(self, request: Request) -> Reply:
+        """GET /probe/liveness"""
+        return json_reply(_LIVE)
+
+    async def dsps_readiness(self, request: Request) -> Reply:
+        """GET /probe/readiness"""
+        if await self._readiness.problems():
+            return json_reply(_UNHEALTHY, 500)
+        return json_reply(_READY)
+
+    async def livez(self, request: Request) -> Reply:
+        """GET /livez: to answer at all is the proof that the loop turns."""
+        return json_reply({"alive": True})
+
+    async def readyz(self, request: Request) -> Reply:
+        """GET /readyz"""
+        problems = await self._readiness.problems()
+        content = {"ready": not problems, "problems": problems, "notes": self._readiness.opened.notes}
+        return json_reply(content, 503 if problems else 200)
+
+    async def metrics(self, request: Request) -> Reply:
+        """GET /metrics"""
+        return Reply(200, metrics.exposition(), ((b"content-type", metrics.CONTENT_TYPE.encode()),))
+
+    def routes(self) -> list[Route]:
+        """The rows of the route table."""
+        storage: dict[str, object] = {
+            "type": "object",
+            "required": ["storage"],
+            "properties": {"storage": _OPEN},
+        }
+        rows: list[Route] = []
+        for path, handler, summary in (
+            ("/probe/liveness", self.dsps_liveness, "Whether the process is alive, as DSPS says it"),
+            ("/probe/readiness", self.dsps_readiness, "Whether it can serve, as DSPS says it"),
+        ):
+            rows.append(
+                Route(
+                    method="GET",
+                    path=path,
+                    handler=handler,
+                    scope=None,
+                    manner="dsps",
+                    tag="health",
+                    summary=summary,
+                    responses={
+                        200: ("Yes.", "application/json", storage),
+                        500: ("No.", "application/json", storage),
+                    },
+                )
+            )
+        ready: dict[str, object] = {
+            "type": "object",
+            "required": ["ready", "problems", "notes"],
+            "properties": {
+                "ready": {"type": "boolean"},
+                "problems": {"type": "object", "additionalProperties": {"type": "string"}},
+                "notes": {"type": "array", "items": {"type": "string"}},
+            },
+        }
+        rows += [
+            Route(
+                method="GET",
+                path="/livez",
+                handler=self.livez,
+                scope=None,
+                manner="own",
+                tag="health",
+                summary="Whether the process is alive",
+                responses={200: ("It is.", "application/json", _OPEN)},
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                handler=self.readyz,
+                scope=None,
+                manner="own",
+                tag="health",
+                summary="Whether the process can serve, and why not",
+                responses={
+                    200: ("It can.", "application/json", ready),
+                    503: ("It cannot.", "application/json", ready),
+                },
+            ),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self.metrics,
+                scope=None if self._metrics_public else Scope.READ,
+                manner="own",
+                tag="health",
+                summary="Metrics in OpenMetrics text",
+                responses={
+                    200: ("All metrics.", metrics.CONTENT_TYPE.partition(";")[0], {"type": "string"})
+                },
+            ),
+        ]
+        return rows

@@ -1,0 +1,108 @@
+"""The one place that turns errors into HTTP: our own routes by RFC 9457, DSPS routes in its shape."""
+
+from __future__ import annotations
+
+from waystation import errors
+from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
+
+#: The first class that fits decides.
+_STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
+    (errors.TooLargeError, 413),
+    (errors.InvalidInputError, 400),
+    (errors.TooSlowError, 408),
+    (errors.UnauthenticatedError, 401),
+    (errors.ForbiddenError, 403),
+    (errors.SubscriptionNotFoundError, 404),
+    (errors.NotFoundError, 404),
+    (errors.ConflictError, 409),
+    (errors.ChannelError, 400),
+    (errors.BusyError, 503),
+    (errors.CatalogueError, 503),
+    (errors.StoreFullError, 507),
+    (errors.StoreUnavailableError, 503),
+    (errors.OutcomeUnknownError, 503),
+)
+_TITLES = {
+    400: "Bad request",
+    401: "A key is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    408: "Too slow",
+    409: "Conflict",
+    413: "Too large",
+    415: "Unsupported media type",
+    500: "Internal error",
+    503: "Not now",
+    507: "The store is full",
+}
+#: What a client that was shed should wait before it tries again.
+RETRY_AFTER_SECONDS = 1
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error; 500 for what we did not foresee."""
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return status
+    return 500
+
+
+def problem(
+    status: int, code: str, detail: str, *, path: str, request_id: str, field: str = ""
+) -> Reply:
+    """An RFC 9457 reply."""
+    content: dict[str, object] = {
+        "type": "about:blank",
+        "title": _TITLES.get(status, "Error"),
+        "status": status,
+        "detail": detail,
+        "instance": path,
+        "code": code,
+        "request_id": request_id,
+    }
+    if field:
+        content["errors"] = [{"field": field, "detail": detail}]
+    if status in (503, 507):
+        content["retry_after_s"] = RETRY_AFTER_SECONDS
+    return Reply(status, encode(content) + b"\n", (PROBLEM, *_extra(status)))
+
+
+def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
+    """An RFC 9457 reply for an error. What we did not foresee tells nothing about itself."""
+    status = status_of(error)
+    if status == 500 or not isinstance(error, errors.WaystationError):
+        detail = "Something went wrong on our side; the log has it under this request id."
+        return problem(500, "internal", detail, path=path, request_id=request_id)
+    field = getattr(error, "field", "")
+    return problem(status, error.code, str(error), path=path, request_id=request_id, field=field)
+
+
+def dsps_error(status: int, message: str, code: str = "") -> Reply:
+    """An error in the shape of DSPS."""
+    content = {"error": message, "code": code} if code else {"error": message}
+    return Reply(status, encode(content) + b"\n", (JSON, *_extra(status)))
+
+
+def dsps_error_for(error: Exception, *, verb: str) -> Reply:
+    """The reply of a DSPS route for an error; a 500 has no body there."""
+    if isinstance(error, errors.UnauthenticatedError | errors.ForbiddenError):
+        return dsps_error(403, "Unauthorized", "dsps.auth.rejected")
+    status = status_of(error)
+    if status == 500:
+        return Reply(500)
+    assert isinstance(error, errors.WaystationError)
+    if isinstance(error, errors.ChannelError):
+        return dsps_error(status, f'{verb} failed on storage "default": {error.code}', error.code)
+    return dsps_error(status, str(error), error.code)
+
+
+def _extra(status: int) -> tuple[Header, ...]:
+    if status in (503, 507):
+        return ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
+    if status == 401:
+        return ((b"www-authenticate", b'Bearer realm="waystation"'),)
+    if status in (408, 413):
+        # The rest of the request is not wanted.
+        return (CLOSE,)
+    return ()

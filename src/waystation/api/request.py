@@ -1,0 +1,94 @@
+"""A request as handlers see it: parameters, query, body; everything checked on the way in."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import unquote_plus
+
+from waystation.access import Access
+from waystation.api.reply import Receive, Scope
+from waystation.errors import TooLargeError, WaystationError
+
+
+class ClientGoneError(WaystationError):
+    """The client hung up before its request was complete; nobody is there to be answered."""
+
+    code = "client.gone"
+
+
+class Request:
+    """One request. Handlers read; only the dispatcher writes."""
+
+    __slots__ = (
+        "_body_bytes_max",
+        "_receive",
+        "access",
+        "authorization",
+        "content_length",
+        "id",
+        "origin",
+        "params",
+        "scope",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, *, body_bytes_max: int) -> None:
+        self.scope = scope
+        self.params: list[str] = []
+        self.access: Access | None = None
+        self.id = b""
+        self.authorization: bytes | None = None
+        self.origin: bytes | None = None
+        self.content_length = 0
+        self._receive = receive
+        self._body_bytes_max = body_bytes_max
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                self.authorization = value
+            elif name == b"content-length":
+                self.content_length = int(value)
+            elif name == b"origin":
+                self.origin = value
+            elif name == b"x-request-id":
+                self.id = value
+
+    def query(self, name: str) -> str | None:
+        """The first value of a query parameter, decoded; None when it is not there."""
+        wanted = name.encode()
+        for pair in self.scope["query_string"].split(b"&"):
+            key, _, value = pair.partition(b"=")
+            if key == wanted:
+                return unquote_plus(value.decode("latin-1"), encoding="utf-8", errors="replace")
+        return None
+
+    async def body(self) -> bytes:
+        """The whole body, or TooLargeError as soon as it is known to be over the limit."""
+        if self.content_length > self._body_bytes_max:
+            raise self._too_large()
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            whole = bytes(message["body"])
+            if len(whole) > self._body_bytes_max:
+                raise self._too_large()
+            return whole
+        parts, size = [], 0
+        while message["type"] == "http.request":
+            parts.append(message["body"])
+            size += len(message["body"])
+            if size > self._body_bytes_max:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await self._receive()
+        raise ClientGoneError
+
+    def abandonment(self) -> asyncio.Future[object]:
+        """A future that is done when the client hangs up. The body must have been read or empty."""
+        return asyncio.ensure_future(self._until_gone())
+
+    async def _until_gone(self) -> object:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        return None
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(f"The body is larger than {self._body_bytes_max} bytes.", field="body")

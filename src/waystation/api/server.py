@@ -1,0 +1,168 @@
+"""Runs the HTTP server of a node: uvicorn on uvloop, with a shutdown that ends long polls first."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from litestar import Litestar
+
+from waystation.api.channel_routes import ChannelRoutes
+from waystation.api.connection import Bounds, bounded_connection, expire_slow
+from waystation.api.cors import Cors
+from waystation.api.dispatcher import Dispatcher
+from waystation.api.openapi import build_document
+from waystation.api.probe_routes import ProbeRoutes, Readiness
+from waystation.api.reference import ReferenceRoutes
+from waystation.api.routes import RouteTable
+from waystation.api.wide import wide_app
+from waystation.errors import SettingsError
+from waystation.node import Node
+from waystation.settings import HttpSettings
+from waystation.telemetry.logging import logger
+
+_log = logger("http")
+
+#: File descriptors for the store, the catalogue, logs and a margin.
+_RESERVED_DESCRIPTORS = 64
+_SWEEP_SECONDS = 1.0
+_BACKLOG = 2048
+
+
+class ApiServer:
+    """The HTTP server of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._settings = node.settings.http
+        self._stopping = False
+        self._bounds = Bounds(
+            connections_max=self._settings.connections_max or _connections_possible(),
+            header_bytes_max=self._settings.header_bytes_max,
+            read_seconds_max=self._settings.read_seconds_max,
+        )
+        self._readiness = Readiness(
+            node.opened, node.catalogue, node.gate, stopping=lambda: self._stopping
+        )
+        self.app, self.document = self._build()
+        self._server = _Server(self._uvicorn_config())
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        """Listens; returns the port, which matters when the settings said 0."""
+        listener = _listen(self._settings)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._server.serve(sockets=[listener])),
+            loop.create_task(self._sweep()),
+        ]
+        while not self._server.started:
+            if self._tasks[0].done():
+                self._tasks[0].result()
+            await asyncio.sleep(0.001)
+        return int(listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Ends polls with an empty reply, finishes what was begun, then lets go."""
+        self._stopping = True
+        self._node.channels.end_polls()
+        self._server.should_exit = True
+        await self._tasks[0]
+        self._tasks[1].cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _build(self) -> tuple[Dispatcher, dict[str, Any]]:
+        node, settings = self._node, self._settings
+        reference = ReferenceRoutes()
+        routes = [
+            *ChannelRoutes(
+                node.channels,
+                poll_seconds_max=settings.poll_seconds_max,
+                fetch_messages_max=node.settings.channels.fetch_messages_max,
+            ).routes(),
+            *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
+            *reference.routes(),
+        ]
+        wide: Litestar = wide_app(
+            node.catalogue,
+            clock=node.clock,
+            identity=node.identity,
+            time_machine=node.opened.time_machine,
+        )
+        document = build_document(wide, routes)
+        reference.use(document)
+        dispatcher = Dispatcher(
+            RouteTable(routes),
+            node.gate,
+            wide=wide,
+            cors=Cors(settings.cors_origins, insecure=node.gate.insecure),
+            clock_seconds=node.clock.monotonic,
+            body_bytes_max=settings.body_bytes_max,
+            path_prefix=settings.path_prefix,
+            durability=node.opened.durability,
+            overloaded=self._overloaded,
+        )
+        return dispatcher, document
+
+    def _overloaded(self) -> bool:
+        return len(self._server.server_state.connections) > self._bounds.connections_max
+
+    def _uvicorn_config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self.app,  # type: ignore[arg-type]
+            access_log=False,
+            http=bounded_connection(self._bounds),
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(self._settings.grace_seconds)),
+            timeout_keep_alive=75,
+            ws="none",
+        )
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            expire_slow(self._server.server_state.connections, loop.time())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the CLI has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(settings: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
+            hint="Choose another with --port (0 takes any free one).",
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _connections_possible() -> int:
+    """As many as there are file descriptors for; the soft limit is raised as far as allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
+    if soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(16, soft - _RESERVED_DESCRIPTORS)

@@ -1,0 +1,268 @@
+"""The wide application: everything under `/v1`, on Litestar, for routes that are many and not hot.
+
+Each handler names the scope it needs; the dispatcher in front supplies the check. Every error, a
+404 or 405 of Litestar's own included, becomes a problem by RFC 9457.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Litestar, Request, Response, Router, delete, get, post
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, MethodNotAllowedException
+from litestar.handlers import BaseRouteHandler
+from litestar.openapi import OpenAPIConfig
+from msgspec import Meta
+
+from waystation import __version__
+from waystation.access import Access, Scope
+from waystation.access.keys import new_key
+from waystation.api.problems import problem, problem_for
+from waystation.api.reply import Reply
+from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
+from waystation.clock import Clock
+from waystation.errors import InvalidInputError, NotFoundError, WaystationError
+from waystation.ids import NAME_PATTERN, Identity
+from waystation.store.time_machine import TimeMachine
+from waystation.telemetry.logging import logger
+
+_log = logger("http")
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+Label = Annotated[str, Meta(max_length=200)]
+
+#: SQLite and JavaScript both count milliseconds safely up to here.
+_MS_MAX = 2**53 - 1
+
+
+class Project(msgspec.Struct, kw_only=True):
+    """A project as the API shows it."""
+
+    name: Name
+    created_ms: int = 0
+
+
+class NewProject(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What creating a project takes."""
+
+    name: Name
+
+
+class Key(msgspec.Struct, kw_only=True):
+    """A key as the API shows it: never its secret."""
+
+    id: str
+    project: str
+    scope: str
+    label: str
+    created_ms: int
+    expires_ms: int | None
+    revoked_ms: int | None
+
+
+class NewKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What creating a key takes."""
+
+    scope: Scope
+    label: Label = ""
+    expires_ms: Annotated[int, Meta(ge=0, le=_MS_MAX)] = 0
+
+
+class CreatedKey(Key, kw_only=True):
+    """A new key with its text, which is shown this once."""
+
+    key: str
+
+
+class AdvanceTime(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How far to move time."""
+
+    seconds: Annotated[float, Meta(gt=0, le=3660 * 86400)]
+
+
+class AdvancedTime(msgspec.Struct, kw_only=True):
+    """Where time is now."""
+
+    now_ms: int
+    shift_ms: int
+
+
+async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    state = connection.scope["state"]
+    state["access"] = await state["admit"](state["request"], handler.opt["scope"])
+
+
+class ProjectController(Controller):
+    """Projects: the tenants. Only keys of project `default` may manage them."""
+
+    path = "/projects"
+    tags = ("projects",)
+
+    @get(opt={"scope": Scope.ADMIN}, summary="List projects")
+    async def list_projects(self, request: Request[Any, Any, Any], state: State) -> list[Project]:
+        """Lists all projects for the operator's keys, else the key's own project."""
+        access = _access(request)
+        projects = await _catalogue(state).projects()
+        return [_project(each) for each in projects if access.project in ("default", each.name)]
+
+    @post(opt={"scope": Scope.ADMIN}, summary="Create a project")
+    async def create_project(
+        self, request: Request[Any, Any, Any], state: State, data: NewProject
+    ) -> Project:
+        """Creates a project."""
+        if _access(request).project != "default":
+            raise NotFoundError("Projects are managed with keys of project 'default'.")
+        record = ProjectRecord(name=data.name, created_ms=_clock(state).now_ms())
+        await _catalogue(state).add_project(record)
+        return _project(record)
+
+
+class KeyController(Controller):
+    """API keys of the caller's own project."""
+
+    path = "/keys"
+    tags = ("keys",)
+
+    @get(opt={"scope": Scope.ADMIN}, summary="List keys")
+    async def list_keys(self, request: Request[Any, Any, Any], state: State) -> list[Key]:
+        """Lists the keys of the project, revoked ones included."""
+        return [_key(each) for each in await _catalogue(state).keys(_access(request).project)]
+
+    @post(opt={"scope": Scope.ADMIN}, summary="Create a key")
+    async def create_key(
+        self, request: Request[Any, Any, Any], state: State, data: NewKey
+    ) -> CreatedKey:
+        """Creates a key in the project. Its text is shown this once."""
+        text, record = new_key(
+            _identity(state),
+            project=_access(request).project,
+            scope=data.scope,
+            label=data.label,
+            now_ms=_clock(state).now_ms(),
+            expires_ms=data.expires_ms,
+        )
+        await _catalogue(state).add_key(record)
+        return CreatedKey(**msgspec.structs.asdict(_key(record)), key=text)
+
+    @delete("/{key_id:str}", opt={"scope": Scope.ADMIN}, summary="Revoke a key")
+    async def revoke_key(
+        self, request: Request[Any, Any, Any], state: State, key_id: str
+    ) -> None:
+        """Revokes a key; it stops working within five seconds."""
+        project, now_ms = _access(request).project, _clock(state).now_ms()
+        if not await _catalogue(state).revoke_key(project, key_id, now_ms=now_ms):
+            raise NotFoundError(f"There is no key {key_id[:40]!r}.")
+
+
+class TimeController(Controller):
+    """The time machine of test mode."""
+
+    path = "/time"
+    tags = ("time",)
+
+    @post("/advance", opt={"scope": Scope.ADMIN}, summary="Move time forward", status_code=200)
+    async def advance(self, state: State, data: AdvanceTime) -> AdvancedTime:
+        """Moves the time of the store and of every process; answers once all have it."""
+        machine: TimeMachine | None = state["time_machine"]
+        if machine is None:
+            raise NotFoundError("Time moves by itself.", hint="Start with --time-machine to move it.")
+        shift_ms = await machine.advance(data.seconds)
+        return AdvancedTime(now_ms=_clock(state).now_ms(), shift_ms=shift_ms)
+
+
+def wide_app(
+    catalogue: Catalogue, *, clock: Clock, identity: Identity, time_machine: TimeMachine | None
+) -> Litestar:
+    """Builds the application."""
+    versioned = Router(
+        "/v1",
+        route_handlers=[ProjectController, KeyController, TimeController],
+        guards=[_guard],
+        security=[{"key": []}],
+    )
+    return Litestar(
+        route_handlers=[versioned],
+        state=State(
+            {
+                "catalogue": catalogue,
+                "clock": clock,
+                "identity": identity,
+                "time_machine": time_machine,
+            }
+        ),
+        exception_handlers={Exception: _on_error, HTTPException: _on_error},
+        openapi_config=OpenAPIConfig(title="Waystation", version=__version__, path="/v1/.schema"),
+        logging_config=None,
+    )
+
+
+def _on_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    ours = request.scope["state"].get("request")
+    request_id = ours.id.decode() if ours else ""
+    path = request.scope["path"]
+    if isinstance(error, WaystationError):
+        reply = problem_for(error, path=path, request_id=request_id)
+    elif isinstance(error, HTTPException) and error.status_code < 500:
+        reply = _framework_problem(error, path, request_id)
+    else:
+        _log.error("request failed", error=error, request=request_id)
+        reply = problem_for(error, path=path, request_id=request_id)
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    media_type = headers.pop("content-type")
+    return Response(reply.body, status_code=reply.status, headers=headers, media_type=media_type)
+
+
+def _framework_problem(error: HTTPException, path: str, request_id: str) -> Reply:
+    """Litestar's own refusals: no such route, wrong method, a body that does not fit."""
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code)
+    detail = str(error.detail)
+    extra = error.extra if isinstance(error.extra, list) else []
+    if code is None:
+        told = "; ".join(f"{each.get('key', 'body')}: {each['message']}" for each in extra)
+        detail = told or detail
+        code = InvalidInputError.code
+    reply = problem(error.status_code, code, detail, path=path, request_id=request_id)
+    if isinstance(error, MethodNotAllowedException) and error.headers:
+        allow = tuple((k.lower().encode(), v.encode()) for k, v in error.headers.items())
+        reply.headers = (*reply.headers, *allow)
+    return reply
+
+
+def _access(request: Request[Any, Any, Any]) -> Access:
+    access = request.scope["state"]["access"]
+    assert isinstance(access, Access)
+    return access
+
+
+def _catalogue(state: State) -> Catalogue:
+    catalogue: Catalogue = state["catalogue"]
+    return catalogue
+
+
+def _clock(state: State) -> Clock:
+    clock: Clock = state["clock"]
+    return clock
+
+
+def _identity(state: State) -> Identity:
+    identity: Identity = state["identity"]
+    return identity
+
+
+def _project(record: ProjectRecord) -> Project:
+    return Project(name=record.name, created_ms=record.created_ms)
+
+
+def _key(record: KeyRecord) -> Key:
+    return Key(
+        id=record.id,
+        project=record.project,
+        scope=record.scopes[-1],
+        label=record.label,
+        created_ms=record.created_ms,
+        expires_ms=record.expires_ms or None,
+        revoked_ms=record.revoked_ms or None,
+    )

@@ -1,0 +1,8 @@
+"""The catalogue: the database behind projects, keys and definitions. One protocol, several homes."""
+
+from __future__ import annotations
+
+from waystation.catalogue.protocol import Catalogue, KeyRecord, ProjectRecord
+from waystation.catalogue.sqlite import SqliteCatalogue
+
+__all__ = ["Catalogue", "KeyRecord", "ProjectRecord", "SqliteCatalogue"]

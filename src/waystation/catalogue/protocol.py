@@ -1,0 +1,73 @@
+"""What a catalogue can do. Every implementation passes `tests/catalogue/conformance.py`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class ProjectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A project: the tenant that everything belongs to."""
+
+    name: str
+    created_ms: int
+
+
+class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key as it is kept: never its secret, only a hash of it."""
+
+    id: str
+    project: str
+    scopes: tuple[str, ...]
+    #: SHA-256 of the secret part.
+    secret_hash: bytes
+    label: str
+    created_ms: int
+    #: 0 = never.
+    expires_ms: int = 0
+    #: 0 = not revoked.
+    revoked_ms: int = 0
+
+
+class Catalogue(Protocol):
+    """A database of definitions. All methods may be called from any task; each is atomic."""
+
+    async def open(self) -> None:
+        """Connects and brings the schema up to date, one process at a time."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of the database."""
+        ...
+
+    async def ping(self) -> None:
+        """One round trip, or CatalogueError."""
+        ...
+
+    async def generation(self) -> int:
+        """A number that grows with every change of projects or keys."""
+        ...
+
+    async def add_project(self, project: ProjectRecord) -> None:
+        """Adds a project; ConflictError when the name is taken."""
+        ...
+
+    async def projects(self) -> list[ProjectRecord]:
+        """All projects, by name."""
+        ...
+
+    async def add_key(self, key: KeyRecord) -> None:
+        """Adds a key; NotFoundError when its project does not exist."""
+        ...
+
+    async def keys(self, project: str | None = None) -> list[KeyRecord]:
+        """Keys of one project or of all, oldest first, revoked ones included."""
+        ...
+
+    async def revoke_key(self, project: str | None, key_id: str, *, now_ms: int) -> bool:
+        """Revokes a key of that project (None: of any); false when there is no such key.
+
+        Revoking twice keeps the first time.
+        """
+        ...

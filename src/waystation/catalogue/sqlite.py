@@ -1,0 +1,189 @@
+"""The embedded catalogue: one SQLite file with write-ahead logging, shared by local processes.
+
+A single connection serves the process, in a thread of its own, so that a slow disk never blocks
+the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar
+
+from waystation.catalogue.protocol import KeyRecord, ProjectRecord
+from waystation.errors import CatalogueError, ConflictError, NotFoundError
+
+_T = TypeVar("_T")
+
+#: How long a write waits for another process's write.
+_BUSY_SECONDS = 10.0
+_MIGRATION_NAME = re.compile(r"(\d{4})_[a-z_]+\.sql")
+
+
+def migrations() -> list[tuple[int, str]]:
+    """All migrations as (version, SQL), oldest first."""
+    found = []
+    for file in (resources.files("waystation.catalogue") / "migrations").iterdir():
+        if match := _MIGRATION_NAME.fullmatch(file.name):
+            found.append((int(match.group(1)), file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+class SqliteCatalogue:
+    """A `Catalogue` in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
+        self._database: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        await self._do(self._open)
+
+    async def close(self) -> None:
+        await self._do(self._close)
+        self._thread.shutdown()
+
+    async def ping(self) -> None:
+        await self._query("SELECT 1")
+
+    async def generation(self) -> int:
+        rows = await self._query("SELECT number FROM generation")
+        return int(rows[0][0])
+
+    async def add_project(self, project: ProjectRecord) -> None:
+        try:
+            await self._write(
+                "INSERT INTO project VALUES (?, ?)", (project.name, project.created_ms)
+            )
+        except sqlite3.IntegrityError as error:
+            raise ConflictError(f"There is a project {project.name} already.") from error
+
+    async def projects(self) -> list[ProjectRecord]:
+        rows = await self._query("SELECT name, created_ms FROM project ORDER BY name")
+        return [ProjectRecord(name=name, created_ms=created) for name, created in rows]
+
+    async def add_key(self, key: KeyRecord) -> None:
+        values = (
+            key.id,
+            key.project,
+            " ".join(key.scopes),
+            key.secret_hash,
+            key.label,
+            key.created_ms,
+            key.expires_ms,
+            key.revoked_ms,
+        )
+        try:
+            await self._write("INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        except sqlite3.IntegrityError as error:
+            raise NotFoundError(
+                f"There is no project {key.project}.",
+                hint=f"Create it with `waystation keys create --project {key.project} --new-project`.",
+            ) from error
+
+    async def keys(self, project: str | None = None) -> list[KeyRecord]:
+        rows = await self._query(
+            "SELECT id, project, scopes, secret_hash, label, created_ms, expires_ms, revoked_ms"
+            " FROM api_key WHERE ? IS NULL OR project = ? ORDER BY created_ms, id",
+            (project, project),
+        )
+        return [
+            KeyRecord(
+                id=row[0],
+                project=row[1],
+                scopes=tuple(row[2].split()),
+                secret_hash=row[3],
+                label=row[4],
+                created_ms=row[5],
+                expires_ms=row[6],
+                revoked_ms=row[7],
+            )
+            for row in rows
+        ]
+
+    async def revoke_key(self, project: str | None, key_id: str, *, now_ms: int) -> bool:
+        changed = await self._write(
+            "UPDATE api_key SET revoked_ms = CASE revoked_ms WHEN 0 THEN ? ELSE revoked_ms END"
+            " WHERE id = ? AND (? IS NULL OR project = ?)",
+            (now_ms, key_id, project, project),
+        )
+        return changed > 0
+
+    # -- In the thread -----------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)
+        self._database = database
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA foreign_keys = ON")
+        # IMMEDIATE takes the write lock before the version is read: processes that start together
+        # migrate one after the other, and all but the first find nothing to do.
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            self._migrate(database)
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")
+
+    def _migrate(self, database: sqlite3.Connection) -> None:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        known = migrations()
+        if version > known[-1][0]:
+            raise CatalogueError(
+                f"The catalogue {self._file} has schema {version}; this release knows "
+                f"{known[-1][0]}.",
+                hint="Use the release that wrote it, or a newer one.",
+            )
+        for number, sql in known:
+            if number > version:
+                # Not executescript: that would commit our transaction first.
+                for statement in sql.split(";\n"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {number}")
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        return await self._do(lambda: self._connected().execute(sql, values).fetchall())
+
+    async def _write(self, sql: str, values: tuple[object, ...]) -> int:
+        """One statement and the step of the generation, in one transaction."""
+
+        def write() -> int:
+            database = self._connected()
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                changed = database.execute(sql, values).rowcount
+                database.execute("UPDATE generation SET number = number + 1")
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+            return changed
+
+        return await self._do(write)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise CatalogueError("The catalogue is closed.")
+        return self._database
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.IntegrityError:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            raise CatalogueError(f"The catalogue {self._file}: {error}.") from error

@@ -1,0 +1,219 @@
+"""The verbs of channels: publish, subscribe, fetch, ack, unsubscribe.
+
+All state is in the store (seed 002; `store/keys.py`), each verb is one script call, and every
+script is repeatable, so a lost connection costs a second try and nothing else. What this module
+adds is the wait of a long poll, and walking over a gap of expired messages in bounded steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from waystation.channels.handles import decode_handle
+from waystation.channels.message import Fetched, Message, Published, decode_message, encode_message
+from waystation.clock import Clock
+from waystation.errors import SubscriptionNotFoundError
+from waystation.settings import ChannelSettings
+from waystation.store import Store, Wakeups, keys, script
+from waystation.store.connection import Reply
+from waystation.telemetry import metrics
+from waystation.telemetry.logging import logger
+
+_log = logger("channels")
+
+_PUBLISH = script(__package__, "publish")
+_SUBSCRIBE = script(__package__, "subscribe")
+_UNSUBSCRIBE = script(__package__, "unsubscribe")
+_FETCH = script(__package__, "fetch")
+_ACK = script(__package__, "ack")
+
+#: Kept beyond the expiry, so that what a slow client was just told of is still there (seed 002).
+TTL_MARGIN_SECONDS = 15
+#: Clocks that one script call looks at. A call stays near a millisecond; a gap takes many calls.
+LOOK_MAX = 1000
+
+#: Tells that the client of a poll is gone; made only when a poll has to wait.
+Abandonment = Callable[[], asyncio.Future[object]]
+
+
+class Channels:
+    """All channels of all projects."""
+
+    def __init__(
+        self, store: Store, wakeups: Wakeups, *, clock: Clock, settings: ChannelSettings
+    ) -> None:
+        self._store = store
+        self._wakeups = wakeups
+        self._clock = clock
+        self._bytes_max = settings.fetch_bytes_max
+        self._ttl = math.ceil(settings.expire_seconds + TTL_MARGIN_SECONDS)
+        self._stopping = False
+        self._forget_jumps = clock.on_jump(wakeups.wake_all)
+
+    async def publish(
+        self, project: str, channel: str, message_id: str, content: bytes
+    ) -> Published:
+        """Publishes JSON `content`; the first content under an id wins, for as long as it is kept."""
+        tag = keys.channel_tag(project, channel)
+        outcome, clock = await self._store.run(
+            _PUBLISH,
+            [keys.channel_clock(tag), keys.channel_message_id(tag, message_id)],
+            [
+                keys.channel_message_prefix(tag),
+                encode_message(message_id, content),
+                self._ttl,
+                keys.channel_topic(tag),
+            ],
+        )
+        duplicate = outcome == b"duplicate"
+        (_duplicates if duplicate else _accepted).inc()
+        return Published(clock=int(clock), duplicate=duplicate)
+
+    async def subscribe(self, project: str, channel: str, subscriber: str) -> bool:
+        """Creates a subscriber; false when it was there and simply lives on."""
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _SUBSCRIBE,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [self._ttl],
+        )
+        return bool(reply == b"created")
+
+    async def unsubscribe(self, project: str, channel: str, subscriber: str) -> bool:
+        """Deletes a subscriber; false when there was none."""
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _UNSUBSCRIBE, [keys.channel_cursor(tag, subscriber)], [keys.channel_topic(tag)]
+        )
+        return bool(reply)
+
+    async def ack(self, project: str, channel: str, subscriber: str, handle: str) -> bool:
+        """Acknowledges everything up to the handle; false when that was done before."""
+        clock = decode_handle(channel, subscriber, handle)
+        if clock is None:
+            return False
+        return await self._move(project, channel, subscriber, clock)
+
+    async def fetch(
+        self,
+        project: str,
+        channel: str,
+        subscriber: str,
+        *,
+        limit: int,
+        seconds: float = 0.0,
+        abandonment: Abandonment | None = None,
+    ) -> Fetched:
+        """Returns unread messages, waiting up to `seconds` for the first one.
+
+        Nothing is removed: the same messages come again until they are acknowledged.
+        """
+        fetched = await self._look(project, channel, subscriber, limit)
+        if fetched.messages or seconds <= 0 or limit == 0 or self._stopping:
+            return fetched
+        abandoned = abandonment() if abandonment else None
+        metrics.channel_polls_waiting.inc()
+        try:
+            return await self._poll(project, channel, subscriber, limit, seconds, abandoned)
+        finally:
+            metrics.channel_polls_waiting.dec()
+            if abandoned is not None:
+                abandoned.cancel()
+
+    def end_polls(self) -> None:
+        """Ends every waiting poll with an empty result; for shutdown."""
+        self._stopping = True
+        self._wakeups.wake_all()
+
+    def close(self) -> None:
+        """Ends polls and lets go of the clock."""
+        self.end_polls()
+        self._forget_jumps()
+
+    # -- Waiting and looking -----------------------------------------------------------------
+
+    async def _poll(
+        self,
+        project: str,
+        channel: str,
+        subscriber: str,
+        limit: int,
+        seconds: float,
+        abandoned: asyncio.Future[object] | None,
+    ) -> Fetched:
+        until = self._clock.monotonic() + seconds
+        topic = keys.channel_topic(keys.channel_tag(project, channel)).encode()
+        with self._wakeups.waiting(topic) as waiter:
+            if abandoned is not None:
+                abandoned.add_done_callback(lambda _: waiter.wake())
+            while True:
+                # Clear, then look, then wait: what lands in between sets the flag again.
+                waiter.clear()
+                fetched = await self._look(project, channel, subscriber, limit)
+                left = until - self._clock.monotonic()
+                gone = abandoned is not None and abandoned.done()
+                if fetched.messages or left <= 0 or self._stopping or gone:
+                    return fetched
+                await waiter.wait(left)
+
+    async def _look(self, project: str, channel: str, subscriber: str, limit: int) -> Fetched:
+        """One fetch without waiting, however wide the gap of expired messages before it."""
+        expired = 0
+        while True:
+            reply = await self._read(project, channel, subscriber, limit)
+            clock, _, gone, last = (int(part) for part in reply[:4])
+            expired += gone
+            messages = _decoded(reply[4:], channel)
+            unreadable = len(reply) - 4 - len(messages)
+            if messages or limit == 0 or last == clock and not unreadable:
+                break
+            if unreadable:
+                # Only bodies that no one can read: as good as expired, step over them.
+                await self._move(project, channel, subscriber, last)
+                expired += unreadable
+        if expired:
+            metrics.channel_lost.inc(expired)
+        metrics.channel_fetched.inc(len(messages))
+        return Fetched(
+            messages=messages, more=last != clock, expired=expired, last=last if messages else None
+        )
+
+    async def _read(self, project: str, channel: str, subscriber: str, limit: int) -> Reply:
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _FETCH,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [keys.channel_message_prefix(tag), limit, self._bytes_max, self._ttl, LOOK_MAX],
+        )
+        if not reply:
+            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+        return reply
+
+    async def _move(self, project: str, channel: str, subscriber: str, clock: int) -> bool:
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _ACK,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [clock, self._ttl],
+        )
+        if reply == b"missing":
+            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+        return bool(reply == b"moved")
+
+
+# Looked up once: finding a labelled metric costs more than counting.
+_accepted = metrics.channel_messages.labels("accepted")
+_duplicates = metrics.channel_messages.labels("duplicate")
+
+
+def _decoded(bodies: list[bytes], channel: str) -> list[Message]:
+    messages = []
+    for body in bodies:
+        message = decode_message(body)
+        if message is None:
+            _log.warning("a stored message cannot be read and is passed over", channel=channel)
+        else:
+            messages.append(message)
+    return messages

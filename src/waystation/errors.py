@@ -1,0 +1,160 @@
+"""Every error that Waystation raises, one tree, each with a stable `code`.
+
+The code is the contract: scripts and clients test it, never the text. How a code becomes an
+HTTP status is decided in one place (`waystation.api.problems`), an exit code in another
+(`waystation.cli.exits`). Errors of libraries are translated where they enter, not here.
+"""
+
+from __future__ import annotations
+
+
+class WaystationError(Exception):
+    """The root: catch this to catch everything that Waystation raises on purpose."""
+
+    code = "internal"
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or self.code)
+        self.message = message or self.code
+        #: What a person can do next; empty when there is nothing useful to say.
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class SettingsError(WaystationError):
+    """A setting is unknown, malformed or contradicts another one; raised at start only."""
+
+    code = "settings.invalid"
+
+
+class InvalidInputError(WaystationError):
+    """The caller sent something that can never be accepted; nothing was written."""
+
+    code = "input.invalid"
+
+    def __init__(self, message: str = "", *, field: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+
+
+class TooLargeError(InvalidInputError):
+    """A body or a value is over its limit; nothing was written."""
+
+    code = "input.too-large"
+
+
+class TooSlowError(WaystationError):
+    """The caller did not finish sending its request within the deadline."""
+
+    code = "input.too-slow"
+
+
+class NotFoundError(WaystationError):
+    """The thing does not exist, or belongs to another project."""
+
+    code = "not-found"
+
+
+class ConflictError(WaystationError):
+    """A thing of that name is already there."""
+
+    code = "conflict"
+
+
+class BusyError(WaystationError):
+    """A bound of this process is reached; the request was not begun and may be repeated."""
+
+    code = "busy"
+
+
+class UnauthenticatedError(WaystationError):
+    """No key, or one that is malformed, unknown, revoked or expired."""
+
+    code = "auth.required"
+
+
+class ForbiddenError(WaystationError):
+    """A valid key whose scopes do not cover the request."""
+
+    code = "auth.forbidden"
+
+
+class CatalogueError(WaystationError):
+    """The catalogue database cannot be opened, read or written."""
+
+    code = "catalogue.unavailable"
+
+
+class StoreError(WaystationError):
+    """Anything that the store or the way to it did; see the subclasses."""
+
+    code = "store.error"
+
+
+class StoreRefusedError(StoreError):
+    """The store is set up in a way that would lose data; raised at start only."""
+
+    code = "store.refused"
+
+
+class StoreUnavailableError(StoreError):
+    """The store could not be reached in time, or it said no; the call was NOT applied."""
+
+    code = "store.unavailable"
+
+
+class StoreFullError(StoreError):
+    """The store is out of memory or disk; the call was NOT applied."""
+
+    code = "store.full"
+
+
+class OutcomeUnknownError(StoreError):
+    """The connection died after the call was sent; it may or may not have been applied.
+
+    The caller knows how to ask: repeat the call if it can be repeated, else look first.
+    """
+
+    code = "store.outcome-unknown"
+
+
+class StoreReplyError(StoreError):
+    """The store answered this one call with an error; `reply` is its text."""
+
+    code = "store.reply"
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(f"the store answered: {reply}")
+        self.reply = reply
+
+
+class ChannelError(WaystationError):
+    """Root of the errors of channels; the codes are those that DSPS clients know."""
+
+    code = "dsps.channel"
+
+
+class InvalidChannelError(ChannelError):
+    """The channel name is well formed, but no channel setting allows it."""
+
+    code = "dsps.storage.invalid-channel"
+
+
+class SubscriptionNotFoundError(ChannelError):
+    """The subscriber was never created, was deleted, or expired."""
+
+    code = "dsps.storage.subscription-not-found"
+
+
+class AckHandleMalformedError(ChannelError):
+    """The handle is not one that this channel and subscriber were given."""
+
+    code = "dsps.storage.ack-handle-malformed"
+
+
+class MessageMalformedError(ChannelError):
+    """The content of a message is not JSON."""
+
+    code = "dsps.storage.message-json-malformed"

@@ -1,0 +1,79 @@
+"""A node: one process with everything it needs, opened in order and closed in reverse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waystation.access import Gate
+from waystation.catalogue import Catalogue, SqliteCatalogue
+from waystation.channels import Channels
+from waystation.clock import Clock
+from waystation.errors import SettingsError
+from waystation.ids import Identity, RandomIdentity
+from waystation.settings import Settings
+from waystation.store.opening import OpenStore, open_store
+from waystation.telemetry.logging import logger
+
+_log = logger("node")
+
+
+@dataclass(kw_only=True)
+class Node:
+    """The parts of a running process."""
+
+    settings: Settings
+    clock: Clock
+    identity: Identity
+    catalogue: Catalogue
+    gate: Gate
+    opened: OpenStore
+    channels: Channels
+
+    async def close(self) -> None:
+        """Closes everything, what stands on others first."""
+        self.channels.close()
+        await self.gate.close()
+        await self.opened.close()
+        await self.catalogue.close()
+
+
+def open_catalogue(settings: Settings) -> Catalogue:
+    """The catalogue that the settings name."""
+    return SqliteCatalogue(settings.data_dir / "catalogue.db")
+
+
+async def open_node(
+    settings: Settings, *, clock: Clock | None = None, identity: Identity | None = None
+) -> Node:
+    """Opens a node; raises an error that says why not."""
+    clock = clock or Clock()
+    identity = identity or RandomIdentity()
+    catalogue = open_catalogue(settings)
+    await catalogue.open()
+    gate = Gate(catalogue, clock=clock, insecure=settings.auth.insecure)
+    try:
+        await gate.start()
+        if not gate.insecure and not gate.has_keys:
+            raise SettingsError(
+                "There is no API key yet, so nobody could come in.",
+                hint="Create one with `waystation keys create`, or serve everyone with --insecure.",
+            )
+        opened = await open_store(settings, clock=clock, identity=identity)
+    except BaseException:
+        await gate.close()
+        await catalogue.close()
+        raise
+    for note in opened.notes:
+        _log.warning("store", note=note)
+    channels = Channels(
+        opened.store, opened.wakeups, clock=clock, settings=settings.channels
+    )
+    return Node(
+        settings=settings,
+        clock=clock,
+        identity=identity,
+        catalogue=catalogue,
+        gate=gate,
+        opened=opened,
+        channels=channels,
+    )

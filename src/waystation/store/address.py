@@ -1,0 +1,78 @@
+"""Where a store is: a URL taken apart once, without showing its password again."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio.connection import SSLConnection, parse_url
+
+from waystation.errors import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """A parsed store URL."""
+
+    host: str = "localhost"
+    port: int = 6379
+    #: Path of a Unix socket; when given, host and port mean nothing.
+    path: str = ""
+    database: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+
+    async def open(self, protocol: asyncio.Protocol) -> None:
+        """Opens a connection for `protocol`; raises OSError when nobody is there."""
+        loop = asyncio.get_running_loop()
+        if self.path:
+            await loop.create_unix_connection(lambda: protocol, self.path)
+        else:
+            await loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
+
+    def handshake(self) -> list[tuple[str, ...]]:
+        """The commands that a new connection begins with."""
+        commands: list[tuple[str, ...]] = []
+        if self.password:
+            name = (self.username,) if self.username else ()
+            commands.append(("AUTH", *name, self.password))
+        if self.database:
+            commands.append(("SELECT", str(self.database)))
+        commands.append(("CLIENT", "SETNAME", "waystation"))
+        return commands
+
+
+def parse_address(url: str) -> Address:
+    """Takes redis://, rediss:// and unix:// URLs apart, with redis-py's own rules."""
+    try:
+        parts: dict[str, Any] = dict(parse_url(url))
+    except ValueError as error:
+        raise SettingsError(
+            "The store URL is malformed.",
+            hint="Write redis://[user:password@]host[:port][/db], rediss://… or unix:///path.",
+        ) from error
+    return Address(
+        host=parts.get("host", "localhost"),
+        port=int(parts.get("port", 6379)),
+        path=parts.get("path", ""),
+        database=int(parts.get("db", 0)),
+        username=parts.get("username") or "",
+        password=parts.get("password") or "",
+        tls=_tls(parts) if parts.get("connection_class") is SSLConnection else None,
+    )
+
+
+def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"))
+    if parts.get("ssl_cert_reqs") == "none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if parts.get("ssl_certfile"):
+        context.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
+    return context

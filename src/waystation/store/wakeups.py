@@ -1,0 +1,209 @@
+"""Wake-up hints: one subscription connection per process, shared by everyone who waits.
+
+Pub/sub loses messages when a connection drops, so a wake-up is only ever a hint to look again.
+The order that never misses one: take a waiter, `clear()` it, look, and only then `wait()`.
+
+- A topic is subscribed when its first waiter comes, and for a while after the last has gone, since
+  pollers come back. Subscriptions of one turn of the event loop travel together.
+- Whoever waits is woken when the subscription takes effect, again after every reconnect, and now
+  and then without any reason. Each wake-up costs one look; each missed one would cost a message
+  its latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import hiredis
+
+from waystation.store.address import Address
+from waystation.telemetry.logging import logger
+
+_log = logger("wakeups")
+
+#: A waiter looks again after this long even if nobody called: pub/sub is lossy.
+RECHECK_SECONDS = 10.0
+#: How long a topic without waiters stays subscribed, and how often that is looked at.
+_LINGER_SECONDS = 30.0
+_TICK_SECONDS = 3.0
+#: A connection that is silent for this many ticks, pings included, is dead.
+_SILENT_TICKS_MAX = 3
+_RECONNECT_SECONDS = 0.2
+
+
+class Waiter:
+    """One who waits for a topic: a flag that can be set, cleared and waited for."""
+
+    __slots__ = ("_future", "_woken")
+
+    def __init__(self) -> None:
+        self._woken = False
+        self._future: asyncio.Future[None] | None = None
+
+    def clear(self) -> None:
+        """Forgets wake-ups so far. Look after this, not before."""
+        self._woken = False
+
+    def wake(self) -> None:
+        """Sets the flag; also ends a wait that is under way."""
+        self._woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when woken, or after `seconds`, or after a while without a reason."""
+        if self._woken or seconds <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(min(seconds, RECHECK_SECONDS), self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+
+class _Topic:
+    __slots__ = ("idle_since", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: set[Waiter] = set()
+        self.idle_since = 0.0
+
+
+class Wakeups(asyncio.Protocol):
+    """The subscription connection and all waiters of this process."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._topics: dict[bytes, _Topic] = {}
+        self._to_subscribe: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._parser = hiredis.Reader()
+        self._silent_ticks = 0
+        self._closed = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        waiters = sum(len(topic.waiters) for topic in self._topics.values())
+        return f"<Wakeups [{len(self._topics)} topics, {waiters} waiters]>"
+
+    async def start(self) -> None:
+        """Keeps a connection from now on."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    async def close(self) -> None:
+        """Ends the connection and wakes everyone."""
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._transport is not None:
+            self._transport.abort()
+        self.wake_all()
+
+    @contextmanager
+    def waiting(self, topic: bytes) -> Iterator[Waiter]:
+        """Registers a waiter for `topic` for the length of the block."""
+        entry = self._topics.get(topic)
+        if entry is None:
+            entry = self._topics[topic] = _Topic()
+            self._subscribe(topic)
+        waiter = Waiter()
+        entry.waiters.add(waiter)
+        try:
+            yield waiter
+        finally:
+            entry.waiters.discard(waiter)
+            if not entry.waiters:
+                entry.idle_since = asyncio.get_running_loop().time()
+
+    def wake_all(self) -> None:
+        """Makes everyone look again: after a reconnect, a jump in time, or at shutdown."""
+        for topic in self._topics.values():
+            for waiter in topic.waiters:
+                waiter.wake()
+
+    # -- The connection ----------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        while not self._closed:
+            if self._transport is None:
+                await self._connect()
+            await asyncio.sleep(_TICK_SECONDS if self._transport else _RECONNECT_SECONDS)
+            if self._transport is not None:
+                self._tick(self._transport)
+
+    async def _connect(self) -> None:
+        self._parser = hiredis.Reader()
+        self._silent_ticks = 0
+        try:
+            await self.address.open(self)
+        except OSError as error:
+            _log.debug("no subscription connection", problem=str(error))
+            return
+        assert self._transport is not None
+        for command in self.address.handshake():
+            self._transport.write(hiredis.pack_command(command))
+        if self._topics:
+            self._transport.write(hiredis.pack_command(("SUBSCRIBE", *self._topics)))
+
+    def _tick(self, transport: asyncio.Transport) -> None:
+        self._silent_ticks += 1
+        if self._silent_ticks > _SILENT_TICKS_MAX:
+            _log.warning("subscription connection is silent, dropping it")
+            transport.abort()
+            return
+        transport.write(hiredis.pack_command(("PING",)))
+        now = asyncio.get_running_loop().time()
+        idle = [
+            name
+            for name, topic in self._topics.items()
+            if not topic.waiters and now - topic.idle_since > _LINGER_SECONDS
+        ]
+        for name in idle:
+            del self._topics[name]
+        if idle:
+            transport.write(hiredis.pack_command(("UNSUBSCRIBE", *idle)))
+
+    def _subscribe(self, topic: bytes) -> None:
+        if not self._to_subscribe:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_subscribe.append(topic)
+
+    def _flush(self) -> None:
+        topics, self._to_subscribe = self._to_subscribe, []
+        if self._transport is not None:
+            self._transport.write(hiredis.pack_command(("SUBSCRIBE", *topics)))
+
+    # -- asyncio.Protocol --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_ticks = 0
+        self._parser.feed(data)
+        while (reply := self._parser.gets()) is not False:
+            self._on_reply(reply)
+
+    def _on_reply(self, reply: Any) -> None:
+        if not isinstance(reply, list):
+            # The handshake's OKs; an error here means that we may not subscribe at all.
+            if isinstance(reply, hiredis.ReplyError):
+                _log.warning("the store refused a subscription", problem=str(reply))
+            return
+        if reply[0] in (b"message", b"subscribe"):
+            entry = self._topics.get(reply[1])
+            if entry is not None:
+                for waiter in entry.waiters:
+                    waiter.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self._closed:
+            _log.warning("subscription connection lost")

@@ -1,0 +1,1 @@
+"""What the process tells about itself: log lines and metrics. Never payloads, never secrets."""

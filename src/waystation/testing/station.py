@@ -1,0 +1,139 @@
+"""A whole station for tests: node and HTTP server on a free port, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from waystation.api.server import ApiServer
+from waystation.errors import SettingsError
+from waystation.node import Node, open_node
+from waystation.settings import AuthSettings, HttpSettings, Settings, StoreSettings
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running node with its server."""
+
+    node: Node
+    server: ApiServer
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+def quick_settings(data: str, **overrides: Any) -> Settings:
+    """Settings for tests: no key, any free port, durability `memory`; sections can be given."""
+    defaults: dict[str, Any] = {
+        "data": data,
+        "auth": AuthSettings(insecure=True),
+        "http": HttpSettings(port=0),
+        "store": StoreSettings(durability="memory"),
+    }
+    return Settings(**{**defaults, **overrides})
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Serving]:
+    """Runs a node and its server for the length of the block, in the running event loop."""
+    node = await open_node(settings)
+    try:
+        server = ApiServer(node)
+        port = await server.start()
+        try:
+            yield Serving(node, server, port)
+        finally:
+            await server.stop()
+    finally:
+        await node.close()
+
+
+class Station:
+    """The same for tests that are not asynchronous: it runs in a thread of its own."""
+
+    def __init__(self, *, time_machine: bool = True, **overrides: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="waystation-test-", ignore_cleanup_errors=True
+        )
+        settings = quick_settings(self._folder.name, **overrides)
+        self._settings = msgspec.structs.replace(settings, time_machine=time_machine)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: Serving | None = None
+        self._started = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Station:
+        self._thread.start()
+        self._started.wait()
+        if self._problem is not None:
+            raise self._problem
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._folder.cleanup()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self._running().url
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Moves time forward everywhere; returns when everyone has it."""
+        machine = self._running().node.opened.time_machine
+        if machine is None:
+            raise SettingsError("This station was made without a time machine.")
+        self._await(machine.advance(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
+
+    def flush(self) -> None:
+        """Forgets every channel, message and cursor."""
+        self._await(_flush(self._running().node))
+
+    def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    def _running(self) -> Serving:
+        assert self._serving is not None, "use the station in a with block"
+        return self._serving
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as problem:  # noqa: BLE001 (handed to the thread that waits)
+            self._problem = problem
+            self._started.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with serving(self._settings) as self._serving:
+            self._started.set()
+            await self._stop.wait()
+
+
+async def _flush(node: Node) -> None:
+    await node.opened.store.call("FLUSHDB", repeatable=True)
