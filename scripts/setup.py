@@ -1,7 +1,7 @@
 """Sets up .venv for `make`: standard library only, idempotent, says what it does.
 
-    python3 scripts/setup.py core      what `make demo` needs
-    python3 scripts/setup.py dev       what `make test` needs on top
+python3 scripts/setup.py core      what `make demo` needs
+python3 scripts/setup.py dev       what `make test` needs on top
 """
 
 from __future__ import annotations

@@ -10,21 +10,24 @@ Everything public is named here; the rest may change without notice.
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waystation.client import AsyncWaystation, Waystation
 
-__all__ = ["AsyncWaystation", "Waystation", "__version__"]
+    __version__: str
 
-__version__ = metadata.version("waystation")
+__all__ = ["AsyncWaystation", "Waystation", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # The clients bring their HTTP libraries along: servers and the CLI start without them.
+    # Late, so that the command line starts without HTTP libraries and package metadata.
     if name in ("AsyncWaystation", "Waystation"):
         from waystation import client  # noqa: PLC0415
 
         return getattr(client, name)
+    if name == "__version__":
+        from importlib import metadata  # noqa: PLC0415
+
+        return metadata.version("waystation")
     raise AttributeError(f"module 'waystation' has no attribute {name!r}")

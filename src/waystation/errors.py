@@ -69,6 +69,12 @@ class BusyError(WaystationError):
     code = "busy"
 
 
+class StationUnreachableError(WaystationError):
+    """A client could not reach the station, or it did not answer; the outcome is unknown."""
+
+    code = "station.unreachable"
+
+
 class UnauthenticatedError(WaystationError):
     """No key, or one that is malformed, unknown, revoked or expired."""
 

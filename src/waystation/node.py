@@ -65,9 +65,7 @@ async def open_node(
         raise
     for note in opened.notes:
         _log.warning("store", note=note)
-    channels = Channels(
-        opened.store, opened.wakeups, clock=clock, settings=settings.channels
-    )
+    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=settings.channels)
     return Node(
         settings=settings,
         clock=clock,

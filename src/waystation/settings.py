@@ -21,7 +21,12 @@ from waystation.errors import SettingsError
 Durability = Literal["memory", "disk"]
 
 #: Names in the environment that are not settings of a server; clients and the CLI use them.
-_OTHER_ENVIRONMENT = {"WAYSTATION_CONFIG", "WAYSTATION_KEY", "WAYSTATION_KEY_FILE", "WAYSTATION_URL"}
+_OTHER_ENVIRONMENT = {
+    "WAYSTATION_CONFIG",
+    "WAYSTATION_KEY",
+    "WAYSTATION_KEY_FILE",
+    "WAYSTATION_URL",
+}
 
 #: Settings that must never be shown.
 SECRETS = frozenset({"store.url"})
@@ -32,10 +37,10 @@ Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+    """A table of the settings file."""
 
 
-class HttpSettings(_Section):
+class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The door: where it listens and what it lets in."""
 
     #: Requests with a larger body are answered 413 before the rest is read.
@@ -60,7 +65,7 @@ class HttpSettings(_Section):
     read_seconds_max: Seconds = 10.0
 
 
-class StoreSettings(_Section):
+class StoreSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Valkey or Redis server; without a URL one is started in the data directory."""
 
     #: A call that has no reply by then ends with an error.
@@ -73,14 +78,14 @@ class StoreSettings(_Section):
     url: str = ""
 
 
-class AuthSettings(_Section):
+class AuthSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may come in."""
 
     #: Serve every request as project `default`, without a key.
     insecure: bool = False
 
 
-class ChannelSettings(_Section):
+class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """HTTP pub/sub channels."""
 
     #: How long a message, and a subscriber that does not come back, is kept.
@@ -91,7 +96,7 @@ class ChannelSettings(_Section):
     fetch_messages_max: Count = 10_000
 
 
-class LogSettings(_Section):
+class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the process writes about itself, to standard error."""
 
     #: `auto` = pretty on a terminal, JSON lines otherwise.
@@ -99,7 +104,7 @@ class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Settings(_Section):
+class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a process of Waystation can be told."""
 
     auth: AuthSettings = AuthSettings()
@@ -191,13 +196,14 @@ def _from_file(file: Path | None) -> _Layer:
 def _from_environment(environment: Mapping[str, str]) -> _Layer:
     by_variable = {f"WAYSTATION_{name.replace('.', '_').upper()}": name for name in _names()}
     layer: _Layer = {}
-    for variable, value in sorted(environment.items()):
+    for variable, text in sorted(environment.items()):
+        value = text
         if not variable.startswith("WAYSTATION_") or variable in _OTHER_ENVIRONMENT:
             continue
         name = by_variable.get(variable)
         if name is None and variable.endswith("_FILE"):
             name = by_variable.get(variable.removesuffix("_FILE"))
-            value = _read_secret(value, origin=f"environment {variable}")
+            value = _read_secret(text, origin=f"environment {variable}")
         if name is None:
             raise SettingsError(
                 f"The environment has {variable}, which is no setting.",

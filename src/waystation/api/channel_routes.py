@@ -37,7 +37,9 @@ class ChannelRoutes:
             return _invalid("messageID")
         content = await request.body()
         if not is_json(content):
-            return dsps_error(400, "Request body is not JSON", "dsps.storage.message-json-malformed")
+            return dsps_error(
+                400, "Request body is not JSON", "dsps.storage.message-json-malformed"
+            )
         assert request.access is not None
         await self._channels.publish(
             request.access.project, channel, message_id, content.strip(b" \t\r\n")
@@ -106,7 +108,10 @@ class ChannelRoutes:
     def routes(self) -> list[Route]:
         """The five rows of the route table."""
         subscription = "/channel/{channelID}/subscription/polling/{subscriberID}"
-        subscriber_params = (schemas.CHANNEL, schemas.parameter("subscriberID", "Name of the subscriber."))
+        subscriber_params = (
+            schemas.CHANNEL,
+            schemas.parameter("subscriberID", "Name of the subscriber."),
+        )
         return [
             Route(
                 method="PUT",
@@ -119,7 +124,10 @@ class ChannelRoutes:
                 verb="PublishMessages",
                 summary="Publish a message",
                 description="The first content under an id wins; a repetition answers the same.",
-                parameters=(schemas.CHANNEL, schemas.parameter("messageID", "Id for deduplication.")),
+                parameters=(
+                    schemas.CHANNEL,
+                    schemas.parameter("messageID", "Id for deduplication."),
+                ),
                 request_body={"description": "Any JSON value.", "schema": {}},
                 responses={
                     200: ("Accepted, or known already.", "application/json", schemas.PUBLISHED),
@@ -138,7 +146,7 @@ class ChannelRoutes:
                 tag="channels",
                 verb="NewSubscriber",
                 summary="Create a subscriber",
-                description="It sees what is published from now on. One that exists keeps its place.",
+                description="It sees what is published from now on; an existing one keeps its place.",
                 parameters=subscriber_params,
                 responses={
                     200: ("The subscriber is there.", "application/json", schemas.SUBSCRIBER),
@@ -175,11 +183,30 @@ class ChannelRoutes:
                 description="Nothing is removed: the same messages come until acknowledged.",
                 parameters=(
                     *subscriber_params,
-                    schemas.parameter("timeout", "How long to wait: `30s`, `500ms`, `1m30s`, `0`.", "query", {"type": "string", "default": "0"}),
-                    schemas.parameter("max", "Most messages to return.", "query", {"type": "integer", "minimum": 0, "maximum": self._fetch_messages_max, "default": _DEFAULT_LIMIT}),
+                    schemas.parameter(
+                        "timeout",
+                        "How long to wait: `30s`, `500ms`, `1m30s`, `0`.",
+                        "query",
+                        {"type": "string", "default": "0"},
+                    ),
+                    schemas.parameter(
+                        "max",
+                        "Most messages to return.",
+                        "query",
+                        {
+                            "type": "integer",
+                            "minimum": 0,
+                            "maximum": self._fetch_messages_max,
+                            "default": _DEFAULT_LIMIT,
+                        },
+                    ),
                 ),
                 responses={
-                    200: ("Unread messages, oldest first; empty after the time-out.", "application/json", schemas.FETCHED),
+                    200: (
+                        "Unread messages, oldest first; empty after the time-out.",
+                        "application/json",
+                        schemas.FETCHED,
+                    ),
                     404: ("There is no such subscriber.", "application/json", schemas.ERROR),
                     **schemas.COMMON,
                 },
@@ -197,7 +224,9 @@ class ChannelRoutes:
                 parameters=(
                     *subscriber_params,
                     schemas.parameter("ackHandle", "From a fetch.", "query", {"type": "string"}),
-                    schemas.parameter("receiptHandle", "The older name of ackHandle.", "query", {"type": "string"}),
+                    schemas.parameter(
+                        "receiptHandle", "The older name of ackHandle.", "query", {"type": "string"}
+                    ),
                 ),
                 responses={
                     204: ("Acknowledged, now or before.", "", {}),

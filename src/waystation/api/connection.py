@@ -84,7 +84,11 @@ def bounded_connection(bounds: Bounds) -> type[HttpToolsProtocol]:
         def _refuse(self, status: bytes) -> None:
             if self.transport.is_closing():
                 return
-            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            if (
+                self.cycle is None
+                or self.cycle.response_complete
+                or not self.cycle.response_started
+            ):
                 self.transport.write(
                     b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
                 )

@@ -68,7 +68,9 @@ class Dispatcher:
         # Request ids: unique without asking the operating system each time.
         self._id_prefix = secrets.token_hex(4) + "-"
         self._id_counter = itertools.count(1)
-        self._measures: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]]
+        self._measures: dict[
+            tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]
+        ]
         self._measures = {}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -119,8 +121,10 @@ class Dispatcher:
             return route.path, await route.handler(request)
         except ClientGoneError:
             raise
-        except Exception as error:  # noqa: BLE001 (every error becomes a reply, here alone)
-            return route.path, self._failure(error, request, dsps=route.manner == "dsps", verb=route.verb)
+        except Exception as error:
+            return route.path, self._failure(
+                error, request, dsps=route.manner == "dsps", verb=route.verb
+            )
 
     async def _check(self, request: Request, needed: Scope) -> None:
         access = self._gate.admit(request.authorization)
@@ -138,7 +142,7 @@ class Dispatcher:
 
         async def send_with_headers(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc, dict-item]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc]
                 status = message["status"]
                 assert isinstance(status, int)
                 metrics.http_requests.labels(request.scope["method"], "wide", str(status)).inc()
@@ -167,7 +171,9 @@ class Dispatcher:
             return Reply(405, b"405 method not allowed", (TEXT, allow))
         detail = f"Only {', '.join(methods)} here."
         path = request.scope["path"]
-        reply = problem(405, "method-not-allowed", detail, path=path, request_id=request.id.decode())
+        reply = problem(
+            405, "method-not-allowed", detail, path=path, request_id=request.id.decode()
+        )
         reply.headers = (*reply.headers, allow)
         return reply
 
@@ -198,7 +204,10 @@ class Dispatcher:
         measures = self._measures.get(key)
         if measures is None:
             counter = metrics.http_requests.labels(key[0], name, str(status))
-            measures = self._measures[key] = (counter.inc, metrics.http_seconds.labels(name).observe)
+            measures = self._measures[key] = (
+                counter.inc,
+                metrics.http_seconds.labels(name).observe,
+            )
         measures[0]()
         measures[1](self._seconds() - begun)
 

@@ -81,7 +81,9 @@ def _operation(route: Route) -> dict[str, Any]:
                 {"$ref": "#/components/schemas/Problem"},
             )
     operation: dict[str, Any] = {
-        "operationId": route.name.replace(" ", "").replace("/", "_").translate({123: None, 125: None}),
+        "operationId": route.name.replace(" ", "")
+        .replace("/", "_")
+        .translate({123: None, 125: None}),
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": [

@@ -19,7 +19,7 @@ from waystation.telemetry import metrics
 _CHECK_SECONDS_MAX = 2.0
 
 _OPEN: dict[str, object] = {"type": "object"}
-_LIVE = {"storage": {"children": {"default": {}}}}
+_LIVE: dict[str, object] = {"storage": {"children": {"default": {}}}}
 _READY = {"storage": {"children": {"default": {"redis": "ping OK"}}}}
 _UNHEALTHY: dict[str, object] = {"storage": {}}
 
@@ -89,7 +89,11 @@ class ProbeRoutes:
     async def readyz(self, request: Request) -> Reply:
         """GET /readyz"""
         problems = await self._readiness.problems()
-        content = {"ready": not problems, "problems": problems, "notes": self._readiness.opened.notes}
+        content = {
+            "ready": not problems,
+            "problems": problems,
+            "notes": self._readiness.opened.notes,
+        }
         return json_reply(content, 503 if problems else 200)
 
     async def metrics(self, request: Request) -> Reply:
@@ -105,7 +109,11 @@ class ProbeRoutes:
         }
         rows: list[Route] = []
         for path, handler, summary in (
-            ("/probe/liveness", self.dsps_liveness, "Whether the process is alive, as DSPS says it"),
+            (
+                "/probe/liveness",
+                self.dsps_liveness,
+                "Whether the process is alive, as DSPS says it",
+            ),
             ("/probe/readiness", self.dsps_readiness, "Whether it can serve, as DSPS says it"),
         ):
             rows.append(
@@ -165,7 +173,11 @@ class ProbeRoutes:
                 tag="health",
                 summary="Metrics in OpenMetrics text",
                 responses={
-                    200: ("All metrics.", metrics.CONTENT_TYPE.partition(";")[0], {"type": "string"})
+                    200: (
+                        "All metrics.",
+                        metrics.CONTENT_TYPE.partition(";")[0],
+                        {"type": "string"},
+                    )
                 },
             ),
         ]

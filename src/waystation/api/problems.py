@@ -1,4 +1,4 @@
-"""The one place that turns errors into HTTP: our own routes by RFC 9457, DSPS routes in its shape."""
+"""The one place that turns errors into HTTP: RFC 9457, or DSPS's shape on its routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API reference as a page: the OpenAPI document rendered here, without scripts or other hosts."""
+"""The API reference as a page: the OpenAPI document rendered without scripts or other hosts."""
 
 from __future__ import annotations
 

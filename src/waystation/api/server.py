@@ -114,7 +114,7 @@ class ApiServer:
 
     def _uvicorn_config(self) -> uvicorn.Config:
         return uvicorn.Config(
-            self.app,  # type: ignore[arg-type]
+            self.app,
             access_log=False,
             http=bounded_connection(self._bounds),
             lifespan="off",

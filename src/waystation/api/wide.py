@@ -148,9 +148,7 @@ class KeyController(Controller):
         return CreatedKey(**msgspec.structs.asdict(_key(record)), key=text)
 
     @delete("/{key_id:str}", opt={"scope": Scope.ADMIN}, summary="Revoke a key")
-    async def revoke_key(
-        self, request: Request[Any, Any, Any], state: State, key_id: str
-    ) -> None:
+    async def revoke_key(self, request: Request[Any, Any, Any], state: State, key_id: str) -> None:
         """Revokes a key; it stops working within five seconds."""
         project, now_ms = _access(request).project, _clock(state).now_ms()
         if not await _catalogue(state).revoke_key(project, key_id, now_ms=now_ms):
@@ -168,7 +166,9 @@ class TimeController(Controller):
         """Moves the time of the store and of every process; answers once all have it."""
         machine: TimeMachine | None = state["time_machine"]
         if machine is None:
-            raise NotFoundError("Time moves by itself.", hint="Start with --time-machine to move it.")
+            raise NotFoundError(
+                "Time moves by itself.", hint="Start with --time-machine to move it."
+            )
         shift_ms = await machine.advance(data.seconds)
         return AdvancedTime(now_ms=_clock(state).now_ms(), shift_ms=shift_ms)
 

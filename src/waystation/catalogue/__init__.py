@@ -1,4 +1,4 @@
-"""The catalogue: the database behind projects, keys and definitions. One protocol, several homes."""
+"""The catalogue: the database behind projects, keys and definitions."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from waystation.catalogue.protocol import KeyRecord, ProjectRecord
 from waystation.errors import CatalogueError, ConflictError, NotFoundError
@@ -84,7 +84,7 @@ class SqliteCatalogue:
         except sqlite3.IntegrityError as error:
             raise NotFoundError(
                 f"There is no project {key.project}.",
-                hint=f"Create it with `waystation keys create --project {key.project} --new-project`.",
+                hint="`waystation keys create --new-project` creates the project too.",
             ) from error
 
     async def keys(self, project: str | None = None) -> list[KeyRecord]:
@@ -155,7 +155,7 @@ class SqliteCatalogue:
             self._database.close()
             self._database = None
 
-    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         return await self._do(lambda: self._connected().execute(sql, values).fetchall())
 
     async def _write(self, sql: str, values: tuple[object, ...]) -> int:

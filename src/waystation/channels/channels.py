@@ -55,7 +55,7 @@ class Channels:
     async def publish(
         self, project: str, channel: str, message_id: str, content: bytes
     ) -> Published:
-        """Publishes JSON `content`; the first content under an id wins, for as long as it is kept."""
+        """Publishes JSON `content`; the first content under an id wins while it is kept."""
         tag = keys.channel_tag(project, channel)
         outcome, clock = await self._store.run(
             _PUBLISH,
@@ -167,7 +167,7 @@ class Channels:
             expired += gone
             messages = _decoded(reply[4:], channel)
             unreadable = len(reply) - 4 - len(messages)
-            if messages or limit == 0 or last == clock and not unreadable:
+            if messages or limit == 0 or (last == clock and not unreadable):
                 break
             if unreadable:
                 # Only bodies that no one can read: as good as expired, step over them.

@@ -54,4 +54,6 @@ def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
 
 def _checksum(channel: str, subscriber: str, clock: int) -> str:
     parts = (_TAG, channel.encode(), subscriber.encode(), struct.pack(">q", clock))
-    return base64.b64encode(struct.pack(">I", binascii.crc32(b"\0".join(parts)))).decode().rstrip("=")
+    return (
+        base64.b64encode(struct.pack(">I", binascii.crc32(b"\0".join(parts)))).decode().rstrip("=")
+    )

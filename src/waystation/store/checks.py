@@ -53,8 +53,8 @@ def check_facts(facts: Facts, *, durability: Durability, ephemeral: bool) -> Non
         )
     if facts.eviction_policy != "noeviction":
         raise StoreRefusedError(
-            f"The store evicts keys when memory is short (maxmemory-policy {facts.eviction_policy}): "
-            "accepted messages would vanish.",
+            f"The store evicts keys when memory is short (maxmemory-policy "
+            f"{facts.eviction_policy}): accepted messages would vanish.",
             hint="Set maxmemory-policy noeviction.",
         )
     if not facts.append_only and not ephemeral:

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import hiredis
-
 from waystation.errors import (
     BusyError,
     OutcomeUnknownError,
@@ -35,6 +33,7 @@ from waystation.errors import (
 from waystation.store.address import Address
 from waystation.store.connection import Call, Connection, Reply, end, end_with_reply
 from waystation.store.scripts import Script, registered_scripts
+from waystation.store.wire import pack
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 
@@ -97,16 +96,18 @@ class Store:
 
     # -- Calling -----------------------------------------------------------------------------
 
-    def call(self, *command: str | bytes | int | float, repeatable: bool = False) -> asyncio.Future[Reply]:
+    def call(
+        self, *command: str | bytes | int | float, repeatable: bool = False
+    ) -> asyncio.Future[Reply]:
         """Sends one command. Say `repeatable` only if running it twice does no harm."""
-        return self._submit(hiredis.pack_command(command), repeatable=repeatable)
+        return self._submit(pack(command), repeatable=repeatable)
 
     def run(
         self, script: Script, keys: Sequence[str | bytes], arguments: Sequence[str | bytes | int]
     ) -> asyncio.Future[Reply]:
         """Runs a script."""
         rest = (len(keys), *keys, *arguments)
-        packed = hiredis.pack_command((b"EVALSHA", script.shas[self.test_mode], *rest))
+        packed = pack((b"EVALSHA", script.shas[self.test_mode], *rest))
         return self._submit(packed, repeatable=script.repeatable, script=script, arguments=rest)
 
     async def pipeline(
@@ -170,7 +171,9 @@ class Store:
         future: asyncio.Future[Reply] = loop.create_future()
         deadline = loop.time() + self._call_seconds_max
         self._enqueue(
-            Call(packed, future, deadline, repeatable=repeatable, script=script, arguments=arguments)
+            Call(
+                packed, future, deadline, repeatable=repeatable, script=script, arguments=arguments
+            )
         )
         return future
 
@@ -201,7 +204,7 @@ class Store:
         if prefix == "NOSCRIPT" and call.script is not None:
             # EVAL runs it and loads it, so this happens once per flush of the script cache.
             source = call.script.sources[self.test_mode]
-            call.packed = hiredis.pack_command((b"EVAL", source, *call.arguments))
+            call.packed = pack((b"EVAL", source, *call.arguments))
             self._enqueue(call)
         elif prefix in _TRY_AGAIN:
             self._last_problem = reply
@@ -253,7 +256,9 @@ class Store:
         pause = _RECONNECT_SECONDS_MIN
         while not self._closed:
             # All scripts are loaded before the first call, so that NOSCRIPT stays a rare repair.
-            scripts = [("SCRIPT", "LOAD", each.sources[self.test_mode]) for each in registered_scripts()]
+            scripts = [
+                ("SCRIPT", "LOAD", each.sources[self.test_mode]) for each in registered_scripts()
+            ]
             connection = Connection(on_lost=self._on_lost)
             try:
                 async with asyncio.timeout(self._call_seconds_max):

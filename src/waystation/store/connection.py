@@ -16,6 +16,7 @@ import hiredis
 from waystation.errors import StoreError, StoreReplyError
 from waystation.store.address import Address
 from waystation.store.scripts import Script
+from waystation.store.wire import pack
 
 #: What the store can answer: a string, an integer, nothing, or a list of these.
 Reply = Any
@@ -65,7 +66,7 @@ class Connection(asyncio.Protocol):
         """Connects, shakes hands and runs `setup`; raises OSError or StoreReplyError."""
         await address.open(self)
         calls = [
-            Call(hiredis.pack_command(command), self._loop.create_future(), 0.0)
+            Call(pack(command), self._loop.create_future(), 0.0)
             for command in (*address.handshake(), *setup)
         ]
         self.write(calls)

@@ -42,7 +42,7 @@ _WAIT_SECONDS_MAX = 90.0
 NOTES = {
     "unclean": "The store did not stop in order; at durability 'memory' up to a second of "
     "acknowledged writes may be missing.",
-    "torn": "The store's append-only file had a torn tail; the incomplete last command was cut off.",
+    "torn": "The store's append-only file had a torn tail; its incomplete end was cut off.",
 }
 
 
@@ -214,7 +214,9 @@ class EmbeddedServer:
             folder = Path(base) / f"waystation-{os.getuid()}"
             if base and len(os.fsencode(folder / name)) <= SOCKET_PATH_MAX and _private(folder):
                 return str(folder / name)
-        raise StoreRefusedError("There is no private folder with a short path for the store's socket.")
+        raise StoreRefusedError(
+            "There is no private folder with a short path for the store's socket."
+        )
 
     def _known(self) -> dict[str, object]:
         # Read anew each time: a server that died comes back as another process.

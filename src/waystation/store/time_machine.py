@@ -58,7 +58,8 @@ class TimeMachine:
         """Moves time forward; returns the total shift in ms once every process has it."""
         if not 0 < seconds <= _ADVANCE_DAYS_MAX * 86400:
             raise InvalidInputError(
-                "Time can be advanced by more than 0 seconds and at most ten years.", field="seconds"
+                "Time can be advanced by more than 0 seconds and at most ten years.",
+                field="seconds",
             )
         # Not repeatable: sent twice, it would advance twice.
         shift, generation = await self._store.run(_ADVANCE, [keys.TIME], [round(seconds * 1000)])

@@ -20,6 +20,7 @@ from typing import Any, cast
 import hiredis
 
 from waystation.store.address import Address
+from waystation.store.wire import pack
 from waystation.telemetry.logging import logger
 
 _log = logger("wakeups")
@@ -148,9 +149,9 @@ class Wakeups(asyncio.Protocol):
             return
         assert self._transport is not None
         for command in self.address.handshake():
-            self._transport.write(hiredis.pack_command(command))
+            self._transport.write(pack(command))
         if self._topics:
-            self._transport.write(hiredis.pack_command(("SUBSCRIBE", *self._topics)))
+            self._transport.write(pack(("SUBSCRIBE", *self._topics)))
 
     def _tick(self, transport: asyncio.Transport) -> None:
         self._silent_ticks += 1
@@ -158,7 +159,7 @@ class Wakeups(asyncio.Protocol):
             _log.warning("subscription connection is silent, dropping it")
             transport.abort()
             return
-        transport.write(hiredis.pack_command(("PING",)))
+        transport.write(pack(("PING",)))
         now = asyncio.get_running_loop().time()
         idle = [
             name
@@ -168,7 +169,7 @@ class Wakeups(asyncio.Protocol):
         for name in idle:
             del self._topics[name]
         if idle:
-            transport.write(hiredis.pack_command(("UNSUBSCRIBE", *idle)))
+            transport.write(pack(("UNSUBSCRIBE", *idle)))
 
     def _subscribe(self, topic: bytes) -> None:
         if not self._to_subscribe:
@@ -178,7 +179,7 @@ class Wakeups(asyncio.Protocol):
     def _flush(self) -> None:
         topics, self._to_subscribe = self._to_subscribe, []
         if self._transport is not None:
-            self._transport.write(hiredis.pack_command(("SUBSCRIBE", *topics)))
+            self._transport.write(pack(("SUBSCRIBE", *topics)))
 
     # -- asyncio.Protocol --------------------------------------------------------------------
 

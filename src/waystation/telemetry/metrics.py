@@ -27,7 +27,9 @@ http_in_flight = Gauge(
     "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
 )
 http_shed = Counter(
-    "waystation_http_requests_shed", "Requests refused because a bound was reached.", registry=registry
+    "waystation_http_requests_shed",
+    "Requests refused because a bound was reached.",
+    registry=registry,
 )
 channel_messages = Counter(
     "waystation_channel_messages",
@@ -57,4 +59,5 @@ store_reconnects = Counter(
 
 def exposition() -> bytes:
     """All metrics in OpenMetrics text."""
-    return generate_latest(registry)
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return text

@@ -105,9 +105,7 @@ class _CountingStore(Store):
         moment = self.point.moment if self.point and here else None
         if moment is Moment.BEFORE_SEND:
             os._exit(_CRASHED)
-        future = super()._submit(
-            packed, repeatable=repeatable, script=script, arguments=arguments
-        )
+        future = super()._submit(packed, repeatable=repeatable, script=script, arguments=arguments)
         if moment is Moment.AFTER_SEND:
             self._dies_after_flush = True
         elif moment is Moment.AFTER_REPLY:
@@ -162,7 +160,7 @@ def _die(address: Address, scenario: Scenario, point: CrashPoint, test_mode: boo
         # Never returns into the test: a forked test runner must not report twice.
         try:
             asyncio.run(_run_to_death(address, scenario, point, test_mode))
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

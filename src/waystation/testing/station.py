@@ -123,7 +123,7 @@ class Station:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as problem:  # noqa: BLE001 (handed to the thread that waits)
+        except BaseException as problem:
             self._problem = problem
             self._started.set()
 

@@ -1,0 +1,158 @@
+"""Writes what is generated: the ordinary client, the OpenAPI document, the reference pages.
+
+python scripts/generate.py            writes
+python scripts/generate.py --check    fails, naming the file, if something is out of date
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from waystation.settings import Settings, load_settings
+from waystation.store.keys import CATALOGUE
+from waystation.testing.station import quick_settings, serving
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENT = ROOT / "src" / "waystation" / "client"
+
+#: How asynchronous code becomes ordinary code; in this order.
+UNASYNC = (
+    (r"\basync def\b", "def"),
+    (r"\basync with\b", "with"),
+    (r"\basync for\b", "for"),
+    (r"\bawait ", ""),
+    (r"\bAsyncIterator\b", "Iterator"),
+    (r"\bAsync([A-Z])", r"\1"),
+    (r"\basync_(client|channels|transport)\b", r"sync_\1"),
+    (r"__a(enter|exit)__", r"__\1__"),
+    (r"\baclose\b", "close"),
+    (r"\bThe asynchronous client\b", "The ordinary client"),
+    (r"\bthe asynchronous client\b", "the ordinary client"),
+)
+BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
+
+
+def main() -> int:
+    """Returns the exit code."""
+    check = "--check" in sys.argv
+    stale = []
+    for file, text in {**clients(), **asyncio.run(documents())}.items():
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            stale.append(file)
+            if not check:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+    for file in stale:
+        print(f"{'out of date' if check else 'written'}: {file.relative_to(ROOT)}")
+    if stale and check:
+        print("Run `make docs`.")
+    return 1 if stale and check else 0
+
+
+def clients() -> dict[Path, str]:
+    """The ordinary client, from the asynchronous one."""
+    made = {}
+    for source in (CLIENT / "async_client.py", CLIENT / "async_channels.py"):
+        text = source.read_text(encoding="utf-8")
+        for pattern, replacement in UNASYNC:
+            text = re.sub(pattern, replacement, text)
+        docstring_end = text.index('"""', 3) + 4
+        text = (
+            text[:docstring_end] + "\n" + BANNER.format(source=source.name) + text[docstring_end:]
+        )
+        target = source.with_name(source.name.removeprefix("a"))
+        made[target] = formatted(text, target)
+    return made
+
+
+def formatted(text: str, file: Path) -> str:
+    """Through ruff: shorter names change where lines break and how imports sort."""
+    ruff = [str(Path(sys.executable).with_name("ruff"))]
+    for step in (["check", "--fix-only", "--quiet", "--select", "I"], ["format", "--quiet"]):
+        command = [*ruff, *step, "--stdin-filename", str(file), "-"]
+        text = subprocess.run(
+            command, input=text, capture_output=True, text=True, check=True
+        ).stdout
+    return text
+
+
+async def documents() -> dict[Path, str]:
+    """Pages of docs/reference that tell what the code says."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        async with serving(quick_settings(folder)) as running:
+            openapi = msgspec.json.format(msgspec.json.encode(running.server.document)).decode()
+    reference = ROOT / "docs" / "reference"
+    return {
+        reference / "openapi.json": openapi + "\n",
+        reference / "keys.md": keys_page(),
+        reference / "settings.md": settings_page(),
+    }
+
+
+def keys_page() -> str:
+    """The catalogue of keys."""
+    rows = [
+        f"| `{each.pattern}` | {each.type} | {each.content} | {each.writer} | {each.dies} |"
+        for each in CATALOGUE
+    ]
+    return (
+        "# Every key in the store\n\n"
+        "Keys that change together share the part in braces, so that they lie in one slot of a "
+        "cluster. A channel of another project than `default` has `{<project>.<channel>}`.\n\n"
+        "| key | type | content | written by | dies |\n|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\nGenerated from `src/waystation/store/keys.py`.\n"
+    )
+
+
+def settings_page() -> str:
+    """All settings with their defaults and comments."""
+    comments = _comments()
+    rows = []
+    for name, value, _ in load_settings().rows():
+        shown = msgspec.json.encode(value).decode()
+        variable = "WAYSTATION_" + name.replace(".", "_").upper()
+        rows.append(f"| `{name}` | `{shown}` | `{variable}` | {comments.get(name, '')} |")
+    return (
+        "# Settings\n\n"
+        "```toml\n# waystation.toml\n[http]\nport = 8080\n\n[store]\nurl_file = "
+        '"/run/secrets/store-url"\n```\n\n'
+        "Defaults < file (`--config`, else `./waystation.toml`) < environment < flags; "
+        "`waystation config show` tells the effective value of each and where it came from. An "
+        "unknown name is an error.\n\n"
+        "| setting | default | environment | what it does |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\nGenerated from `src/waystation/settings.py`.\n"
+    )
+
+
+def _comments() -> dict[str, str]:
+    """The `#:` comment above each field, by setting name."""
+    source = (ROOT / "src" / "waystation" / "settings.py").read_text(encoding="utf-8")
+    sections = {
+        type(getattr(Settings(), field.name)).__name__: field.name
+        for field in msgspec.structs.fields(Settings)
+        if isinstance(getattr(Settings(), field.name), msgspec.Struct)
+    }
+    found: dict[str, str] = {}
+    section, comment = "", ""
+    for line in source.splitlines():
+        if match := re.match(r"class (\w+)\(_Section,", line):
+            section, comment = sections.get(match.group(1), ""), ""
+        elif match := re.match(r"    #: (.*)", line):
+            comment = f"{comment} {match.group(1)}".strip()
+        elif match := re.match(r"    (\w+): ", line):
+            found[f"{section}.{match.group(1)}" if section else match.group(1)] = comment
+            comment = ""
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The limit for HTTP: bare ASGI handlers with the same script calls, no key, no checks.
+
+What a request costs here is uvicorn, the store client and the scripts; what it costs us on top is
+routing, authentication, validation, default headers, metrics and error handling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waystation.api.reply import Receive, Scope, Send
+from waystation.channels.channels import LOOK_MAX
+from waystation.store import Store, keys, script
+
+_PUBLISH = script("waystation.channels", "publish")
+_FETCH = script("waystation.channels", "fetch")
+_ACK = script("waystation.channels", "ack")
+
+_TTL_SECONDS = 1815
+_BYTES_MAX = 8_388_608
+_JSON = (b"content-type", b"application/json")
+
+
+class BareApp:
+    """Publishes, fetches and acknowledges on the paths of channels."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        parts = scope["path"].split("/")
+        if method == "PUT":
+            await self._publish(parts[2], parts[4], receive, send)
+        elif method == "GET":
+            await self._fetch(parts[2], parts[5], send)
+        else:
+            await self._ack(parts[2], parts[5], scope["query_string"], send)
+
+    async def _publish(self, channel: str, message_id: str, receive: Receive, send: Send) -> None:
+        content = (await receive())["body"]
+        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        await self._store.run(
+            _PUBLISH,
+            [keys.channel_clock(tag), keys.channel_message_id(tag, message_id)],
+            [
+                keys.channel_message_prefix(tag),
+                b'{"id":"%b","content":%b}' % (message_id.encode(), content),
+                _TTL_SECONDS,
+                keys.channel_topic(tag),
+            ],
+        )
+        await _reply(send, b'{"messageID":"%b"}\n' % message_id.encode())
+
+    async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
+        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        found = await self._store.run(
+            _FETCH,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [keys.channel_message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX],
+        )
+        body = b'{"messages":[%b],"ackHandle":"%b"}\n' % (b",".join(found[4:]), found[3])
+        await _reply(send, body)
+
+    async def _ack(self, channel: str, subscriber: str, query: bytes, send: Send) -> None:
+        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        await self._store.run(
+            _ACK,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [query.partition(b"=")[2], _TTL_SECONDS],
+        )
+        await _reply(send, b"", status=204)
+
+
+async def _reply(send: Send, body: bytes, status: int = 200) -> None:
+    headers: list[Any] = [_JSON, (b"content-length", b"%d" % len(body))] if body else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

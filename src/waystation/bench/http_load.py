@@ -1,0 +1,92 @@
+"""Load over HTTP: many connections, each with one request in flight, as fast as replies come."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Generator
+
+from waystation.bench.http_connection import HttpConnection, packed_request
+from waystation.bench.report import Sample
+from waystation.bench.target import Target, measured
+from waystation.store.keys import DEFAULT_PROJECT
+
+CONNECTIONS = 64
+#: Before the window opens: connections are warm, queues have their length.
+WARM_SECONDS = 0.15
+#: More than one connection can fetch in a second, so that no subscriber runs dry.
+_MESSAGES_PER_SECOND = 1000
+#: About 100 bytes, as a small event has.
+CONTENT = b'{"order":"o-2026-000017","total":"149.90","currency":"EUR","status":"paid","items":3}'
+
+#: Requests of one connection: yields a request, is sent the body of its reply.
+Script = Generator[bytes, bytes, None]
+
+
+async def publish(target: Target, seconds: float) -> Sample:
+    """One operation = one publish. Each connection has its own channel; every message is new."""
+    scripts = [_publishing(target, number) for number in range(CONNECTIONS)]
+    return await _run(target, scripts, seconds, requests=1)
+
+
+async def fetch_ack(target: Target, seconds: float) -> Sample:
+    """One operation = a fetch of one message and its ack. One channel, many subscribers."""
+    store, channels = target.open_channels()
+    try:
+        names = [f"s{number}" for number in range(CONNECTIONS)]
+        for name in names:
+            await channels.subscribe(DEFAULT_PROJECT, "bench", name)
+        depth = int((seconds + WARM_SECONDS + 1) * _MESSAGES_PER_SECOND)
+        await asyncio.gather(
+            *(channels.publish(DEFAULT_PROJECT, "bench", f"m{n}", CONTENT) for n in range(depth))
+        )
+    finally:
+        await store.close()
+    return await _run(target, [_fetching(target, name) for name in names], seconds, requests=2)
+
+
+def _publishing(target: Target, number: int) -> Script:
+    for count in itertools.count():
+        path = f"/channel/bench-{number}/message/m{count}"
+        yield packed_request("PUT", path, target.key, CONTENT)
+
+
+def _fetching(target: Target, subscriber: str) -> Script:
+    path = f"/channel/bench/subscription/polling/{subscriber}"
+    fetch = packed_request("GET", f"{path}?max=1", target.key)
+    while True:
+        body = yield fetch
+        handle = body.partition(b'"ackHandle":"')[2].partition(b'"')[0]
+        assert handle, "a subscriber ran dry"
+        yield packed_request("DELETE", f"{path}/message?ackHandle={handle.decode()}", target.key)
+
+
+class _Tally:
+    replies = 0
+
+
+def _start(connection: HttpConnection, script: Script, tally: _Tally) -> None:
+    def on_reply(body: bytes) -> None:
+        tally.replies += 1
+        connection.send(script.send(body), on_reply)
+
+    connection.send(next(script), on_reply)
+
+
+async def _run(target: Target, scripts: list[Script], seconds: float, *, requests: int) -> Sample:
+    connections = [await HttpConnection.open(target.port) for _ in scripts]
+    tally = _Tally()
+    try:
+        for connection, script in zip(connections, scripts, strict=True):
+            _start(connection, script, tally)
+        await asyncio.sleep(WARM_SECONDS)
+        sample = await measured(
+            target, target.process, seconds, lambda: tally.replies // requests
+        )
+        for connection in connections:
+            if connection.problem is not None:
+                raise connection.problem
+    finally:
+        for connection in connections:
+            connection.close()
+    return sample

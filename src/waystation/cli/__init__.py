@@ -1,0 +1,1 @@
+"""The command line. Thin: it translates, it does not decide."""

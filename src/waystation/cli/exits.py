@@ -1,0 +1,38 @@
+"""Exit codes that scripts can use, and the one place that turns errors into them."""
+
+from __future__ import annotations
+
+from waystation import errors
+
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+REFUSED = 4
+UNAVAILABLE = 5
+CONFLICT = 6
+INTERRUPTED = 130
+
+#: The first class that fits decides.
+_CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
+    (errors.SettingsError, USAGE),
+    (errors.InvalidInputError, USAGE),
+    (errors.MessageMalformedError, USAGE),
+    (errors.AckHandleMalformedError, USAGE),
+    (errors.NotFoundError, NOT_FOUND),
+    (errors.SubscriptionNotFoundError, NOT_FOUND),
+    (errors.UnauthenticatedError, REFUSED),
+    (errors.ForbiddenError, REFUSED),
+    (errors.StationUnreachableError, UNAVAILABLE),
+    (errors.StoreError, UNAVAILABLE),
+    (errors.CatalogueError, UNAVAILABLE),
+    (errors.BusyError, UNAVAILABLE),
+    (errors.ConflictError, CONFLICT),
+)
+
+
+def exit_code(error: errors.WaystationError) -> int:
+    """The exit code for an error."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return FAILED

@@ -1,0 +1,151 @@
+"""`waystation dev` and `waystation serve`: run a station until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.panel import Panel
+from rich.text import Text
+
+from waystation import __version__
+from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOption, read_settings
+from waystation.cli.output import console, emit_json
+from waystation.errors import SettingsError
+from waystation.settings import Settings
+from waystation.telemetry.logging import configure_logging, logger
+
+if TYPE_CHECKING:
+    from waystation.node import Node
+
+_log = logger("station")
+
+PortOption = Annotated[
+    int | None, typer.Option("--port", help="Port; 0 takes any free one.", metavar="N")
+]
+
+
+def dev(
+    port: PortOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    time_machine: Annotated[
+        bool, typer.Option("--time-machine", help="Test mode: POST /v1/time/advance moves time.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a whole station on this machine: embedded store, no key, loopback only."""
+    loaded = read_settings(
+        config,
+        http_port=port,
+        data=data,
+        auth_insecure=True,
+        store_durability="memory",
+        time_machine=time_machine or None,
+    )
+    if not _is_loopback(loaded.settings.http.host):
+        raise SettingsError(
+            "`waystation dev` needs no key, so it listens on loopback only.",
+            hint="Use `waystation serve` to be reached from elsewhere.",
+        )
+    _run_until_stopped(loaded.settings, as_json=as_json)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
+    port: PortOption = None,
+    data: DataOption = None,
+    store: StoreOption = None,
+    durability: Annotated[
+        str | None,
+        typer.Option("--durability", help="disk (default) or memory.", metavar="LEVEL"),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let everyone in, without a key.")
+    ] = False,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Accept a store that forgets at restart.")
+    ] = False,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a station for production: keys required, every reply after its fsync."""
+    loaded = read_settings(
+        config,
+        http_host=host,
+        http_port=port,
+        data=data,
+        store_url=store,
+        store_durability=durability,
+        auth_insecure=insecure or None,
+        store_ephemeral=ephemeral or None,
+    )
+    _run_until_stopped(loaded.settings, as_json=as_json)
+
+
+def _run_until_stopped(settings: Settings, *, as_json: bool) -> None:
+    import uvloop  # noqa: PLC0415 (with the server's libraries: other commands start without them)
+
+    uvloop.run(_run(settings, as_json=as_json))
+
+
+async def _run(settings: Settings, *, as_json: bool) -> None:
+    from waystation.api.server import ApiServer  # noqa: PLC0415
+    from waystation.node import open_node  # noqa: PLC0415
+
+    configure_logging(format=settings.log.format, level=settings.log.level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    node = await open_node(settings)
+    try:
+        server = ApiServer(node)
+        port = await server.start()
+        try:
+            _announce(node, port, as_json=as_json)
+            await stop.wait()
+            _log.info("stopping")
+        finally:
+            await server.stop()
+    finally:
+        await node.close()
+
+
+def _announce(node: Node, port: int, *, as_json: bool) -> None:
+    host = node.settings.http.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}{node.settings.http.path_prefix}"
+    facts = {
+        "url": url,
+        "version": __version__,
+        "store": str(node.opened.store.address),
+        "store_version": node.opened.facts.version,
+        "durability": node.opened.durability,
+        "keys": "not needed" if node.gate.insecure else "required",
+        "dataset": node.opened.dataset,
+        "notes": node.opened.notes,
+    }
+    if as_json or not console.is_terminal:
+        emit_json(facts)
+        return
+    lines = Text()
+    for name in ("store", "durability", "keys"):
+        lines.append(f"{name:<12}", style="dim")
+        lines.append(f"{facts[name]}\n")
+    lines.append("\nReference   ", style="dim")
+    lines.append(f"{url}/reference\n")
+    lines.append("Publish     ", style="dim")
+    lines.append(f"curl -X PUT {url}/channel/orders/message/m1 -d '{{\"total\": 7}}'\n")
+    lines.append("Stop        ", style="dim")
+    lines.append("Ctrl-C")
+    console.print(Panel(lines, title=f"Waystation {__version__}  {url}", title_align="left"))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,38 @@
+"""The asynchronous client: one station, and the verbs of its parts."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from waystation.client.async_channels import AsyncChannels
+from waystation.client.async_transport import AsyncTransport
+from waystation.client.environment import key_from_environment, url_from_environment
+
+
+class AsyncWaystation:
+    """A client of the station at `url`.
+
+    The key comes from the argument, else from WAYSTATION_KEY or WAYSTATION_KEY_FILE; a
+    `waystation dev` needs none.
+    """
+
+    def __init__(self, url: str = "", *, key: str = "") -> None:
+        self.url = url or url_from_environment()
+        self._transport = AsyncTransport(self.url, key or key_from_environment())
+        self.channels = AsyncChannels(self._transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()

@@ -1,0 +1,40 @@
+"""The ordinary client: one station, and the verbs of its parts."""
+
+# Generated from async_client.py by scripts/generate.py; change that one.
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from waystation.client.environment import key_from_environment, url_from_environment
+from waystation.client.sync_channels import Channels
+from waystation.client.sync_transport import Transport
+
+
+class Waystation:
+    """A client of the station at `url`.
+
+    The key comes from the argument, else from WAYSTATION_KEY or WAYSTATION_KEY_FILE; a
+    `waystation dev` needs none.
+    """
+
+    def __init__(self, url: str = "", *, key: str = "") -> None:
+        self.url = url or url_from_environment()
+        self._transport = Transport(self.url, key or key_from_environment())
+        self.channels = Channels(self._transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._transport.close()

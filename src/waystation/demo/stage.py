@@ -1,0 +1,102 @@
+"""The stage of the demo: acts, what is said in them, and checks that must hold."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from waystation.demo.station import DemoStation
+from waystation.errors import WaystationError
+
+
+class DemoFailedError(WaystationError):
+    """Something that the demo shows did not hold."""
+
+    code = "demo.failed"
+
+
+class Stage:
+    """Prints the story and counts its checks."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+        self.checks: list[dict[str, object]] = []
+
+    def act(self, title: str) -> None:
+        """Begins an act."""
+        self._end_progress()
+        self._console.print(Text.assemble("\n", ("▸ ", "bold cyan"), (title, "bold")))
+
+    def say(self, text: str) -> None:
+        """Tells what happens."""
+        self._console.print(Text(f"  {text}", style="dim"))
+
+    def check(self, what: str, found: object, wanted: object) -> None:
+        """Shows a result, and fails the demo if it is not what was promised."""
+        self._end_progress()
+        holds = found == wanted
+        self.checks.append({"check": what, "found": found, "wanted": wanted, "holds": holds})
+        mark = ("✓", "bold green") if holds else ("✗", "bold red")
+        shown = "" if found is True else f"  {found:,}" if isinstance(found, int) else f"  {found}"
+        self._console.print(Text.assemble("  ", mark, f" {what}{shown}"))
+        if not holds:
+            raise DemoFailedError(f"{what}: {found}, but {wanted} was promised.")
+
+    def progress(self, what: str, total: int) -> Callable[[], None]:
+        """Shows a bar; the returned function moves it on by one."""
+        self._progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=self._console,
+            transient=False,
+        )
+        task = self._progress.add_task(what, total=total)
+        self._progress.start()
+        progress = self._progress
+        return lambda: progress.advance(task)
+
+    def _end_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+Act = Callable[[Stage, DemoStation], Awaitable[None]]
+
+
+def run_demo(console: Console) -> list[dict[str, object]]:
+    """Runs all acts on a station of their own; returns the checks, or raises DemoFailedError."""
+    from waystation.demo import channels  # noqa: PLC0415 (acts import the stage)
+
+    acts: list[Act] = [
+        channels.orders_through_a_crash,
+        channels.unread_after_a_crash,
+        channels.a_poll_wakes,
+    ]
+    stage = Stage(console)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="waystation-demo-", ignore_cleanup_errors=True) as data:
+        stage.act("a station starts: HTTP door, embedded Valkey, every reply after its fsync")
+        with DemoStation(Path(data)) as station:
+            stage.say(
+                f"{station.url}  Valkey {station.facts['store_version']}  "
+                f"durability {station.facts['durability']}  ({time.monotonic() - begun:.1f} s)"
+            )
+            for act in acts:
+                asyncio.run(_perform(act, stage, station))
+    seconds = time.monotonic() - begun
+    console.print(Text(f"\n{len(stage.checks)} checks held in {seconds:.0f} s.", style="bold"))
+    return stage.checks
+
+
+async def _perform(act: Act, stage: Stage, station: DemoStation) -> None:
+    await act(stage, station)
