@@ -15,6 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from waystation import errors
+from waystation.api.problems import status_of
+from waystation.cli.exits import exit_code
 from waystation.settings import Settings, load_settings
 from waystation.store.keys import CATALOGUE
 from waystation.testing.station import quick_settings, serving
@@ -35,6 +38,13 @@ UNASYNC = (
     (r"\baclose\b", "close"),
     (r"\bThe asynchronous client\b", "The ordinary client"),
     (r"\bthe asynchronous client\b", "the ordinary client"),
+)
+#: Classes that only group others, and those that end a process before it serves.
+ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError)
+NEVER_OVER_HTTP = (
+    errors.SettingsError,
+    errors.StationUnreachableError,
+    errors.StoreRefusedError,
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -91,6 +101,7 @@ async def documents() -> dict[Path, str]:
     reference = ROOT / "docs" / "reference"
     return {
         reference / "openapi.json": openapi + "\n",
+        reference / "errors.md": errors_page(),
         reference / "keys.md": keys_page(),
         reference / "settings.md": settings_page(),
     }
@@ -109,6 +120,31 @@ def keys_page() -> str:
         "| key | type | content | written by | dies |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n\nGenerated from `src/waystation/store/keys.py`.\n"
+    )
+
+
+def errors_page() -> str:
+    """Every error code with its HTTP status and exit code."""
+    rows = []
+    kinds: list[type[errors.WaystationError]] = [errors.WaystationError]
+    while kinds:
+        kind = kinds.pop(0)
+        kinds += kind.__subclasses__()
+        if kind.__module__ != "waystation.errors" or kind in ROOTS:
+            continue
+        error = kind.__new__(kind)
+        status = "" if kind in NEVER_OVER_HTTP else status_of(error)
+        when = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        rows.append(f"| `{kind.code}` | {status} | {exit_code(error)} | {when} |")
+    return (
+        "# Errors\n\n"
+        "Test the code, never the text. Our own routes answer `application/problem+json` "
+        "(RFC 9457) with the code in `code`; routes under `/channel` and `/probe` answer in the "
+        'shape of DSPS, `{"error", "code"}`, and say 403 `dsps.auth.rejected` where others say '
+        "401.\n\n"
+        "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
+        + "\n".join(sorted(rows))
+        + "\n\nGenerated from `src/waystation/errors.py`.\n"
     )
 
 

@@ -45,12 +45,6 @@ class TooLargeError(InvalidInputError):
     code = "input.too-large"
 
 
-class TooSlowError(WaystationError):
-    """The caller did not finish sending its request within the deadline."""
-
-    code = "input.too-slow"
-
-
 class NotFoundError(WaystationError):
     """The thing does not exist, or belongs to another project."""
 
@@ -140,12 +134,6 @@ class ChannelError(WaystationError):
     """Root of the errors of channels; the codes are those that DSPS clients know."""
 
     code = "dsps.channel"
-
-
-class InvalidChannelError(ChannelError):
-    """The channel name is well formed, but no channel setting allows it."""
-
-    code = "dsps.storage.invalid-channel"
 
 
 class SubscriptionNotFoundError(ChannelError):

@@ -119,7 +119,8 @@ class Gate:
 
     async def _read(self) -> None:
         async with self._reading:
-            self._looked_at = _real_seconds()
+            # The ring is as old as the beginning of its reading, however long that takes.
+            began = self._looked_at = _real_seconds()
             generation = await self._catalogue.generation()
             if generation != self._generation:
                 # The generation is read first: a change in between is read again next time.
@@ -127,7 +128,7 @@ class Gate:
                     key.id: _held(key) for key in await self._catalogue.keys() if not key.revoked_ms
                 }
                 self._generation = generation
-            self._read_at = _real_seconds()
+            self._read_at = began
 
 
 def _real_seconds() -> float:

@@ -9,7 +9,6 @@ from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
 _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.TooLargeError, 413),
     (errors.InvalidInputError, 400),
-    (errors.TooSlowError, 408),
     (errors.UnauthenticatedError, 401),
     (errors.ForbiddenError, 403),
     (errors.SubscriptionNotFoundError, 404),

@@ -15,6 +15,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
+from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from waystation import __version__
@@ -110,7 +111,7 @@ class ProjectController(Controller):
 
     @post(opt={"scope": Scope.ADMIN}, summary="Create a project")
     async def create_project(
-        self, request: Request[Any, Any, Any], state: State, data: NewProject
+        self, request: Request[Any, Any, Any], state: State, data: JSONBody[NewProject]
     ) -> Project:
         """Creates a project."""
         if _access(request).project != "default":
@@ -133,7 +134,7 @@ class KeyController(Controller):
 
     @post(opt={"scope": Scope.ADMIN}, summary="Create a key")
     async def create_key(
-        self, request: Request[Any, Any, Any], state: State, data: NewKey
+        self, request: Request[Any, Any, Any], state: State, data: JSONBody[NewKey]
     ) -> CreatedKey:
         """Creates a key in the project. Its text is shown this once."""
         text, record = new_key(
@@ -148,7 +149,9 @@ class KeyController(Controller):
         return CreatedKey(**msgspec.structs.asdict(_key(record)), key=text)
 
     @delete("/{key_id:str}", opt={"scope": Scope.ADMIN}, summary="Revoke a key")
-    async def revoke_key(self, request: Request[Any, Any, Any], state: State, key_id: str) -> None:
+    async def revoke_key(
+        self, request: Request[Any, Any, Any], state: State, key_id: FromPath[str]
+    ) -> None:
         """Revokes a key; it stops working within five seconds."""
         project, now_ms = _access(request).project, _clock(state).now_ms()
         if not await _catalogue(state).revoke_key(project, key_id, now_ms=now_ms):
@@ -162,7 +165,7 @@ class TimeController(Controller):
     tags = ("time",)
 
     @post("/advance", opt={"scope": Scope.ADMIN}, summary="Move time forward", status_code=200)
-    async def advance(self, state: State, data: AdvanceTime) -> AdvancedTime:
+    async def advance(self, state: State, data: JSONBody[AdvanceTime]) -> AdvancedTime:
         """Moves the time of the store and of every process; answers once all have it."""
         machine: TimeMachine | None = state["time_machine"]
         if machine is None:

@@ -54,12 +54,12 @@ class BareApp:
 
     async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
         tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
-        found = await self._store.run(
+        _, last, _, *bodies = await self._store.run(
             _FETCH,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [keys.channel_message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX],
+            [keys.channel_message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX, ""],
         )
-        body = b'{"messages":[%b],"ackHandle":"%b"}\n' % (b",".join(found[4:]), found[3])
+        body = b'{"messages":[%b],"ackHandle":"%b"}\n' % (b",".join(bodies), last)
         await _reply(send, body)
 
     async def _ack(self, channel: str, subscriber: str, query: bytes, send: Send) -> None:

@@ -22,7 +22,7 @@ class BenchmarkError(WaystationError):
     code = "bench.failed"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Contender:
     """One who is measured: a sampler that runs one round and says what it took."""
 
@@ -42,6 +42,7 @@ class Run:
     steps: int = 0
     rows: list[Row] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     _done: int = 0
 
     def step(self, text: str) -> None:

@@ -6,7 +6,7 @@ The driver shares two cores with the server that it measures, so it must cost a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import httptools
@@ -81,6 +81,13 @@ class HttpConnection(asyncio.Protocol):
     def _fail(self, text: str) -> None:
         self.problem = BenchmarkError(text)
         self._on_problem(self.problem)
+
+
+def raise_problems(connections: Iterable[HttpConnection]) -> None:
+    """Raises what went wrong on any of these connections."""
+    for connection in connections:
+        if connection.problem is not None:
+            raise connection.problem
 
 
 def packed_request(method: str, path: str, key: str, body: bytes = b"") -> bytes:

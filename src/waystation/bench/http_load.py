@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Generator
 
-from waystation.bench.http_connection import HttpConnection, packed_request
+from waystation.bench.http_connection import HttpConnection, packed_request, raise_problems
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, measured
 from waystation.store.keys import DEFAULT_PROJECT
@@ -83,9 +83,7 @@ async def _run(target: Target, scripts: list[Script], seconds: float, *, request
         sample = await measured(
             target, target.process, seconds, lambda: tally.replies // requests
         )
-        for connection in connections:
-            if connection.problem is not None:
-                raise connection.problem
+        raise_problems(connections)
     finally:
         for connection in connections:
             connection.close()

@@ -13,8 +13,9 @@ import redis.asyncio
 
 from waystation.bench.http_load import CONTENT
 from waystation.bench.report import Sample
-from waystation.bench.target import Target, measured
+from waystation.bench.target import Target, Window, measured
 from waystation.channels.message import encode_message
+from waystation.clock import Clock
 from waystation.store import keys, script
 from waystation.store.keys import DEFAULT_PROJECT
 
@@ -47,7 +48,10 @@ async def publish_ours(target: Target, seconds: float) -> Sample:
 
 async def publish_raw(target: Target, seconds: float) -> Sample:
     """The limit: the same script call, pipelined over a blocking socket, nothing else."""
-    return await asyncio.to_thread(_publish_raw, target, seconds)
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(target.store_path)
+        # It blocks the loop, on which nothing else runs: that is what makes it the limit.
+        return _publish_raw(wire, target, seconds)
 
 
 async def call_ours(target: Target, seconds: float) -> Sample:
@@ -76,6 +80,36 @@ async def call_redis_py(target: Target, seconds: float) -> Sample:
         await client.aclose()
 
 
+def _publish_raw(wire: socket.socket, target: Target, seconds: float) -> Sample:
+    replies = hiredis.Reader()
+    numbers = itertools.count()
+
+    def round_trip() -> None:
+        wire.sendall(b"".join([_packed(next(numbers)) for _ in range(PUBLISHERS)]))
+        for _ in range(PUBLISHERS):
+            while (reply := replies.gets()) is False:
+                replies.feed(wire.recv(_RECEIVE_BYTES))
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+
+    wire.sendall(hiredis.pack_command(("SCRIPT", "LOAD", _PUBLISH.sources[0])))
+    replies.feed(wire.recv(_RECEIVE_BYTES))
+    replies.gets()
+    round_trip()
+    clock = Clock()
+    window, operations, until = Window(target, os.getpid()), 0, clock.monotonic() + seconds
+    while clock.monotonic() < until:
+        round_trip()
+        operations += PUBLISHERS
+    return window.close(operations)
+
+
+def _packed(number: int) -> bytes:
+    names, arguments = _arguments(number)
+    packed: bytes = hiredis.pack_command((b"EVALSHA", _PUBLISH.shas[0], 2, *names, *arguments))
+    return packed
+
+
 async def _callers(target: Target, seconds: float, callers: int, operation: Operation) -> Sample:
     numbers = itertools.count()
     done = 0
@@ -95,12 +129,18 @@ async def _callers(target: Target, seconds: float, callers: int, operation: Oper
     return sample
 
 
+_TAG = keys.channel_tag(DEFAULT_PROJECT, "bench")
+_CLOCK = keys.channel_clock(_TAG)
+_MESSAGES = keys.channel_message_prefix(_TAG)
+_TOPIC = keys.channel_topic(_TAG)
+
+
 def _arguments(number: int) -> tuple[list[str], list[str | bytes | int]]:
-    tag = keys.channel_tag(DEFAULT_PROJECT, "bench")
+    """Keys and arguments of one publish, with as little Python as there can be."""
     message_id = f"m{number}"
-    return [keys.channel_clock(tag), keys.channel_message_id(tag, message_id)], [
-        keys.channel_message_prefix(tag),
+    return [_CLOCK, keys.channel_message_id(_TAG, message_id)], [
+        _MESSAGES,
         encode_message(message_id, CONTENT),
         _TTL_SECONDS,
-        keys.channel_topic(tag),
+        _TOPIC,
     ]

@@ -38,22 +38,32 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return store, Channels(store, wakeups, clock=Clock(), settings=ChannelSettings())
 
 
+class Window:
+    """A stretch of time in which operations are counted; it begins when it is made."""
+
+    def __init__(self, target: Target, process: int) -> None:
+        self._processes = (process, target.store_process)
+        self._clock = Clock()
+        self._before = self._look()
+
+    def close(self, operations: int) -> Sample:
+        """What the operations since then took."""
+        assert operations > 0, "nothing happened within the window"
+        after = self._look()
+        spent, cpu, store_cpu = (b - a for a, b in zip(self._before, after, strict=True))
+        return Sample(
+            operations=operations, seconds=spent, cpu_seconds=cpu, store_cpu_seconds=store_cpu
+        )
+
+    def _look(self) -> tuple[float, float, float]:
+        process, store = self._processes
+        return self._clock.monotonic(), cpu_seconds(process), cpu_seconds(store)
+
+
 async def measured(
-    target: Target, measured_process: int, seconds: float, count: Callable[[], int]
+    target: Target, process: int, seconds: float, count: Callable[[], int]
 ) -> Sample:
-    """Counts what happens within `seconds`, and what CPU time it took meanwhile."""
-    loop = asyncio.get_running_loop()
-
-    def look() -> tuple[float, int, float, float]:
-        cpu = cpu_seconds(measured_process)
-        return loop.time(), count(), cpu, cpu_seconds(target.store_process)
-
-    before = look()
+    """Counts what others do within the next `seconds`."""
+    window, begun = Window(target, process), count()
     await asyncio.sleep(seconds)
-    spent, operations, cpu, store_cpu = (
-        after - earlier for after, earlier in zip(look(), before, strict=True)
-    )
-    assert operations > 0, "nothing happened within the window"
-    return Sample(
-        operations=int(operations), seconds=spent, cpu_seconds=cpu, store_cpu_seconds=store_cpu
-    )
+    return window.close(count() - begun)

@@ -38,7 +38,7 @@ class Catalogue(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets go of the database."""
+        """Lets go of the database; all that is asked later ends with CatalogueError."""
         ...
 
     async def ping(self) -> None:
@@ -58,7 +58,7 @@ class Catalogue(Protocol):
         ...
 
     async def add_key(self, key: KeyRecord) -> None:
-        """Adds a key; NotFoundError when its project does not exist."""
+        """Adds a key; NotFoundError without its project, ConflictError when the id is taken."""
         ...
 
     async def keys(self, project: str | None = None) -> list[KeyRecord]:

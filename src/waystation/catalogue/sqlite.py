@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +24,7 @@ _T = TypeVar("_T")
 
 #: How long a write waits for another process's write.
 _BUSY_SECONDS = 10.0
+_ATTEMPT_SECONDS = 0.01
 _MIGRATION_NAME = re.compile(r"(\d{4})_[a-z_]+\.sql")
 
 
@@ -41,13 +44,16 @@ class SqliteCatalogue:
         self._file = file
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
         self._database: sqlite3.Connection | None = None
+        self._closed = False
 
     async def open(self) -> None:
         await self._do(self._open)
 
     async def close(self) -> None:
-        await self._do(self._close)
-        self._thread.shutdown()
+        if not self._closed:
+            await self._do(self._close)
+            self._closed = True
+            self._thread.shutdown()
 
     async def ping(self) -> None:
         await self._query("SELECT 1")
@@ -82,6 +88,8 @@ class SqliteCatalogue:
         try:
             await self._write("INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
         except sqlite3.IntegrityError as error:
+            if error.sqlite_errorname != "SQLITE_CONSTRAINT_FOREIGNKEY":
+                raise ConflictError(f"There is a key {key.id} already.") from error
             raise NotFoundError(
                 f"There is no project {key.project}.",
                 hint="`waystation keys create --new-project` creates the project too.",
@@ -120,19 +128,18 @@ class SqliteCatalogue:
     def _open(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)
-        self._database = database
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("PRAGMA foreign_keys = ON")
-        # IMMEDIATE takes the write lock before the version is read: processes that start together
-        # migrate one after the other, and all but the first find nothing to do.
-        database.execute("BEGIN IMMEDIATE")
         try:
-            self._migrate(database)
+            _use_wal(database)
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("PRAGMA foreign_keys = ON")
+            # The write lock is taken before the version is read: processes that start together
+            # migrate one after the other, and all but the first find nothing to do.
+            with _transaction(database):
+                self._migrate(database)
         except BaseException:
-            database.execute("ROLLBACK")
+            database.close()
             raise
-        database.execute("COMMIT")
+        self._database = database
 
     def _migrate(self, database: sqlite3.Connection) -> None:
         version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -163,27 +170,53 @@ class SqliteCatalogue:
 
         def write() -> int:
             database = self._connected()
-            database.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(database):
                 changed = database.execute(sql, values).rowcount
                 database.execute("UPDATE generation SET number = number + 1")
-            except BaseException:
-                database.execute("ROLLBACK")
-                raise
-            database.execute("COMMIT")
             return changed
 
         return await self._do(write)
 
     def _connected(self) -> sqlite3.Connection:
         if self._database is None:
-            raise CatalogueError("The catalogue is closed.")
+            raise CatalogueError(f"The catalogue {self._file} is not open.")
         return self._database
 
     async def _do(self, work: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise CatalogueError(f"The catalogue {self._file} is closed.")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.IntegrityError:
             raise
         except (sqlite3.Error, OSError) as error:
             raise CatalogueError(f"The catalogue {self._file}: {error}.") from error
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """Turns write-ahead logging on; SQLite does not wait for others who do the same, so we do."""
+    attempts_left = round(_BUSY_SECONDS / _ATTEMPT_SECONDS)
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            attempts_left -= 1
+            if not attempts_left:
+                raise
+            time.sleep(_ATTEMPT_SECONDS)
+        else:
+            return
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, also when the commit itself fails."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # Some errors end the transaction by themselves.
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise

@@ -31,8 +31,10 @@ _ACK = script(__package__, "ack")
 
 #: Kept beyond the expiry, so that what a slow client was just told of is still there (seed 002).
 TTL_MARGIN_SECONDS = 15
-#: Clocks that one script call looks at. A call stays near a millisecond; a gap takes many calls.
-LOOK_MAX = 1000
+#: Clocks that one script call looks at. A call stays below a millisecond; a gap takes many calls.
+LOOK_MAX = 500
+#: How long a fetch that need not wait walks over a gap before it answers that there is more.
+GAP_SECONDS_MAX = 5.0
 
 #: Tells that the client of a poll is gone; made only when a poll has to wait.
 Abandonment = Callable[[], asyncio.Future[object]]
@@ -110,8 +112,9 @@ class Channels:
 
         Nothing is removed: the same messages come again until they are acknowledged.
         """
-        fetched = await self._look(project, channel, subscriber, limit)
-        if fetched.messages or seconds <= 0 or limit == 0 or self._stopping:
+        until = self._clock.monotonic() + max(seconds, GAP_SECONDS_MAX)
+        fetched = await self._look(project, channel, subscriber, limit, until)
+        if fetched.messages or fetched.more or seconds <= 0 or limit == 0 or self._stopping:
             return fetched
         abandoned = abandonment() if abandonment else None
         metrics.channel_polls_waiting.inc()
@@ -151,28 +154,39 @@ class Channels:
             while True:
                 # Clear, then look, then wait: what lands in between sets the flag again.
                 waiter.clear()
-                fetched = await self._look(project, channel, subscriber, limit)
+                fetched = await self._look(project, channel, subscriber, limit, until)
                 left = until - self._clock.monotonic()
                 gone = abandoned is not None and abandoned.done()
-                if fetched.messages or left <= 0 or self._stopping or gone:
+                if fetched.messages or fetched.more or left <= 0 or self._stopping or gone:
                     return fetched
                 await waiter.wait(left)
 
-    async def _look(self, project: str, channel: str, subscriber: str, limit: int) -> Fetched:
-        """One fetch without waiting, however wide the gap of expired messages before it."""
-        expired = 0
+    async def _look(
+        self, project: str, channel: str, subscriber: str, limit: int, until: float
+    ) -> Fetched:
+        """One fetch without waiting, over any gap of expired messages that is passed in time."""
+        messages: list[Message] = []
+        clock = last = expired = size = 0
         while True:
-            reply = await self._read(project, channel, subscriber, limit)
-            clock, _, gone, last = (int(part) for part in reply[:4])
-            expired += gone
-            messages = _decoded(reply[4:], channel)
-            unreadable = len(reply) - 4 - len(messages)
-            if messages or limit == 0 or (last == clock and not unreadable):
-                break
-            if unreadable:
+            reads_on = last if messages else None
+            reply = await self._read(
+                project, channel, subscriber, limit - len(messages), size, reads_on
+            )
+            clock, position, gone = (int(part) for part in reply[:3])
+            bodies = reply[3:]
+            if reads_on is not None and not bodies:
+                break  # What follows is a gap: the next fetch passes it, after the ack.
+            readable = _decoded(bodies, channel)
+            messages += readable
+            size += sum(map(len, bodies))
+            last, expired = position, expired + gone + len(bodies) - len(readable)
+            if bodies and not messages:
                 # Only bodies that no one can read: as good as expired, step over them.
                 await self._move(project, channel, subscriber, last)
-                expired += unreadable
+            if last == clock or len(messages) >= limit or size >= self._bytes_max:
+                break
+            if not messages and self._clock.monotonic() >= until:
+                break
         if expired:
             metrics.channel_lost.inc(expired)
         metrics.channel_fetched.inc(len(messages))
@@ -180,12 +194,21 @@ class Channels:
             messages=messages, more=last != clock, expired=expired, last=last if messages else None
         )
 
-    async def _read(self, project: str, channel: str, subscriber: str, limit: int) -> Reply:
+    async def _read(
+        self, project: str, channel: str, subscriber: str, limit: int, size: int, after: int | None
+    ) -> Reply:
         tag = keys.channel_tag(project, channel)
         reply = await self._store.run(
             _FETCH,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [keys.channel_message_prefix(tag), limit, self._bytes_max, self._ttl, LOOK_MAX],
+            [
+                keys.channel_message_prefix(tag),
+                limit,
+                self._bytes_max - size,
+                self._ttl,
+                LOOK_MAX,
+                "" if after is None else after,
+            ],
         )
         if not reply:
             raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")

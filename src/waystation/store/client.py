@@ -3,16 +3,19 @@
 All calls made in one turn of the event loop leave in one write. Its contract, tested in
 `tests/store/test_client.py` and told in `docs/internals/store-client.md`:
 
-- Order: calls reach the store in the order they were made, whoever made them.
+- Order: calls reach the store in the order they were made, whoever made them. One that has to be
+  sent again comes behind those that were sent meanwhile.
 - Cancellation: a call cancelled before its turn ends is never sent; later, its reply is dropped
   and its outcome is unknown to the caller, who gave it up.
 - Errors are per call: one caller's error never reaches another.
 - NOSCRIPT: the script is sent whole, once; it had not run.
 - LOADING and BUSY: the call had not run; it is sent again until its deadline.
 - A lost connection: calls not yet sent wait for the next one; a sent call without a reply is sent
-  again if it is repeatable, else it ends with OutcomeUnknownError.
+  again, within its deadline, if it is repeatable, else it ends with OutcomeUnknownError.
 - Deadline: a call that could not be sent in time ends with StoreUnavailableError (it did not
-  run); one that was sent and is not answered in time costs the connection.
+  run). A store that owes replies and is silent for that long costs the connection.
+- StoreUnavailableError and StoreFullError promise that the call was not applied; a call that may
+  have run before its reply was lost never ends with them.
 """
 
 from __future__ import annotations
@@ -31,8 +34,17 @@ from waystation.errors import (
     StoreUnavailableError,
 )
 from waystation.store.address import Address
-from waystation.store.connection import Call, Connection, Reply, end, end_with_reply
-from waystation.store.scripts import Script, registered_scripts
+from waystation.store.connecting import connect
+from waystation.store.connection import (
+    Call,
+    Connection,
+    Reply,
+    end,
+    end_unapplied,
+    end_with_reply,
+)
+from waystation.store.replies import Meaning, meaning
+from waystation.store.scripts import Script
 from waystation.store.wire import pack
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
@@ -43,16 +55,8 @@ _log = logger("store")
 _WATCH_SECONDS = 0.25
 #: Pause before a call is sent again to a store that is loading or busy.
 _BUSY_PAUSE_SECONDS = 0.05
-_RECONNECT_SECONDS_MIN = 0.01
-_RECONNECT_SECONDS_MAX = 1.0
 #: Calls of one process on their way; more is a sign that the store does not keep up.
 CALLS_MAX = 50_000
-
-#: Error prefixes after which the same call may simply be sent again: it did not run.
-_TRY_AGAIN = ("LOADING", "BUSY", "TRYAGAIN")
-#: Error prefixes that mean "not now, not here": the call did not run.
-_UNAVAILABLE = ("MASTERDOWN", "NOREPLICAS", "READONLY", "CLUSTERDOWN")
-_FULL = ("OOM", "MISCONF")
 
 
 class Store:
@@ -70,9 +74,11 @@ class Store:
         self.test_mode = test_mode
         self._call_seconds_max = call_seconds_max
         self._rng = rng or random.Random()
-        # The mutable state: the connection in use, the calls that wait for it, three marks.
+        # The mutable state: the connection in use, the calls that wait for it, those that a loading
+        # or busy store sent back, and three marks.
         self._connection: Connection | None = None
         self._waiting: deque[Call] = deque()
+        self._paused: list[tuple[Call, str]] = []
         self._flush_due = False
         self._closed = False
         self._last_problem = ""
@@ -149,9 +155,10 @@ class Store:
             self._connection.abort()
             # The transport reports its end in the next turn.
             await asyncio.sleep(0)
-        for call in self._waiting:
-            end(call, StoreUnavailableError("The store client was closed."))
+        for call in (*self._waiting, *(call for call, _ in self._paused)):
+            end_unapplied(call, StoreUnavailableError("The store client was closed."))
         self._waiting.clear()
+        self._paused.clear()
 
     # -- The machinery -----------------------------------------------------------------------
 
@@ -166,7 +173,8 @@ class Store:
         loop = asyncio.get_running_loop()
         if self._closed:
             raise StoreUnavailableError("The store client was closed.")
-        if len(self._waiting) >= CALLS_MAX:
+        sent = len(self._connection.unanswered) if self._connection is not None else 0
+        if len(self._waiting) + sent >= CALLS_MAX:
             raise BusyError("Too many calls wait for the store.")
         future: asyncio.Future[Reply] = loop.create_future()
         deadline = loop.time() + self._call_seconds_max
@@ -190,7 +198,9 @@ class Store:
     def _flush(self) -> None:
         """Writes what this turn has gathered, less what was cancelled meanwhile."""
         self._flush_due = False
-        if self._connection is None or not self._waiting:
+        if self._connection is None or self._connection.closing or not self._waiting:
+            # On a closing connection nothing would be sent; its end is reported in a moment, and
+            # what waits then goes to the next one.
             return
         calls = [call for call in self._waiting if not call.future.done()]
         self._waiting.clear()
@@ -200,30 +210,35 @@ class Store:
             self._connection.write(calls)
 
     def _on_error(self, call: Call, reply: str) -> None:
-        prefix = reply.partition(" ")[0]
-        if prefix == "NOSCRIPT" and call.script is not None:
-            # EVAL runs it and loads it, so this happens once per flush of the script cache.
-            source = call.script.sources[self.test_mode]
-            call.packed = pack((b"EVAL", source, *call.arguments))
-            self._enqueue(call)
-        elif prefix in _TRY_AGAIN:
-            self._last_problem = reply
-            asyncio.get_running_loop().call_later(_BUSY_PAUSE_SECONDS, self._again, call)
-        elif prefix in _UNAVAILABLE:
-            end(call, StoreUnavailableError(f"The store answered: {reply}"))
-            if prefix == "READONLY" and self._connection is not None:
-                # The server became a replica: the address may lead to the new primary.
-                self._connection.abort()
-        elif prefix in _FULL:
-            end(call, StoreFullError(f"The store answered: {reply}"))
-        else:
-            end_with_reply(call, reply)
+        match meaning(reply):
+            case Meaning.NO_SCRIPT if call.script is not None:
+                # EVAL runs it and loads it, so this happens once per flush of the script cache.
+                source = call.script.sources[self.test_mode]
+                call.packed = pack((b"EVAL", source, *call.arguments))
+                self._enqueue(call)
+            case Meaning.NOT_NOW:
+                if not self._paused:
+                    asyncio.get_running_loop().call_later(_BUSY_PAUSE_SECONDS, self._send_paused)
+                self._paused.append((call, reply))
+            case Meaning.UNAVAILABLE:
+                end_unapplied(call, StoreUnavailableError(f"The store answered: {reply}"))
+            case Meaning.READ_ONLY:
+                end_unapplied(call, StoreUnavailableError(f"The store answered: {reply}"))
+                if self._connection is not None:
+                    self._connection.abort()
+            case Meaning.FULL:
+                end_unapplied(call, StoreFullError(f"The store answered: {reply}"))
+            case _:
+                end_with_reply(call, reply)
 
-    def _again(self, call: Call) -> None:
-        if self._closed or asyncio.get_running_loop().time() > call.deadline:
-            end(call, StoreUnavailableError(f"The store answered: {self._last_problem}"))
-        elif not call.future.done():
-            self._enqueue(call)
+    def _send_paused(self) -> None:
+        paused, self._paused = self._paused, []
+        now = asyncio.get_running_loop().time()
+        for call, reply in paused:
+            if now > call.deadline:
+                end_unapplied(call, StoreUnavailableError(f"The store answered: {reply}"))
+            elif not call.future.done():
+                self._enqueue(call)
 
     def _on_lost(self, connection: Connection, lost: list[Call]) -> None:
         if connection is self._connection:
@@ -232,9 +247,10 @@ class Store:
             if not self._closed:
                 metrics.store_reconnects.inc()
                 _log.warning("store connection lost", unanswered=len(lost))
+        now = asyncio.get_running_loop().time()
         again = []
         for call in lost:
-            if call.repeatable and not self._closed:
+            if call.repeatable and not self._closed and now <= call.deadline:
                 call.maybe_ran = True
                 again.append(call)
             else:
@@ -248,32 +264,26 @@ class Store:
 
     def _start_connecting(self) -> None:
         if self._connector is None or self._connector.done():
-            self._connector = asyncio.get_running_loop().create_task(self._connect_until_done())
+            self._connector = asyncio.get_running_loop().create_task(self._connect())
         if self._watch is None:
             self._look_at_deadlines()
 
-    async def _connect_until_done(self) -> None:
-        pause = _RECONNECT_SECONDS_MIN
-        while not self._closed:
-            # All scripts are loaded before the first call, so that NOSCRIPT stays a rare repair.
-            scripts = [
-                ("SCRIPT", "LOAD", each.sources[self.test_mode]) for each in registered_scripts()
-            ]
-            connection = Connection(on_lost=self._on_lost)
-            try:
-                async with asyncio.timeout(self._call_seconds_max):
-                    await connection.open(self.address, scripts)
-            except (OSError, TimeoutError, StoreError) as error:
-                connection.abort()
-                self._last_problem = str(error) or type(error).__name__
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, _RECONNECT_SECONDS_MAX)
-                continue
-            connection.on_error = self._on_error
-            self._connection = connection
-            self._last_problem = ""
-            self._flush()
-            return
+    async def _connect(self) -> None:
+        connection = await connect(
+            self.address,
+            test_mode=self.test_mode,
+            attempt_seconds_max=self._call_seconds_max,
+            on_lost=self._on_lost,
+            on_problem=self._note_problem,
+            rng=self._rng,
+        )
+        connection.on_error = self._on_error
+        self._connection = connection
+        self._last_problem = ""
+        self._flush()
+
+    def _note_problem(self, problem: str) -> None:
+        self._last_problem = problem
 
     def _look_at_deadlines(self) -> None:
         loop = asyncio.get_running_loop()
@@ -296,7 +306,7 @@ class Store:
             if call.deadline >= now:
                 kept.append(call)
                 continue
-            reason = self._last_problem or "no connection"
-            kind = OutcomeUnknownError if call.maybe_ran else StoreUnavailableError
-            end(call, kind(f"The store at {self.address} is away: {reason}."))
+            reason = (self._last_problem or "no connection").rstrip(".")
+            away = StoreUnavailableError(f"The store at {self.address} is away: {reason}.")
+            end_unapplied(call, away)
         self._waiting = kept

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import hiredis
 
-from waystation.errors import StoreError, StoreReplyError
+from waystation.errors import OutcomeUnknownError, StoreError, StoreReplyError
 from waystation.store.address import Address
 from waystation.store.scripts import Script
 from waystation.store.wire import pack
@@ -80,6 +80,11 @@ class Connection(asyncio.Protocol):
         self.unanswered.extend(calls)
         self.transport.write(b"".join([call.packed for call in calls]))
 
+    @property
+    def closing(self) -> bool:
+        """Whether its end has begun: what is written now is not sent."""
+        return self.transport is None or self.transport.is_closing()
+
     def abort(self) -> None:
         """Drops the connection at once; `on_lost` follows."""
         if self.transport is not None:
@@ -124,6 +129,11 @@ def end(call: Call, error: StoreError) -> None:
         call.future.set_exception(error)
         # A caller that was cancelled never asks; that is no reason for a warning at exit.
         call.future.exception()
+
+
+def end_unapplied(call: Call, error: StoreError) -> None:
+    """Ends a call that did not run this time; of one that was sent before, nobody can know."""
+    end(call, OutcomeUnknownError(error.message) if call.maybe_ran else error)
 
 
 def end_with_reply(call: Call, reply: str) -> None:

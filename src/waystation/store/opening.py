@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from waystation.clock import Clock
 from waystation.errors import SettingsError
@@ -28,7 +28,11 @@ class OpenStore:
     facts: Facts
     server: EmbeddedServer | None = None
     time_machine: TimeMachine | None = None
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was odd about the last start of the server, which may have been under us."""
+        return self.server.notes if self.server is not None else []
 
     async def close(self) -> None:
         """Lets go of everything, the embedded server last."""
@@ -68,7 +72,6 @@ async def open_store(
             durability=wanted.durability,
             facts=facts,
             server=server,
-            notes=server.notes if server else [],
         )
         if settings.time_machine:
             opened.time_machine = TimeMachine(store, wakeups, clock)

@@ -95,7 +95,7 @@ class TimeMachine:
             "HMGET", keys.TIME, "shift_ms", "generation", repeatable=True
         )
         if int(shift or 0) != self._clock.shift_ms:
-            self._clock.shift_to(int(shift))
+            self._clock.shift_to(int(shift or 0))
         beat = f"{int(generation or 0)}:{_real_ms()}"
         await self._store.call("HSET", keys.TIME_FOLLOWERS, self._name, beat, repeatable=True)
 

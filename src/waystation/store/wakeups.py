@@ -13,6 +13,7 @@ The order that never misses one: take a waiter, `clear()` it, look, and only the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -33,6 +34,7 @@ _TICK_SECONDS = 3.0
 #: A connection that is silent for this many ticks, pings included, is dead.
 _SILENT_TICKS_MAX = 3
 _RECONNECT_SECONDS = 0.2
+_CONNECT_SECONDS_MAX = 5.0
 
 
 class Waiter:
@@ -87,6 +89,8 @@ class Wakeups(asyncio.Protocol):
         self._parser = hiredis.Reader()
         self._silent_ticks = 0
         self._closed = False
+        #: Ends the keeper's pause between ticks: a lost connection is replaced at once.
+        self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -133,21 +137,27 @@ class Wakeups(asyncio.Protocol):
 
     async def _keep_connected(self) -> None:
         while not self._closed:
-            if self._transport is None:
-                await self._connect()
-            await asyncio.sleep(_TICK_SECONDS if self._transport else _RECONNECT_SECONDS)
-            if self._transport is not None:
-                self._tick(self._transport)
+            self._lost.clear()
+            await self._connect()
+            while self._transport is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_SECONDS):
+                        await self._lost.wait()
+                if self._transport is not None:
+                    self._tick(self._transport)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _connect(self) -> None:
         self._parser = hiredis.Reader()
         self._silent_ticks = 0
         try:
-            await self.address.open(self)
-        except OSError as error:
+            async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+                await self.address.open(self)
+        except (OSError, UnicodeError) as error:
             _log.debug("no subscription connection", problem=str(error))
             return
-        assert self._transport is not None
+        if self._transport is None:
+            return
         for command in self.address.handshake():
             self._transport.write(pack(command))
         if self._topics:
@@ -206,5 +216,6 @@ class Wakeups(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._lost.set()
         if not self._closed:
             _log.warning("subscription connection lost")

@@ -3,13 +3,16 @@
 -- Reads the next messages of a subscriber, and moves its cursor over those that have expired.
 -- KEYS  1 clock of the channel, 2 cursor of the subscriber
 -- ARGV  1 prefix of message keys, 2 most messages, 3 bytes after which to stop, 4 TTL in seconds,
---       5 most clocks to look at in this call
+--       5 most clocks to look at in this call, 6 clock to read on after, which leaves the cursor
+--       alone; empty to read after the cursor
 -- Reply {} when the channel or the subscriber is missing, else
---       {clock, cursor, expired, last, body, body, ...}: `expired` counts the messages that are
---       gone up to `last`, the clock of the last body (or the cursor when there is none)
+--       {clock, last, expired, body, body, ...}: `last` is the clock of the last body (without one:
+--       where the cursor is), `expired` counts the messages that are gone up to there
 local CLOCK_MAX, CLOCK_MIN = 9007199254740991, -9007199254740991
--- Bodies can be a megabyte each: few at a time. Existence is cheap: many at a time.
-local BODIES, GAP = 32, 500
+-- No store publishes that many within the longest expiry, a year: it would be 139,000 a second.
+local UNREAD_MAX = 4398046511104
+-- Bodies can be a megabyte each: few at first, then as many as fit. Existence is cheap: many.
+local BODIES_FIRST, BODIES_MAX, GAP = 8, 100, 500
 
 local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
 local cursor = tonumber(redis.call('GET', KEYS[2]) or nil)
@@ -30,59 +33,70 @@ local function after(position, steps)
   end
   return CLOCK_MIN + (steps - (CLOCK_MAX - position) - 1)
 end
+local function unread_after(position)
+  if position <= clock then
+    return clock - position
+  end
+  return (CLOCK_MAX - position) + (clock - CLOCK_MIN) + 1
+end
 local function move_cursor(to)
   cursor = to
   redis.call('SET', KEYS[2], text(to), 'EX', ttl)
 end
 
-local unread = clock - cursor
-if unread < 0 then
-  unread = (CLOCK_MAX - cursor) + (clock - CLOCK_MIN) + 1
-  if unread > CLOCK_MAX then
-    -- Further than half the range: the clock did not go round, it was lost and began again at 0.
-    move_cursor(math.min(0, clock))
-    unread = clock - cursor
-  end
+if unread_after(cursor) > UNREAD_MAX then
+  -- Not behind a clock that went round, but at one that was lost and began again at 0.
+  move_cursor((clock >= 0 and clock <= UNREAD_MAX) and 0 or clock)
 end
 
+local reads_on = ARGV[6] ~= ''
+local start = reads_on and tonumber(ARGV[6]) or cursor
 local most, bytes_max = tonumber(ARGV[2]), tonumber(ARGV[3])
-local look = math.min(unread, tonumber(ARGV[5]))
-local bodies, bytes, expired, gone, seen = {}, 0, 0, 0, 0
-local start, last = cursor, cursor
+local look = math.min(unread_after(start), tonumber(ARGV[5]))
+local bodies, bytes, last, expired = {}, 0, start, 0
+-- Steps seen from the start, those of them gone, whether we are among gone ones, and up to which
+-- step that is known to end.
+local seen, gone, in_gap, gap_ends_by = 0, 0, false, 0
 
-local function keys_from(position, count)
-  local keys = {}
+local function next_keys(count)
+  local keys, position = {}, after(start, seen)
   for step = 1, count do
-    keys[step] = ARGV[1] .. text(after(position, step))
+    keys[step] = string.format('%s%.0f', ARGV[1], after(position, step))
   end
   return keys
 end
+local function bodies_at_once()
+  if #bodies == 0 then
+    return BODIES_FIRST
+  end
+  local fit = math.ceil((bytes_max - bytes) * #bodies / (bytes + 1))
+  return math.min(BODIES_MAX, fit)
+end
 
-local in_gap = false
 while seen < look and #bodies < most and bytes < bytes_max do
-  local count = math.min(look - seen, in_gap and GAP or math.min(BODIES, most - #bodies))
-  local keys = keys_from(after(start, seen), count)
-  if in_gap and redis.call('EXISTS', unpack(keys)) > 0 then
-    in_gap = false
-  elseif in_gap then
-    seen, gone = seen + count, gone + count
+  if in_gap and seen >= gap_ends_by then
+    local count = math.min(look - seen, GAP)
+    if redis.call('EXISTS', unpack(next_keys(count))) > 0 then
+      gap_ends_by = seen + count
+    else
+      seen, gone = seen + count, gone + count
+    end
   else
-    local found = redis.call('MGET', unpack(keys))
+    local count = math.min(look - seen, most - #bodies, bodies_at_once())
+    local found = redis.call('MGET', unpack(next_keys(count)))
     in_gap = true
     for step = 1, count do
       seen = seen + 1
-      local body = found[step]
-      if not body then
+      if not found[step] then
         gone = gone + 1
       else
         in_gap = false
-        if #bodies == 0 and gone > 0 then
+        if #bodies == 0 and gone > 0 and not reads_on then
           move_cursor(after(start, seen - 1))
         end
-        bodies[#bodies + 1] = body
-        bytes = bytes + #body
-        last = after(start, seen)
-        expired = gone
+        bodies[#bodies + 1] = found[step]
+        bytes = bytes + #found[step]
+        last, expired = after(start, seen), gone
         if bytes >= bytes_max then
           break
         end
@@ -90,8 +104,8 @@ while seen < look and #bodies < most and bytes < bytes_max do
     end
   end
 end
-if #bodies == 0 and gone > 0 then
+if #bodies == 0 and gone > 0 and not reads_on then
   move_cursor(after(start, seen))
   last, expired = cursor, gone
 end
-return { text(clock), text(cursor), text(expired), text(last), unpack(bodies) }
+return { text(clock), text(last), text(expired), unpack(bodies) }

@@ -5,21 +5,22 @@
 -- ARGV  1 milliseconds to advance by
 -- Reply {shift_ms, generation} as strings
 local by = tonumber(ARGV[1])
-local cursor = '0'
+-- First all names, then all changes: a walk that deletes on its way may see a key twice.
+local left, cursor = {}, '0'
 repeat
   local page = redis.call('SCAN', cursor, 'COUNT', 1000)
   cursor = page[1]
   for _, key in ipairs(page[2]) do
-    local left = redis.call('PTTL', key)
-    if left >= 0 then
-      if left <= by then
-        redis.call('UNLINK', key)
-      else
-        redis.call('PEXPIRE', key, left - by)
-      end
-    end
+    left[key] = redis.call('PTTL', key)
   end
 until cursor == '0'
+for key, ms in pairs(left) do
+  if ms > by then
+    redis.call('PEXPIRE', key, ms - by)
+  elseif ms >= 0 then
+    redis.call('UNLINK', key)
+  end
+end
 local shift = redis.call('HINCRBY', KEYS[1], 'shift_ms', ARGV[1])
 local generation = redis.call('HINCRBY', KEYS[1], 'generation', 1)
 redis.call('PUBLISH', KEYS[1], 'advanced')

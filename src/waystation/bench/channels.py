@@ -1,0 +1,227 @@
+"""`bench channels`: what HTTP, keys and checks cost on top of the store, and how polls behave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from waystation.access import Scope, new_key
+from waystation.bench.benchmark import Benchmark, Contender, Run
+from waystation.bench.children import Child
+from waystation.bench.http_load import CONNECTIONS, CONTENT
+from waystation.bench.poll_load import PUBLISHES_PER_SECOND
+from waystation.bench.report import Promise, Row, Sample
+from waystation.bench.store_load import CALLERS, PUBLISHERS
+from waystation.bench.target import Target
+from waystation.clock import Clock
+from waystation.ids import RandomIdentity
+from waystation.node import open_catalogue
+from waystation.settings import Durability, Settings
+from waystation.store.checks import read_facts
+from waystation.store.client import Store
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.keys import DEFAULT_PROJECT
+
+POLLS = 5000
+_SERVERS = "waystation.bench.servers"
+_DRIVER = "waystation.bench.driver"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    rounds: int
+    seconds: float
+    #: At level `disk`, which is reported and decides no bar.
+    disk_rounds: int
+    disk_seconds: float
+    wake_seconds: float
+    wait_rounds: int
+
+
+_QUICK = _Plan(
+    rounds=5, seconds=0.4, disk_rounds=3, disk_seconds=0.4, wake_seconds=1.0, wait_rounds=1
+)
+_FULL = _Plan(
+    rounds=9, seconds=1.5, disk_rounds=5, disk_seconds=1.5, wake_seconds=5.0, wait_rounds=3
+)
+
+
+def _measure(run: Run, folder: Path) -> None:
+    plan = _QUICK if run.quick else _FULL
+    run.settings.update(
+        durability="memory",
+        also_reported="disk",
+        authentication="key",
+        connections=CONNECTIONS,
+        callers=CALLERS,
+        publishers=PUBLISHERS,
+        content_bytes=len(CONTENT),
+        publishes_per_second=PUBLISHES_PER_SECOND,
+        polls=POLLS,
+        rounds=plan.rounds,
+        round_seconds=plan.seconds,
+    )
+    # Six contenders at both levels; at `memory` also two for one call, and the polls.
+    run.steps = plan.rounds * 9 + plan.wait_rounds + plan.disk_rounds * 6
+    with _Level(folder / "memory", "memory") as level:
+        run.versions["store"] = asyncio.run(_store_version(level.store))
+        polls = [Contender("polls_wait.ours", "server", level.wait_on_fresh_server)]
+        run.rounds("memory", polls, rounds=plan.wait_rounds)
+        contenders = [
+            *level.common(plan.seconds),
+            level.contender("call.ours", "call_ours", None, plan.seconds),
+            level.contender("call.redis_py", "call_redis_py", None, plan.seconds),
+            level.contender("polls_wake.ours", "polls_wake", "ours", plan.wake_seconds),
+        ]
+        run.rounds("memory", contenders, rounds=plan.rounds)
+    with _Level(folder / "disk", "disk") as level:
+        run.rounds("disk", level.common(plan.disk_seconds), rounds=plan.disk_rounds)
+
+
+class _Level:
+    """A store at one durability level, with the servers and the driver that use it."""
+
+    def __init__(self, data: Path, level: Durability) -> None:
+        self._data = data
+        self._level = level
+        self._stack = ExitStack()
+        self._targets: dict[str | None, Target] = {}
+
+    def __enter__(self) -> _Level:
+        with ExitStack() as stack:
+            self._key = asyncio.run(_make_key(self._data))
+            server = EmbeddedServer(self._data / "store", durability=self._level)
+            self.store = stack.enter_context(server)
+            self._targets[None] = Target(
+                store_path=self.store.address.path, store_process=self.store.process_id
+            )
+            self._driver = stack.enter_context(Child(_DRIVER))
+            for kind in ("ours", "bare"):
+                self._targets[kind] = self._start_server(stack, kind)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def common(self, seconds: float) -> list[Contender]:
+        """Those who are measured at every level, each beside its limit."""
+        return [
+            self.contender("publish_http.ours", "publish_http", "ours", seconds),
+            self.contender("publish_http.bare", "publish_http", "bare", seconds),
+            self.contender("fetch_ack_http.ours", "fetch_ack_http", "ours", seconds),
+            self.contender("fetch_ack_http.bare", "fetch_ack_http", "bare", seconds),
+            self.contender("publish_store.ours", "publish_ours", None, seconds),
+            self.contender("publish_store.raw", "publish_raw", None, seconds),
+        ]
+
+    def contender(self, name: str, job: str, server: str | None, seconds: float) -> Contender:
+        """One who is driven by `job`, against a server or against the store alone."""
+        target = self._targets[server]
+        process = "server" if server else "caller"
+        return Contender(name, process, lambda: self._drive(job, target, seconds))
+
+    def wait_on_fresh_server(self) -> Sample:
+        """Memory grows once: a server that was under load before would hide it."""
+        with ExitStack() as stack:
+            return self._drive("polls_wait", self._start_server(stack, "ours"), POLLS)
+
+    def _start_server(self, stack: ExitStack, kind: str) -> Target:
+        child = stack.enter_context(Child(_SERVERS, kind, str(self._data), self._level))
+        port = child.ask({})["port"]
+        return msgspec.structs.replace(
+            self._targets[None], port=port, process=child.process_id, key=self._key
+        )
+
+    def _drive(self, job: str, target: Target, amount: float) -> Sample:
+        answer = self._driver.ask({"job": job, "target": target, "amount": amount})
+        return msgspec.convert(answer, Sample)
+
+
+async def _make_key(data: Path) -> str:
+    data.mkdir(parents=True)
+    catalogue = open_catalogue(Settings(data=str(data)))
+    await catalogue.open()
+    try:
+        key, record = new_key(
+            RandomIdentity(),
+            project=DEFAULT_PROJECT,
+            scope=Scope.WRITE,
+            label="bench",
+            now_ms=Clock().now_ms(),
+        )
+        await catalogue.add_key(record)
+    finally:
+        await catalogue.close()
+    return key
+
+
+async def _store_version(server: EmbeddedServer) -> str:
+    store = Store(server.address)
+    try:
+        return (await read_facts(store)).version
+    finally:
+        await store.close()
+
+
+def _cpu_ratio(limit: str, ours: str) -> Callable[[Mapping[str, Row]], float]:
+    """What share of the limit's rate a server keeps: its process decides, so CPU time tells."""
+    return lambda rows: rows[f"{limit}@memory"].cpu_us / rows[f"{ours}@memory"].cpu_us
+
+
+CHANNELS = Benchmark(
+    name="channels",
+    asks="What do HTTP, keys and checks cost on top of the store, and how do long polls behave?",
+    measure=_measure,
+    promises=(
+        Promise(
+            name="publish_http_vs_bare",
+            bar=0.6,
+            at="least",
+            value=_cpu_ratio("publish_http.bare", "publish_http.ours"),
+            meaning="server CPU per publish, bare handler / ours with a key",
+        ),
+        Promise(
+            name="fetch_ack_http_vs_bare",
+            bar=0.6,
+            at="least",
+            value=_cpu_ratio("fetch_ack_http.bare", "fetch_ack_http.ours"),
+            meaning="server CPU per fetch and ack, bare handlers / ours with a key",
+        ),
+        Promise(
+            name="publish_store_vs_raw",
+            bar=0.7,
+            at="least",
+            value=lambda rows: (
+                rows["publish_store.ours@memory"].rate / rows["publish_store.raw@memory"].rate
+            ),
+            meaning="publishes per second, Channels.publish / raw pipelined EVALSHA",
+        ),
+        Promise(
+            name="coalesced_call_cpu_us",
+            bar=20,
+            at="most",
+            value=lambda rows: rows["call.ours@memory"].cpu_us,
+            meaning="CPU of our process per store call, 64 callers",
+        ),
+        Promise(
+            name="poll_wake_p99_ms",
+            bar=10,
+            at="most",
+            value=lambda rows: rows["polls_wake.ours@memory"].figures["p99_ms"],
+            meaning="publish sent to poll answered, 200 publishes per second",
+        ),
+        Promise(
+            name="mb_per_5000_polls",
+            bar=400,
+            at="most",
+            value=lambda rows: rows["polls_wait.ours@memory"].figures["grown_mb"],
+            meaning="growth of the server's memory",
+        ),
+    ),
+)

@@ -1,0 +1,63 @@
+"""The driver: a process of its own that makes the load and measures while it does.
+
+    python -m waystation.bench.driver
+
+A question is `{"job", "target", "amount"}`: the amount is seconds, or a number of polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from waystation.bench import http_load, poll_load, store_load
+from waystation.bench.children import answer_questions
+from waystation.bench.report import Sample
+from waystation.bench.target import Target
+from waystation.store import Store
+
+Job = Callable[[Target, Any], Awaitable[Sample]]
+
+JOBS: dict[str, Job] = {
+    "call_ours": store_load.call_ours,
+    "call_redis_py": store_load.call_redis_py,
+    "fetch_ack_http": http_load.fetch_ack,
+    "polls_wait": poll_load.wait,
+    "polls_wake": poll_load.wake,
+    "publish_http": http_load.publish,
+    "publish_ours": store_load.publish_ours,
+    "publish_raw": store_load.publish_raw,
+}
+
+
+async def answer(question: dict[str, Any]) -> Sample:
+    """Does one job on an empty store."""
+    target = msgspec.convert(question["target"], Target)
+    await _empty(target)
+    return await JOBS[question["job"]](target, question["amount"])
+
+
+async def _empty(target: Target) -> None:
+    """Every round begins alike: no keys, and an append-only file that holds nothing."""
+    store = Store(target.store_address)
+    try:
+        # A rewrite in the middle of a window would hit one contender by chance.
+        await store.call("CONFIG", "SET", "auto-aof-rewrite-percentage", "0")
+        await store.call("FLUSHALL", "SYNC")
+        await store.call("BGREWRITEAOF")
+        while b"aof_rewrite_in_progress:1" in await store.call("INFO", "persistence"):
+            await asyncio.sleep(0.005)
+    finally:
+        await store.close()
+
+
+def main() -> None:
+    """Works until standard input ends."""
+    answer_questions(answer)
+
+
+if __name__ == "__main__":
+    main()

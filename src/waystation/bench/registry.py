@@ -1,0 +1,8 @@
+"""The benchmarks that there are, by name."""
+
+from __future__ import annotations
+
+from waystation.bench.benchmark import Benchmark
+from waystation.bench.channels import CHANNELS
+
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (CHANNELS,)}

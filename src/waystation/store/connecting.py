@@ -1,0 +1,55 @@
+"""Connecting: tries until a server has answered, with growing pauses, and hands over a ready wire.
+
+Ready means: authenticated, the right database, all scripts loaded. Each attempt is bounded in
+time. A wire that was not handed over is closed, also when the attempt was cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from waystation.errors import StoreError
+from waystation.store.address import Address
+from waystation.store.connection import Call, Connection
+from waystation.store.scripts import registered_scripts
+
+_PAUSE_SECONDS_MIN = 0.01
+_PAUSE_SECONDS_MAX = 1.0
+
+
+async def connect(
+    address: Address,
+    *,
+    test_mode: bool,
+    attempt_seconds_max: float,
+    on_lost: Callable[[Connection, list[Call]], None],
+    on_problem: Callable[[str], None],
+    rng: random.Random,
+) -> Connection:
+    """Returns a connection that was alive a moment ago; tells every failure to `on_problem`."""
+    pause = _PAUSE_SECONDS_MIN
+    while True:
+        connection = Connection(on_lost=on_lost)
+        try:
+            async with asyncio.timeout(attempt_seconds_max):
+                await connection.open(address, _scripts(test_mode=test_mode))
+            if not connection.closing:
+                return connection
+            # It died after its last word to us and before this task had its turn.
+            on_problem("the connection was lost")
+        except (OSError, UnicodeError, StoreError) as error:
+            connection.abort()
+            on_problem(str(error) or type(error).__name__)
+        except BaseException:
+            connection.abort()
+            raise
+        # Spread out, so that processes that lost the same store do not come back as one.
+        await asyncio.sleep(pause * (0.5 + rng.random()))
+        pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+
+
+def _scripts(*, test_mode: bool) -> list[tuple[str | bytes, ...]]:
+    """All scripts are loaded before the first call, so that NOSCRIPT stays a rare repair."""
+    return [("SCRIPT", "LOAD", each.sources[test_mode]) for each in registered_scripts()]

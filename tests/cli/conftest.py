@@ -1,0 +1,66 @@
+"""Runs the real command line in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "waystation.cli.main", *arguments]
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if "WAYSTATION" not in name}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command in an empty directory."""
+
+    def run(
+        *arguments: str, text: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            cwd=tmp_path,
+            env={**clean_environment(), **environment},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@contextmanager
+def running_station(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
+    """A `dev` or `serve` process; yields what it said about itself, and its process."""
+    process = subprocess.Popen(
+        command(*arguments, "--json"),
+        cwd=folder,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read() if process.stderr else ""
+        yield {**json.loads(line), "process": process}
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)

@@ -1,0 +1,186 @@
+"""Every command as a user runs it: what it prints, what it exits with."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, running_station
+from waystation.testing import Station
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    done = run("--help")
+
+    assert done.returncode == 0
+    for name in ("dev", "serve", "demo", "config", "keys", "bench", "channel"):
+        assert name in done.stdout
+
+
+def test_config_show_tells_value_and_origin_and_hides_secrets(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "waystation.toml").write_text('[http]\nport = 8123\n[log]\nlevel = "debug"\n')
+
+    done = run("config", "show", "--json", WAYSTATION_STORE_URL="redis://:hunter2@db:6379")
+
+    shown = json.loads(done.stdout)
+    assert shown["http.port"] == {"value": 8123, "origin": "file waystation.toml"}
+    assert shown["store.url"]["origin"] == "environment WAYSTATION_STORE_URL"
+    assert shown["http.host"]["origin"] == "default"
+    assert "hunter2" not in done.stdout + run("config", "show").stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "told"),
+    [
+        ({"WAYSTATION_HTTP_PROT": "1"}, "", "WAYSTATION_HTTP_PROT"),
+        ({}, "[http]\nprot = 1\n", "http.prot"),
+        ({"WAYSTATION_HTTP_PORT": "many"}, "", "http.port"),
+        ({}, "[http\n", "cannot be read"),
+        ({"WAYSTATION_CONFIG": "missing.toml"}, "", "missing.toml"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_exits_2(
+    run: Run, tmp_path: Path, environment: dict[str, str], file: str, told: str
+) -> None:
+    if file:
+        (tmp_path / "waystation.toml").write_text(file)
+
+    done = run("config", "show", **environment)
+
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_are_created_listed_and_revoked(run: Run) -> None:
+    created = json.loads(run("keys", "create", "--label", "shop", "--json").stdout)
+    other = run("keys", "create", "--project", "acme", "--new-project", "--scope", "read")
+    listed = json.loads(run("keys", "list", "--json").stdout)
+    revoked = run("keys", "revoke", created["id"])
+    after = json.loads(run("keys", "list", "--project", "default", "--json").stdout)
+
+    assert created["key"].startswith(f"ws_{created['id']}_")
+    assert other.returncode == 0
+    assert [(key["project"], key["scope"]) for key in listed] == [
+        ("default", "write"),
+        ("acme", "read"),
+    ]
+    assert created["key"].rpartition("_")[2] not in json.dumps(listed)
+    assert revoked.returncode == 0
+    assert [key["state"] for key in after] == ["revoked"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("keys", "revoke", "nobody"), 3),
+        (("keys", "create", "--project", "nowhere"), 3),
+        (("keys", "create", "--project", "Bad Name"), 2),
+        (("keys", "create", "--scope", "everything"), 2),
+        (("keys", "create", "--project", "default", "--new-project"), 6),
+        (("serve",), 2),
+        (("serve", "--store", "redis://127.0.0.1:1", "--insecure"), 5),
+        (("serve", "--durability", "stone", "--insecure"), 2),
+        (("dev", "--time-machine", "--port", "99999"), 2),
+        (("nonsense",), 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_refusal_is_a_sentence_and_an_exit_code(
+    run: Run, arguments: tuple[str, ...], code: int
+) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_is_json_for_machines(run: Run) -> None:
+    done = run("keys", "revoke", "nobody", "--json")
+
+    told = json.loads(done.stderr)
+    assert told["code"] == "not-found"
+    assert "keys list" in told["hint"]
+
+
+def test_channel_commands_speak_to_a_station(run: Run, station: Station) -> None:
+    url = ("--url", station.url)
+    assert run("channel", "subscribe", "orders", "me", *url).returncode == 0
+    published = run("channel", "publish", "orders", '{"n": 1.0}', "--id", "m-1", "--json", *url)
+    run("channel", "publish", "orders", "-", *url, text='"from standard input"')
+    fetched = json.loads(run("channel", "fetch", "orders", "me", "--json", *url).stdout)
+    seen = run("channel", "fetch", "orders", "me", "--ack", *url)
+    empty = run("channel", "fetch", "orders", "me", *url)
+
+    assert json.loads(published.stdout) == {"channel": "orders", "id": "m-1"}
+    assert [each["content"] for each in fetched["messages"]] == [{"n": 1.0}, "from standard input"]
+    assert '{"n": 1.0}' in seen.stdout
+    assert "Nothing unread" in empty.stdout
+    assert run("channel", "ack", "orders", "me", fetched["handle"], *url).returncode == 0
+    assert run("channel", "unsubscribe", "orders", "me", *url).returncode == 0
+    assert run("channel", "fetch", "orders", "me", *url).returncode == 3
+    assert run("channel", "publish", "orders", "{", *url).returncode == 2
+
+
+def test_serve_needs_a_key_and_dev_needs_none(run: Run, tmp_path: Path) -> None:
+    key = json.loads(run("keys", "create", "--json").stdout)["key"]
+    with running_station(tmp_path, "serve", "--port", "0") as served:
+        url = ("--url", served["url"])
+        without = run("channel", "subscribe", "orders", "me", *url)
+        with_key = run("channel", "subscribe", "orders", "me", *url, WAYSTATION_KEY=key)
+        ready = json.load(urllib.request.urlopen(served["url"] + "/readyz"))
+
+        assert served["durability"] == "disk"
+        assert served["keys"] == "required"
+        assert (without.returncode, with_key.returncode) == (4, 0)
+        assert ready["ready"] is True
+    with running_station(tmp_path, "dev", "--port", "0") as dev:
+        assert dev["keys"] == "not needed"
+        assert run("channel", "subscribe", "orders", "me", "--url", dev["url"]).returncode == 0
+
+
+def test_dev_refuses_to_listen_beyond_loopback(run: Run) -> None:
+    done = run("dev", WAYSTATION_HTTP_HOST="0.0.0.0")
+
+    assert done.returncode == 2
+    assert "loopback" in done.stderr
+
+
+def test_a_taken_port_is_told(run: Run, station: Station, tmp_path: Path) -> None:
+    done = run("dev", "--port", station.url.rpartition(":")[2], "--data", str(tmp_path / "other"))
+
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+
+
+def test_time_can_be_moved_on_a_dev_station_only_if_asked_for(tmp_path: Path) -> None:
+    def advance(url: str) -> tuple[int, dict[str, object]]:
+        request = urllib.request.Request(
+            url + "/v1/time/advance", data=b'{"seconds": 86400}', method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    with running_station(tmp_path, "dev", "--port", "0", "--time-machine") as dev:
+        status, moved = advance(dev["url"])
+        assert (status, moved["shift_ms"]) == (200, 86_400_000)
+    with running_station(tmp_path, "dev", "--port", "0") as dev:
+        status, told = advance(dev["url"])
+        assert (status, told["code"]) == (404, "not-found")
+
+
+def test_the_demo_holds_all_its_checks(run: Run) -> None:
+    done = run("demo", "--json")
+
+    assert done.returncode == 0, done.stderr
+    checks = json.loads(done.stdout)["checks"]
+    assert len(checks) >= 6
+    assert all(check["holds"] for check in checks)

@@ -1,0 +1,84 @@
+"""Channels on the real store, opened for one test, with its keys in plain view."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from waystation.channels import Channels
+from waystation.clock import Clock
+from waystation.settings import ChannelSettings
+from waystation.store import Store, Wakeups
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.time_machine import TimeMachine
+
+CLOCK_MAX = 2**53 - 1
+CLOCK_MIN = -CLOCK_MAX
+
+
+@dataclass(frozen=True)
+class ChannelStore:
+    """Channels, and the store behind them."""
+
+    channels: Channels
+    store: Store
+    wakeups: Wakeups
+    machine: TimeMachine
+
+    async def text(self, key: str) -> str | None:
+        """The value of a key."""
+        value = await self.store.call("GET", key)
+        return value if value is None else value.decode()
+
+    async def number(self, key: str) -> int:
+        """The value of a key that holds a clock or a cursor."""
+        return int(await self.store.call("GET", key))
+
+    async def keys(self) -> dict[str, tuple[str, float]]:
+        """Every key of every channel with its value and the seconds that it has left."""
+        names = sorted(name.decode() for name in await self.store.call("KEYS", "c.*"))
+        values = [await self.store.call("GET", name) for name in names]
+        left = [await self.store.call("PTTL", name) for name in names]
+        return {
+            name: (value.decode(), ms / 1000)
+            for name, value, ms in zip(names, values, left, strict=True)
+        }
+
+    async def set_clock(self, channel: str, clock: int, *, seconds: int = 3600) -> None:
+        """Sets a channel's clock as if it had been published to that often."""
+        await self.store.call("SET", f"c.{{{channel}}}.clock", clock, "EX", seconds)
+
+    async def ids(self, channel: str, subscriber: str, *, limit: int = 64) -> list[str]:
+        """The ids that a fetch returns."""
+        fetched = await self.channels.fetch("default", channel, subscriber, limit=limit)
+        return [message.id for message in fetched.messages]
+
+
+@asynccontextmanager
+async def open_channels(
+    server: EmbeddedServer,
+    *,
+    expire_seconds: float = 1800.0,
+    fetch_bytes_max: int = 8_388_608,
+    flush: bool = True,
+    store: Store | None = None,
+) -> AsyncIterator[ChannelStore]:
+    """Opens channels on an empty store, with a time machine."""
+    store = store or Store(server.address, test_mode=True)
+    wakeups = Wakeups(server.address)
+    clock = Clock()
+    machine = TimeMachine(store, wakeups, clock)
+    settings = ChannelSettings(expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max)
+    channels = Channels(store, wakeups, clock=clock, settings=settings)
+    try:
+        if flush:
+            await store.call("FLUSHALL")
+        await wakeups.start()
+        await machine.start()
+        yield ChannelStore(channels, store, wakeups, machine)
+    finally:
+        channels.close()
+        await machine.close()
+        await wakeups.close()
+        await store.close()

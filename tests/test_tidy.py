@@ -1,0 +1,165 @@
+"""The house style, executed: import direction, lengths, time, dead modules, leftovers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "waystation"
+MODULES = sorted(SOURCE.rglob("*.py"))
+TEXTS = [
+    *MODULES,
+    *sorted(SOURCE.rglob("*.lua")),
+    *sorted((ROOT / "tests").rglob("*.py")),
+    *sorted((ROOT / "scripts").glob("*.py")),
+    *sorted((ROOT / "examples").rglob("*.py")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+]
+
+#: Arrows point down: a part may import parts of a lower rank and itself, nothing else.
+RANKS = {
+    "errors": 0,
+    "clock": 1,
+    "ids": 1,
+    "settings": 1,
+    "telemetry": 1,
+    "client": 2,
+    "store": 2,
+    "catalogue": 3,
+    "access": 4,
+    "channels": 4,
+    "node": 5,
+    "api": 6,
+    "demo": 7,
+    "testing": 7,
+    "bench": 8,
+    "cli": 9,
+}
+FILE_LINES_MAX = 330
+FUNCTION_LINES_MAX = 70
+#: Allowed to be long, each with its reason.
+LONG_FUNCTIONS = {
+    "api/channel_routes.py:routes": "a table, one row per route",
+    "api/probe_routes.py:routes": "a table, one row per route",
+}
+#: May ask the operating system for the time; everyone else has a Clock or the event loop.
+TIME_KEEPERS = {
+    "clock.py": "the clock itself",
+    "bench": "measures real time",
+    "demo": "tells people how long something took",
+    "store/embedded.py": "waits for processes",
+    "store/keeper.py": "waits for processes, and has no library of ours",
+    "store/time_machine.py": "whether a process is alive is not a matter of test time",
+    "telemetry/logging.py": "formats stamps that the logging library took",
+}
+ENTRY_POINTS = {"cli/main.py", "store/keeper.py", "testing/plugin.py", "__init__.py"}
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(SOURCE).as_posix()
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name_of)
+def test_imports_point_down(file: Path) -> None:
+    part = part_of(file)
+    if part == "__init__":
+        return
+    for module in imports_of(file):
+        if not module.startswith("waystation."):
+            continue
+        other = module.split(".")[1]
+        if other not in RANKS or other == part:
+            continue
+        assert RANKS[other] < RANKS[part], f"{part} must not import {module}"
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name_of)
+def test_a_module_is_one_noun_of_readable_length(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.count("\n") <= FILE_LINES_MAX
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "open with a sentence of what the module does"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            allowed = f"{name_of(file)}:{node.name}" in LONG_FUNCTIONS
+            assert allowed or length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name_of)
+def test_time_comes_from_the_clock(file: Path) -> None:
+    if name_of(file) in TIME_KEEPERS or part_of(file) in TIME_KEEPERS:
+        return
+    asked = re.findall(r"\btime\.(?:time|monotonic|perf_counter)\w*\(", file.read_text())
+    assert not asked, "take a Clock, or the event loop's time"
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name_of)
+def test_public_names_are_sorted(file: Path) -> None:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            names = ast.literal_eval(node.value)
+            assert list(names) == sorted(names)
+
+
+def test_no_module_is_dead() -> None:
+    used = {module for file in MODULES for module in imports_of(file)}
+    # Commands are imported by name.
+    main = (SOURCE / "cli" / "main.py").read_text(encoding="utf-8")
+    used |= {f"waystation.cli.{name}" for name in re.findall(r'_module\("(\w+)"\)', main)}
+    for file in MODULES:
+        if name_of(file) in ENTRY_POINTS or file.name == "__init__.py":
+            continue
+        module = "waystation." + name_of(file).removesuffix(".py").replace("/", ".")
+        assert module in used, f"nobody imports {module}"
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_nothing_is_left_over(file: Path) -> None:
+    if file == Path(__file__):
+        return
+    text = file.read_text(encoding="utf-8")
+    left = re.search(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b", text)
+    assert left is None, f"unfinished: {left}"
+    assert "\t" not in text
+    if file.suffix == ".py":
+        # A pragma at the end of a line does not count: it cannot stand anywhere else.
+        lines = re.sub(r"  # (noqa|type:).*", "", text).splitlines()
+        assert not [line for line in lines if len(line) > 100]
+
+
+def test_names_tell_a_duty() -> None:
+    vague = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
+    assert not vague & {file.stem for file in MODULES}
+
+
+def test_every_page_of_the_docs_is_reachable_and_every_link_leads_somewhere() -> None:
+    pages = {*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+    linked: set[Path] = {ROOT / "README.md"}
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            found = (page.parent / target).resolve()
+            assert found.exists(), f"{page.name} links to {target}, which does not exist"
+            linked.add(found)
+    assert {page.resolve() for page in pages} <= linked
