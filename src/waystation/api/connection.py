@@ -11,6 +11,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waystation.telemetry import metrics
 
+#: In the state of a request whose connection has no place.
+SURPLUS = "surplus"
+
 
 class Bounds:
     """Limits that all connections of a server share."""
@@ -21,8 +24,11 @@ class Bounds:
         self.connections_max = connections_max
         self.header_bytes_max = header_bytes_max
         self.read_seconds_max = read_seconds_max
-        #: Above `connections_max` a request is answered 503; this far above, not even that.
+        #: Beyond `connections_max` a connection has no place and its requests are answered 503;
+        #: this far beyond, it is ended at once.
         self.connections_margin = max(16, connections_max // 10)
+        #: Connections that have a place. They keep it: a flood must not cost others theirs.
+        self.placed = 0
 
 
 def bounded_connection(bounds: Bounds) -> type[HttpToolsProtocol]:
@@ -36,16 +42,32 @@ def bounded_connection(bounds: Bounds) -> type[HttpToolsProtocol]:
         head_done = False
         #: Whether bytes of a request are still owed by the client.
         owed = True
+        placed = False
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.begun_at = self.loop.time()
+            self._take_place()
             if len(self.connections) > bounds.connections_max + bounds.connections_margin:
                 metrics.http_shed.inc()
                 transport.abort()
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            bounds.placed -= self.placed
+            self.placed = False
+
+        def _take_place(self) -> None:
+            self.placed = bounds.placed < bounds.connections_max
+            bounds.placed += self.placed
+
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            if not self.placed:
+                self._take_place()
+                if not self.placed:
+                    # The application's business: it knows in which shape to refuse.
+                    self.scope["state"][SURPLUS] = True
             self.begun_at = self.loop.time()
             self.head_done = False
             self.owed = True

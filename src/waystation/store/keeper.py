@@ -77,6 +77,15 @@ class _Keeper:
         self.known: dict[str, Any] = {}
 
     def run(self) -> int:
+        try:
+            return self._keep()
+        except FileNotFoundError:
+            if self.folder.exists():
+                raise
+            self._end_without_folder()
+            return 0
+
+    def _keep(self) -> int:
         if not self._adopt() and not self._start():
             return 1
         while not self._nobody_is_left():
@@ -89,6 +98,8 @@ class _Keeper:
             else:
                 if time.monotonic() - self.started_at < _QUICK_SECONDS:
                     time.sleep(_QUICK_PAUSE_SECONDS)
+                if self._nobody_is_left():
+                    break
                 if not self._start():
                     return 1
         self._stop()
@@ -184,12 +195,23 @@ class _Keeper:
         """Orderly: the server syncs its append-only file on SIGTERM before it ends."""
         if not self._end_with(signal.SIGTERM):
             self._end_with(signal.SIGKILL)
-        if self._ended_in_order():
+        if self._ended_in_order() and self.known["loaded"]:
+            # One that was stopped before it had loaded told nobody how it found its data.
             self._write("clean", "")
         self._forget("always")
         self._forget("server.json")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.known["socket"])
+
+    def _end_without_folder(self) -> None:
+        """Somebody deleted the folder, and the locks with it: nobody can come to this server."""
+        path = self.plan["socket"]
+        # The lock cannot tell any more whether it lives, so the server is asked who it is.
+        if process := process_at(path):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
     def _ended_in_order(self) -> bool:
         """An orderly server removes its socket after it has synced its data; a dying one cannot."""
@@ -197,15 +219,19 @@ class _Keeper:
         return bool(self.known) and not died and not os.path.exists(self.known["socket"])
 
     def _end_with(self, stop_signal: signal.Signals) -> bool:
-        if self._server_lives():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.known["process"], stop_signal)
         until = time.monotonic() + _STOP_SECONDS_MAX
-        while lives := self._server_lives():
-            if time.monotonic() > until:
-                break
+        told_at = 0.0
+        while self._server_lives():
+            now = time.monotonic()
+            if now > until:
+                return False
+            if now - told_at > _TICK_SECONDS:
+                # Again and again: a server that has only just begun does not listen yet.
+                told_at = now
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.known["process"], stop_signal)
             time.sleep(0.005)
-        return not lives
+        return True
 
     # -- What it tells -----------------------------------------------------------------------
 

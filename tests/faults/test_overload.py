@@ -1,0 +1,1 @@
+"""What the server does when descriptors or connection places run out (F-33)."""
