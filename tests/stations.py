@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from waystation.store.address import Address
 
 _EXIT_SECONDS_MAX = 30.0
 
@@ -19,10 +22,20 @@ _EXIT_SECONDS_MAX = 30.0
 class StationProcess:
     """A running `waystation serve`; what it logs is in `log`."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], said: dict[str, Any], log: Path) -> None:
         self.process = process
-        self.port = port
+        self.said = said
         self.log = log
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.said["url"].rpartition(":")[2])
+
+    @property
+    def store(self) -> Address:
+        """Its embedded store."""
+        return Address(path=self.said["store"].removeprefix("unix:"))
 
     @property
     def id(self) -> int:
@@ -81,8 +94,7 @@ def station_process(
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, log.read_text()
-        port = int(json.loads(line)["url"].rpartition(":")[2])
-        yield StationProcess(process, port, log)
+        yield StationProcess(process, json.loads(line), log)
     finally:
         process.terminate()
         process.communicate(timeout=_EXIT_SECONDS_MAX)

@@ -191,13 +191,13 @@ async def test_without_authentication_everyone_is_the_default_project(tmp_path: 
 # -- Changes ---------------------------------------------------------------------------------
 
 
-async def test_a_new_key_works_at_once(tmp_path: Path) -> None:
+async def test_a_new_key_works_at_its_first_use(tmp_path: Path) -> None:
     async with house(tmp_path) as made:
         assert not made.gate.has_keys
         header, _ = await made.hand_out()
-        # The ring does not know it yet, so only a look at the catalogue can tell
+        # The ring does not know it yet, so only a look at the catalogue can tell, though the gate
+        # has looked a moment ago
         assert made.gate.admit(header) is None
-        # And a stranger has just made it look, so the next look has to wait a moment
         await made.gate.admit_unknown(header)
         assert made.gate.has_keys
         assert made.gate.admit(header) is not None
@@ -216,13 +216,13 @@ async def test_strangers_cannot_make_the_gate_read_the_catalogue_all_the_time(
             return await generation()
 
         made.catalogue.generation = counting  # type: ignore[method-assign]
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for number in range(500):
-            with pytest.raises(UnauthenticatedError):
-                await made.ask(f"Bearer ws_{number:016x}_{'0' * 48}".encode())
-        # Then it looked a few times a second at most
-        assert reads <= 2 + (loop.time() - began) / 0.2
+        strangers = [f"Bearer ws_{number:016x}_{'0' * 48}".encode() for number in range(500)]
+        refusals = await asyncio.gather(
+            *(made.ask(stranger) for stranger in strangers), return_exceptions=True
+        )
+        assert {type(refusal) for refusal in refusals} == {UnauthenticatedError}
+        # Then they shared a look, or two if some came while it was under way
+        assert reads <= 2
 
 
 async def test_a_revoked_key_stops_working_within_five_seconds(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class Gate:
     async def _look_since(self, asked_at: float) -> None:
         """Returns after a look that began no earlier; all who ask in the meantime share it."""
         async with self._looking:
-            if self._looked_at < asked_at:
+            if self._looked_at <= asked_at:
                 await asyncio.sleep(self._looked_at + _LOOK_SECONDS_MIN - asked_at)
                 await self._read()
         if self._read_at < asked_at:

@@ -7,6 +7,8 @@ line to its last, so request ids, metrics, default headers and errors are made h
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import re
 import secrets
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from waystation.access import Access, Gate, Scope
 from waystation.api.connection import SURPLUS
 from waystation.api.cors import Cors
-from waystation.api.problems import dsps_error_for, problem, problem_for
+from waystation.api.problems import dsps_error_for, problem, problem_for, status_of
 from waystation.api.reply import (
     CLOSE,
     TEXT,
@@ -29,7 +31,7 @@ from waystation.api.reply import (
 from waystation.api.reply import Scope as AsgiScope
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route, RouteTable
-from waystation.errors import BusyError, ForbiddenError, WaystationError
+from waystation.errors import BusyError, ForbiddenError, OutcomeUnknownError
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 
@@ -45,6 +47,8 @@ _DEFAULT_HEADERS: tuple[Header, ...] = (
 )
 #: Paths under these keep DSPS's manners also where there is no route.
 _DSPS_PREFIXES = ("/channel/", "/probe/")
+#: What the wide application may be asked; other methods are no labels of metrics.
+_WIDE_METHODS = ["DELETE", "GET", "POST", "PUT"]
 _is_request_id = re.compile(rb"[0-9A-Za-z._-]{1,64}").fullmatch
 
 
@@ -107,6 +111,8 @@ class Dispatcher:
                 self._measure(scope["method"], name, reply.status, begun)
         except ClientGoneError:
             pass
+        except asyncio.CancelledError:
+            await self._give_up(request, send)
         finally:
             _InFlight.requests -= 1
 
@@ -125,6 +131,8 @@ class Dispatcher:
         if found is None:
             if _is_dsps(path):
                 return "unknown", Reply(404, b"404 page not found", (TEXT,))
+            if request.scope["method"] == "OPTIONS" and request.origin is not None:
+                return "wide", Reply(204, b"", self._cors.preflight(request.origin, _WIDE_METHODS))
             await self._call_wide(request, path, send)
             return "", None
         routes, request.params = found
@@ -172,7 +180,9 @@ class Dispatcher:
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc]
                 status = message["status"]
                 assert isinstance(status, int)
-                metrics.http_requests.labels(request.scope["method"], "wide", str(status)).inc()
+                method = request.scope["method"]
+                label = method if method in _WIDE_METHODS else "-"
+                metrics.http_requests.labels(label, "wide", str(status)).inc()
             await send(message)
 
         await self._wide(scope, request._receive, send_with_headers)  # type: ignore[operator]
@@ -205,12 +215,21 @@ class Dispatcher:
         return reply
 
     def _failure(self, error: Exception, request: Request, *, dsps: bool, verb: str = "") -> Reply:
-        if not isinstance(error, WaystationError):
-            # The path and the request id, never the body: it belongs to the user.
+        if status_of(error) == 500:
+            # The request id, never the body: it belongs to the user.
             _log.error("request failed", error=error, request=request.id.decode())
         if dsps:
             return dsps_error_for(error, verb=verb)
         return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
+
+    async def _give_up(self, request: Request, send: Send) -> None:
+        """The last word to a client whose request was not done when a stop could wait no longer."""
+        error = OutcomeUnknownError("The server stopped before the request was done.")
+        reply = self._failure(error, request, dsps=_is_dsps(self._path(request.scope["path"])))
+        reply.headers = (*reply.headers, CLOSE)
+        # uvicorn refuses a second reply where the first had begun.
+        with contextlib.suppress(RuntimeError):
+            await self._send(request, reply, send)
 
     def _common_headers(self, request: Request) -> tuple[Header, ...]:
         common = (*self._headers, (b"x-request-id", request.id))

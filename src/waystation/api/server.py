@@ -20,7 +20,7 @@ from waystation.api.openapi import build_document
 from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
-from waystation.api.wide import wide_app
+from waystation.api.wide import wide_app, wide_document
 from waystation.errors import SettingsError
 from waystation.node import Node
 from waystation.settings import HttpSettings
@@ -93,8 +93,9 @@ class ApiServer:
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
+            body_bytes_max=settings.body_bytes_max,
         )
-        document = build_document(wide, routes)
+        document = build_document(wide_document(), routes)
         reference.use(document)
         dispatcher = Dispatcher(
             RouteTable(routes),

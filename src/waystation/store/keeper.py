@@ -178,13 +178,16 @@ class _Keeper:
             self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
 
     def _server_lives(self) -> bool:
-        if self.child is not None:
-            self.child.poll()  # Collects it, should it be dead.
         lock = self._open_server_lock()
         try:
-            return not _locked(lock)
+            lives = not _locked(lock)
         finally:
             os.close(lock)
+        if not lives and self.child is not None:
+            # It lets go of its lock while it ends; how it ended is known once it is collected.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(_COLLECT_SECONDS_MAX)
+        return lives
 
     def _open_server_lock(self) -> int:
         return os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -206,8 +209,10 @@ class _Keeper:
     def _end_without_folder(self) -> None:
         """Somebody deleted the folder, and the locks with it: nobody can come to this server."""
         path = self.plan["socket"]
-        # The lock cannot tell any more whether it lives, so the server is asked who it is.
-        if process := process_at(path):
+        if self.child is not None:
+            self.child.kill()
+        elif process := process_at(path):
+            # The lock cannot tell any more whether it lives, so the server is asked who it is.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         with contextlib.suppress(FileNotFoundError):
