@@ -136,7 +136,8 @@ async def test_a_low_limit_of_descriptors_sheds_with_503_before_it_is_reached(
 
             async with async_wires(station.url, 300) as flood:
                 outcomes = Counter(await asyncio.gather(*map(outcome, flood)))
-                assert set(outcomes) == {"200", "503", "ended"}, outcomes
+                assert set(outcomes) <= {"200", "503", "ended"}, outcomes
+                assert outcomes["200"] > 0
                 assert outcomes["503"] >= MARGIN
                 assert station.descriptors() < limit
 

@@ -8,7 +8,7 @@
 -- Reply {} when the channel or the subscriber is missing, else
 --       {clock, last, expired, body, body, ...}: `last` is the clock of the last body (without one:
 --       where the cursor is), `expired` counts the messages that are gone up to there
-local CLOCK_MAX, CLOCK_MIN = 9007199254740991, -9007199254740991
+--- @include "clock"
 -- No store publishes that many within the longest expiry, a year: it would be 139,000 a second.
 local UNREAD_MAX = 4398046511104
 -- Bodies can be a megabyte each: few at first, then as many as fit. Existence is cheap: many.
@@ -23,16 +23,6 @@ local ttl = ARGV[4]
 redis.call('EXPIRE', KEYS[1], ttl, 'GT')
 redis.call('EXPIRE', KEYS[2], ttl)
 
-local function text(number)
-  return string.format('%.0f', number)
-end
-local function after(position, steps)
-  -- The clock so many steps after a position, around the end of the range if need be.
-  if position <= CLOCK_MAX - steps then
-    return position + steps
-  end
-  return CLOCK_MIN + (steps - (CLOCK_MAX - position) - 1)
-end
 local function unread_after(position)
   if position <= clock then
     return clock - position
