@@ -28,16 +28,28 @@ def main() -> int:
     stamp = VENV / f".installed-{wanted}"
     if stamp.exists() and stamp.read_text() == fingerprint():
         return 0
-    if not (VENV / "bin" / "python").exists() and not create():
+    if not usable() and not create():
         return 1
     return install(wanted, stamp)
+
+
+def usable() -> bool:
+    """Whether there is an environment with pip; an interrupted set-up leaves one without."""
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        return False
+    asked = [str(python), "-m", "pip", "--version"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def create() -> bool:
     """Makes the virtual environment."""
     say(f"making {VENV.name} with Python {sys.version.split()[0]}")
     made = subprocess.run(
-        [sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "venv", "--clear", str(VENV)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode != 0:
         fail(

@@ -8,6 +8,7 @@ the TOML file.
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,6 +64,20 @@ class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     port: Port = 7070
     #: A request that is not fully sent by then is answered 408.
     read_seconds_max: Seconds = 10.0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def prefix(self) -> str:
+        """The path prefix with one slash before it and none behind, however it was written."""
+        bare = self.path_prefix.strip("/")
+        return f"/{bare}" if bare else ""
 
 
 class StoreSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +138,13 @@ class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Path(self.data).expanduser().absolute()
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder of the data directory; what it makes, nobody but its owner may look into."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
 class LoadedSettings(msgspec.Struct, frozen=True):
     """Settings with the origin of each value."""
 
@@ -145,14 +167,23 @@ class LoadedSettings(msgspec.Struct, frozen=True):
 
 def load_settings(
     *,
+    defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> LoadedSettings:
-    """Merges the four layers and validates the result. `flags` maps setting names to values."""
+    """Merges the layers and validates the result. `flags` maps setting names to values.
+
+    `defaults` are those of a command, in the place of the general ones.
+    """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    layers = [_from_file(file), _from_environment(environment or {}), _from_flags(flags or {})]
+    layers = [
+        _from_command(defaults or {}),
+        _from_file(file),
+        _from_environment(environment or {}),
+        _from_flags(flags or {}),
+    ]
     for layer in layers:
         for name, (value, origin) in layer.items():
             values[name] = value
@@ -218,6 +249,10 @@ def _add(layer: _Layer, name: str, value: Any, origin: str) -> None:
     if name in layer:
         raise SettingsError(f"{origin} gives {name} twice: as itself and in a file.")
     layer[name] = (value, origin)
+
+
+def _from_command(defaults: Mapping[str, Any]) -> _Layer:
+    return {name: (value, "default of this command") for name, value in defaults.items()}
 
 
 def _from_flags(flags: Mapping[str, Any]) -> _Layer:

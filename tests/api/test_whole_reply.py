@@ -7,7 +7,7 @@ import asyncio
 from waystation.settings import Settings
 from waystation.testing.station import serving
 
-PUT = b"PUT /channel/ch/message/m%d HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n%b\r\n{}"
+PUT = b"PUT /channel/ch/message/m%d HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n%b\r\n{}"
 
 
 async def exchange(port: int, request: bytes, *, replies: int = 1) -> bytes:
@@ -70,8 +70,8 @@ async def test_a_reply_without_a_body_leaves_the_connection_in_step(settings: Se
     # Given an ack, which is answered 204, and a publish behind it on the same connection
     base = b"/channel/ch/subscription/polling/s"
     requests = [
-        b"PUT %b HTTP/1.1\r\nhost: x\r\n\r\n" % base,
-        b"DELETE %b/message?ackHandle=e30= HTTP/1.1\r\nhost: x\r\n\r\n" % base,
+        b"PUT %b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % base,
+        b"DELETE %b/message?ackHandle=e30= HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % base,
         PUT % (7, b""),
     ]
     async with serving(settings) as station:

@@ -126,6 +126,16 @@ def test_contenders_take_turns_round_by_round() -> None:
     assert len(steps) == 6
 
 
+def test_a_run_that_is_out_of_time_begins_no_further_round_and_says_so() -> None:
+    run = Run(quick=True, peers={}, progress=lambda *_: None)
+    contender = Contender("ours", "caller", lambda: sample(10))
+
+    run.rounds("disk", [contender], rounds=3, seconds_max=0.0)
+
+    assert [each.rounds for each in run.rows] == [1]
+    assert run.notes == ["disk: 1 of 3 rounds, for lack of time."]
+
+
 def test_a_benchmark_leaves_nothing_behind_also_when_it_fails() -> None:
     folders: list[Path] = []
 

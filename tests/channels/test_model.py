@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 EXAMPLES_USUALLY = 150
 EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
 BATCH = 30
-SECONDS_MAX = 25.0
+SECONDS_MAX = 15.0
 EXPIRE = 9_985
 TTL = EXPIRE + 15
 #: Time moves in steps of fifty seconds: what a run takes in real time must not be mistaken for one.

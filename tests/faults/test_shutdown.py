@@ -45,7 +45,7 @@ class Publisher:
         self._url = url
         self.name = name
         self.acknowledged: list[str] = []
-        #: Replies other than 200, which must be as clean as a 503 that says when to come back.
+        #: Replies other than 200. There must be none: what was begun is finished.
         self.refused: list[int] = []
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ async def until_waiting(url: str, count: int) -> None:
 async def begun(url: str, method: str, path: str, *, size: int) -> AsyncIterator[AsyncWire]:
     """A request whose body the server has asked for and does not have yet."""
     async with async_wire(url) as wire:
-        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {size}\r\n"
         wire.send(f"{head}expect: 100-continue\r\n\r\n".encode())
         assert (await wire.answer()).status == 100
         yield wire

@@ -45,7 +45,7 @@ def request_bytes(
     key: str = "",
 ) -> bytes:
     """A request of an ordinary client. A body gets its length; nothing else is added."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: station.test"]
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1"]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     if key:

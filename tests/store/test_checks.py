@@ -13,13 +13,16 @@ from waystation.settings import Durability, Settings, StoreSettings
 from waystation.store.checks import check_facts, read_facts
 from waystation.store.opening import open_store
 
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
-async def refusal(*options: str, durability: Durability = "memory", ephemeral: bool = False) -> str:
+
+async def refusal(
+    *options: str, durability: Durability = "memory", ephemeral: bool = False, login: str = ""
+) -> str:
     """What opening a server with these options says; empty when it may be used."""
     with plain_server(*options) as server:
-        store = StoreSettings(
-            url=f"unix://{server.address.path}", durability=durability, ephemeral=ephemeral
-        )
+        url = f"unix://{login}{server.address.path}"
+        store = StoreSettings(url=url, durability=durability, ephemeral=ephemeral)
         try:
             opened = await open_store(Settings(store=store), clock=Clock())
         except StoreRefusedError as error:
@@ -51,13 +54,44 @@ async def test_level_disk_is_refused_on_a_store_that_syncs_every_second() -> Non
     assert not await refusal(*options, durability="memory")
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--appendonly", "no"), "appendonly no"),
+        (
+            (*ALWAYS, "--no-appendfsync-on-rewrite", "yes"),
+            "no-appendfsync-on-rewrite yes",
+        ),
+    ],
+    ids=["without a file", "with pauses"],
+)
+async def test_level_disk_is_refused_where_a_reply_may_come_before_its_fsync(
+    options: tuple[str, ...], why: str
+) -> None:
+    said = await refusal(*options, durability="disk", ephemeral=True)
+    assert f"promises an fsync before every reply, but {why}" in said
+
+
+async def test_level_memory_is_refused_on_a_store_that_never_syncs_unless_that_was_said() -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "no")
+    assert "lose about a second at most, but appendfsync no" in await refusal(*options)
+    assert not await refusal(*options, ephemeral=True)
+
+
+async def test_a_store_whose_user_may_not_publish_is_refused() -> None:
+    anna = ("--appendonly", "yes", "--user", "anna", "on", ">hush", "~*", "+@all")
+    said = await refusal(*anna, "resetchannels", login="anna:hush@")
+    assert "does not let us publish wake-ups: NOPERM" in said
+    assert "hush" not in said
+    assert not await refusal(*anna, "allchannels", login="anna:hush@")
+
+
 async def test_level_disk_is_accepted_on_a_store_that_always_syncs() -> None:
-    options = ("--appendonly", "yes", "--appendfsync", "always")
-    assert not await refusal(*options, durability="disk")
+    assert not await refusal(*ALWAYS, durability="disk")
 
 
 async def test_level_disk_is_refused_on_a_store_that_hides_its_settings() -> None:
-    options = ("--appendonly", "yes", "--appendfsync", "always", "--rename-command", "CONFIG", "")
+    options = (*ALWAYS, "--rename-command", "CONFIG", "")
     assert "does not tell its appendfsync" in await refusal(*options, durability="disk")
     # And at the lesser level what INFO says is enough
     assert not await refusal(*options, durability="memory")

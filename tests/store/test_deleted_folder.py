@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+from tests.processes import ended
 from waystation.store.embedded import EmbeddedServer
 
 
@@ -27,3 +28,20 @@ def test_a_server_ends_when_its_folder_is_deleted_right_after_the_last_user_left
     while Path(f"/proc/{process}").exists() or os.path.exists(socket_path):
         assert time.monotonic() < until, f"the server {process} outlived its folder"
         time.sleep(0.02)
+
+
+def test_a_server_ends_also_when_its_folder_is_deleted_in_the_middle_of_its_stop(
+    tmp_path: Path,
+) -> None:
+    processes = []
+    for number in range(8):
+        folder = tmp_path / f"store-{number}"
+        server = EmbeddedServer(folder)
+        server.start()
+        processes.append(server.process_id)
+        server.close()
+        # The keeper looks ten times a second: some are deleted before it looks, some while it acts
+        time.sleep(number * 0.015)
+        shutil.rmtree(folder, ignore_errors=True)
+    for process in processes:
+        assert ended(process), f"the server {process} outlived its folder"

@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,9 +237,31 @@ def test_a_socket_folder_that_belongs_to_another_is_not_used(
     trap.mkdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (trap / f"waystation-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(trap))
+    monkeypatch.setattr(tempfile, "tempdir", str(trap))
     with EmbeddedServer(folder) as server:
         assert trap not in Path(server.address.path).parents
+
+
+def test_a_server_whose_socket_was_deleted_comes_back_at_the_same_place(folder: Path) -> None:
+    with EmbeddedServer(folder) as server:
+        say(server, "SET kept 1")
+        path, server_id = server.address.path, server.process_id
+
+        os.unlink(path)
+
+        assert ended(server_id)
+        with EmbeddedServer(folder) as other:
+            assert other.address.path == path
+            assert say(other, "GET kept") == b"$1\r\n1\r\n"
+
+
+def test_the_data_is_its_owners_alone_also_in_a_folder_that_others_can_enter(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    with EmbeddedServer(folder) as server:
+        say(server, "SET secret 1")
+        written = [folder / "server.log", *(folder / "appendonlydir").iterdir()]
+        assert len(written) >= 4
+        assert [each for each in written if each.stat().st_mode & 0o077] == []
 
 
 def test_the_strictest_durability_of_all_users_wins_and_outlives_the_server(folder: Path) -> None:

@@ -77,7 +77,8 @@ class Gate:
     @property
     def has_keys(self) -> bool:
         """Whether anybody could come in with a key."""
-        return bool(self._ring)
+        now_ms = self._clock.now_ms()
+        return any(not held.expires_ms or held.expires_ms > now_ms for held in self._ring.values())
 
     @property
     def fresh(self) -> bool:

@@ -14,6 +14,7 @@ from waystation.channels import Channels, Fetched
 from waystation.channels.durations import parse_duration
 from waystation.channels.handles import encode_handle
 from waystation.channels.message import is_json
+from waystation.errors import MessageMalformedError
 from waystation.ids import is_name
 
 _DEFAULT_LIMIT = 64
@@ -37,9 +38,7 @@ class ChannelRoutes:
             return _invalid("messageID")
         content = await request.body()
         if not is_json(content):
-            return dsps_error(
-                400, "Request body is not JSON", "dsps.storage.message-json-malformed"
-            )
+            raise MessageMalformedError("Request body is not JSON")
         assert request.access is not None
         await self._channels.publish(
             request.access.project, channel, message_id, content.strip(b" \t\r\n")

@@ -108,8 +108,18 @@ class BoundedConnection(HttpToolsProtocol):
             if size > self.bounds.header_bytes_max:
                 self._refuse(_HEAD_TOO_LARGE)
                 raise ValueError("the head is too large")  # Ends the parser's work.
+        if self.parser.should_upgrade() and self._has_body():
+            # Hiding the header failed, since it came in two pieces; its body would be lost.
+            self._refuse(b"400 Bad Request")
+            raise ValueError("an upgrade with a body")
         self.head_done = True
         super().on_headers_complete()
+
+    def _has_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+            for name, value in self.headers
+        )
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -140,12 +150,19 @@ class BoundedConnection(HttpToolsProtocol):
     def expire(self, now: float) -> None:
         """Ends a connection whose client takes too long to send its request, or our reply."""
         if self.owed and now - self.begun_at > self.bounds.read_seconds_max:
-            self._refuse(b"408 Request Timeout")
+            self._give_up_waiting()
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self.unsent:
             self.unsent, self.taken_at = unsent, now
         elif now - self.taken_at > STALLED_SECONDS_MAX:
             self.transport.abort()
+
+    def _give_up_waiting(self) -> None:
+        if self.cycle is None and self.came == 0:
+            self.transport.close()  # Never a byte: there is nothing to answer.
+        elif self.running is None or self.running.response_complete or self.head_done:
+            self._refuse(b"408 Request Timeout")
+        # Else a request before it is still being answered: its client is right to wait.
 
     def _refuse(self, status: bytes) -> None:
         if self.transport.is_closing():

@@ -25,6 +25,7 @@ from waystation.api.reply import (
     Receive,
     Reply,
     Send,
+    expects_continue,
     header_block,
     write_whole,
 )
@@ -60,7 +61,8 @@ class _InFlight:
 
 metrics.http_in_flight.set_function(lambda: _InFlight.requests)
 
-WideApp = Callable[[AsgiScope, Receive, Send], object]
+#: A reader that was kept waiting longer has its key looked at again.
+_RECHECK_SECONDS = 1.0
 
 
 class Dispatcher:
@@ -84,7 +86,7 @@ class Dispatcher:
         self._cors = cors
         self._seconds = clock_seconds
         self._body_bytes_max = body_bytes_max
-        self._prefix = "/" + path_prefix.strip("/") if path_prefix.strip("/") else ""
+        self._prefix = path_prefix
         self._headers = (*_DEFAULT_HEADERS, (b"waystation-durability", durability.encode()))
         self._header_block = header_block(self._headers)
         # Request ids: unique without asking the operating system each time.
@@ -106,6 +108,9 @@ class Dispatcher:
         try:
             name, reply = await self._answer(request, send)
             if reply is not None:
+                if expects_continue(send):
+                    # The client holds its body back and may never send it: nothing can follow.
+                    reply.headers = (*reply.headers, CLOSE)
                 if not self._write(request, reply, send):
                     await self._send(request, reply, send)
                 self._measure(scope["method"], name, reply.status, begun)
@@ -115,6 +120,8 @@ class Dispatcher:
             await self._give_up(request, send)
         finally:
             _InFlight.requests -= 1
+            if request.held_bytes:
+                request.let_go()
 
     # -- Finding and calling -----------------------------------------------------------------
 
@@ -123,10 +130,13 @@ class Dispatcher:
         path = self._path(request.scope["path"])
         if SURPLUS in request.scope["state"]:
             metrics.http_shed.inc()
-            error = BusyError("The server has as many connections as it can serve.")
-            reply = self._failure(error, request, dsps=_is_dsps(path))
+            busy = BusyError("The server has as many connections as it can serve.")
+            reply = self._failure(busy, request, dsps=_is_dsps(path))
             reply.headers = (*reply.headers, CLOSE)
             return "shed", reply
+        if self._cors.is_foreign(request.host, request.origin):
+            foreign = ForbiddenError("A station without keys does not serve pages of other sites.")
+            return "foreign", self._failure(foreign, request, dsps=_is_dsps(path))
         found = self._table.find(path)
         if found is None:
             if _is_dsps(path):
@@ -138,20 +148,31 @@ class Dispatcher:
         routes, request.params = found
         method = request.scope["method"]
         route = routes.get(method)
+        if method == "HEAD" and "GET" in routes and routes["GET"].manner == "own":
+            route = routes["GET"]
         if route is None:
             return "method", self._no_such_method(request, routes, method)
         try:
-            if route.precheck is not None and (refusal := route.precheck(request)) is not None:
-                return route.path, refusal
-            if route.scope is not None and not self._knows(request, route.scope):
-                await self._check(request, route.scope)
-            return route.path, await route.handler(request)
+            return route.path, await self._call(route, request)
         except ClientGoneError:
             raise
         except Exception as error:
             return route.path, self._failure(
                 error, request, dsps=route.manner == "dsps", verb=route.verb
             )
+
+    async def _call(self, route: Route, request: Request) -> Reply:
+        """The handler's reply, behind the checks that come before it."""
+        if route.precheck is not None and (refusal := route.precheck(request)) is not None:
+            return refusal
+        if route.scope is not None and not self._knows(request, route.scope):
+            await self._check(request, route.scope)
+        begun = self._seconds()
+        reply = await route.handler(request)
+        if route.scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
+            # A poll may outlive its key: what came meanwhile is not for a revoked one.
+            await self._check(request, route.scope)
+        return reply
 
     def _knows(self, request: Request, needed: Scope) -> bool:
         """The common case of `_check`, without a coroutine: a known key that may do this."""

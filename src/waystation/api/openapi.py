@@ -33,10 +33,12 @@ _PROBLEM_STATUSES = {
 }
 
 
-def build_document(wide: dict[str, Any], routes: list[Route]) -> dict[str, Any]:
+def build_document(
+    wide: dict[str, Any], routes: list[Route], *, prefix: str = ""
+) -> dict[str, Any]:
     """Everything that the server answers, as OpenAPI 3.1; `wide` is Litestar's part of it."""
     document = dict(wide)
-    document.pop("servers", None)
+    document["servers"] = [{"url": prefix or "/"}]
     document["info"]["description"] = (
         "Durable messages and transactions on Valkey/Redis. Errors of the channel and probe "
         "routes have DSPS's shape, all others are problem+json (RFC 9457)."

@@ -91,6 +91,8 @@ def dsps_error_for(error: Exception, *, verb: str) -> Reply:
     if status == 500:
         return Reply(500)
     assert isinstance(error, errors.WaystationError)
+    if isinstance(error, errors.MessageMalformedError):
+        return dsps_error(status, str(error), error.code)
     if isinstance(error, errors.ChannelError):
         return dsps_error(status, f'{verb} failed on storage "default": {error.code}', error.code)
     return dsps_error(status, str(error), error.code)

@@ -42,6 +42,11 @@ def header_block(headers: Iterable[Header]) -> bytes:
     return b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
+def expects_continue(send: Send) -> bool:
+    """Whether the client waits to be told to go on before it sends its body."""
+    return bool(getattr(getattr(send, "__self__", None), "waiting_for_100_continue", False))
+
+
 def write_whole(send: Send, reply: Reply, block: bytes) -> bool:
     """Writes head and body with one system call; false when the reply has to go the long way.
 

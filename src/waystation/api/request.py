@@ -7,13 +7,21 @@ from urllib.parse import unquote_plus
 
 from waystation.access import Access
 from waystation.api.reply import Receive, Scope
-from waystation.errors import TooLargeError, WaystationError
+from waystation.errors import BusyError, TooLargeError, WaystationError
 
 
 class ClientGoneError(WaystationError):
     """The client hung up before its request was complete; nobody is there to be answered."""
 
     code = "client.gone"
+
+
+#: Bodies that come in parts, of all requests together; thousands of slow ones must not fill memory.
+BODIES_BYTES_MAX = 256 * 1_048_576
+
+
+class _Budget:
+    used_bytes = 0
 
 
 class Request:
@@ -26,6 +34,8 @@ class Request:
         "access",
         "authorization",
         "content_length",
+        "held_bytes",
+        "host",
         "id",
         "origin",
         "params",
@@ -40,6 +50,9 @@ class Request:
         self.id = headers.get(b"x-request-id", b"")
         self.authorization = headers.get(b"authorization")
         self.origin = headers.get(b"origin")
+        self.host = headers.get(b"host")
+        #: Bytes of a body that came in parts, as long as they count for the budget.
+        self.held_bytes = 0
         self.content_length = int(headers.get(b"content-length", 0))
         self._query: dict[bytes, bytes] | None = None
         self._receive = receive
@@ -74,12 +87,24 @@ class Request:
         while message["type"] == "http.request":
             parts.append(message["body"])
             size += len(message["body"])
+            self._hold(len(message["body"]))
             if size > self._body_bytes_max:
                 raise self._too_large()
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self._receive()
         raise ClientGoneError
+
+    def let_go(self) -> None:
+        """Gives what was held of the budget back; at the end of the request."""
+        _Budget.used_bytes -= self.held_bytes
+        self.held_bytes = 0
+
+    def _hold(self, size: int) -> None:
+        self.held_bytes += size
+        _Budget.used_bytes += size
+        if _Budget.used_bytes > BODIES_BYTES_MAX:
+            raise BusyError("The server holds as many unfinished requests as it can.")
 
     def abandonment(self) -> asyncio.Future[object]:
         """A future that is done when the client hangs up. The body must have been read or empty."""

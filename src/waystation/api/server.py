@@ -96,16 +96,20 @@ class ApiServer:
             time_machine=node.opened.time_machine,
             body_bytes_max=settings.body_bytes_max,
         )
-        document = build_document(wide_document(), routes)
+        document = build_document(wide_document(), routes, prefix=settings.prefix)
         reference.use(document)
         dispatcher = Dispatcher(
             RouteTable(routes),
             node.gate,
             wide=wide,
-            cors=Cors(settings.cors_origins, insecure=node.gate.insecure),
+            cors=Cors(
+                settings.cors_origins,
+                insecure=node.gate.insecure,
+                loopback_only=settings.is_loopback,
+            ),
             clock_seconds=node.clock.monotonic,
             body_bytes_max=settings.body_bytes_max,
-            path_prefix=settings.path_prefix,
+            path_prefix=settings.prefix,
             durability=node.opened.durability,
         )
         return dispatcher, document
@@ -118,7 +122,8 @@ class ApiServer:
             lifespan="off",
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(self._settings.grace_seconds)),
+            # uvicorn says whole seconds, and takes any.
+            timeout_graceful_shutdown=self._settings.grace_seconds,  # type: ignore[arg-type]
             timeout_keep_alive=75,
             ws="none",
         )

@@ -27,7 +27,7 @@ from waystation.api.request import Request as OurRequest
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.clock import Clock
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
-from waystation.ids import NAME_PATTERN, Identity
+from waystation.ids import NAME_PATTERN, Identity, require_name
 from waystation.store.time_machine import TimeMachine
 from waystation.telemetry.logging import logger
 
@@ -121,7 +121,9 @@ class ProjectController(Controller):
         """Creates a project."""
         if _access(request).project != "default":
             raise NotFoundError("Projects are managed with keys of project 'default'.")
-        record = ProjectRecord(name=data.name, created_ms=_clock(state).now_ms())
+        # The pattern of the document lets a closing newline through; this does not.
+        name = require_name(data.name, field="name")
+        record = ProjectRecord(name=name, created_ms=_clock(state).now_ms())
         await _catalogue(state).add_project(record)
         return _project(record)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from waystation.bench.peers import Peer
 from waystation.bench.report import Process, Promise, Row, Sample, row_of
+from waystation.clock import Clock
 from waystation.errors import WaystationError
 from waystation.settings import Durability
 
@@ -43,24 +45,40 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    #: Sentences about what is missing or odd.
+    notes: list[str] = field(default_factory=list)
     _done: int = 0
+    _clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._begun = self._clock.monotonic()
 
     def step(self, text: str) -> None:
         """Tells what happens now."""
         self.progress(self._done, self.steps, text)
         self._done += 1
 
-    def rounds(self, level: Durability, contenders: list[Contender], *, rounds: int) -> None:
+    def rounds(
+        self,
+        level: Durability,
+        contenders: list[Contender],
+        *,
+        rounds: int,
+        seconds_max: float = math.inf,
+    ) -> None:
         """Measures all contenders in turn, round after round, and records the medians.
 
         In turn, because the machine changes under us: what slows one round down slows all who
-        take part in it.
+        take part in it. No further round is begun once the run is older than `seconds_max`.
         """
         samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
         for number in range(1, rounds + 1):
             for contender in contenders:
                 self.step(f"{level} · round {number} of {rounds} · {contender.name}")
                 samples[contender.name].append(contender.sample())
+            if self._clock.monotonic() - self._begun > seconds_max and number < rounds:
+                self.notes.append(f"{level}: {number} of {rounds} rounds, for lack of time.")
+                break
         for contender in contenders:
             row = row_of(contender.name, level, contender.process, samples[contender.name])
             self.rows.append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -43,10 +44,20 @@ class _Plan:
     disk_seconds: float
     wake_seconds: float
     wait_rounds: int
+    #: Age of the run after which no further round is begun, at `memory` and at `disk`.
+    memory_seconds_max: float = math.inf
+    disk_seconds_max: float = math.inf
 
 
 _QUICK = _Plan(
-    rounds=3, seconds=0.4, disk_rounds=3, disk_seconds=0.2, wake_seconds=1.0, wait_rounds=1
+    rounds=3,
+    seconds=0.4,
+    disk_rounds=3,
+    disk_seconds=0.2,
+    wake_seconds=1.0,
+    wait_rounds=1,
+    memory_seconds_max=24,
+    disk_seconds_max=35,
 )
 _FULL = _Plan(
     rounds=9, seconds=1.5, disk_rounds=5, disk_seconds=1.5, wake_seconds=5.0, wait_rounds=3
@@ -80,9 +91,14 @@ def _measure(run: Run, folder: Path) -> None:
             level.contender("call.redis_py", "call_redis_py", None, plan.seconds),
             level.contender("polls_wake.ours", "polls_wake", "ours", plan.wake_seconds),
         ]
-        run.rounds("memory", contenders, rounds=plan.rounds)
+        run.rounds("memory", contenders, rounds=plan.rounds, seconds_max=plan.memory_seconds_max)
     with Level(folder / "disk", "disk") as level:
-        run.rounds("disk", level.common(plan.disk_seconds), rounds=plan.disk_rounds)
+        run.rounds(
+            "disk",
+            level.common(plan.disk_seconds),
+            rounds=plan.disk_rounds,
+            seconds_max=plan.disk_seconds_max,
+        )
 
 
 class Level:

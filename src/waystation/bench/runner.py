@@ -27,7 +27,7 @@ def run_benchmark(
     """Measures and judges; a bar that lacks a row does not hold, and a note says why."""
     require_linux()
     peers, notes = _find_peers(benchmark, progress, peers_folder)
-    run = Run(quick=quick, peers=peers, progress=progress)
+    run = Run(quick=quick, peers=peers, progress=progress, notes=notes)
     run.versions["python"] = platform.python_version()
     run.versions.update({name: metadata.version(name) for name in _PACKAGES})
     run.settings.update(quick=quick, cores=os.cpu_count())

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from waystation.catalogue.protocol import KeyRecord, ProjectRecord
 from waystation.errors import CatalogueError, ConflictError, NotFoundError
+from waystation.settings import make_private
 
 _T = TypeVar("_T")
 
@@ -126,7 +127,7 @@ class SqliteCatalogue:
     # -- In the thread -----------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self._file.parent)
         database = sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             _use_wal(database)

@@ -11,6 +11,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from waystation.channels.handles import decode_handle
 from waystation.channels.message import Fetched, Message, Published, decode_message, encode_message
 from waystation.clock import Clock
@@ -119,7 +121,8 @@ class Channels:
         abandoned = abandonment() if abandonment else None
         metrics.channel_polls_waiting.inc()
         try:
-            return await self._poll(project, channel, subscriber, limit, seconds, abandoned)
+            polled = await self._poll(project, channel, subscriber, limit, seconds, abandoned)
+            return _with_expired(polled, fetched.expired)
         finally:
             metrics.channel_polls_waiting.dec()
             if abandoned is not None:
@@ -147,6 +150,7 @@ class Channels:
         abandoned: asyncio.Future[object] | None,
     ) -> Fetched:
         until = self._clock.monotonic() + seconds
+        expired = 0
         topic = keys.channel_topic(keys.channel_tag(project, channel)).encode()
         with self._wakeups.waiting(topic) as waiter:
             if abandoned is not None:
@@ -158,7 +162,9 @@ class Channels:
                 left = until - self._clock.monotonic()
                 gone = abandoned is not None and abandoned.done()
                 if fetched.messages or fetched.more or left <= 0 or self._stopping or gone:
-                    return fetched
+                    return _with_expired(fetched, expired)
+                # The look has moved the cursor over what expired: nobody will count it again.
+                expired += fetched.expired
                 await waiter.wait(left)
 
     async def _look(
@@ -228,6 +234,13 @@ class Channels:
 # Looked up once: finding a labelled metric costs more than counting.
 _accepted = metrics.channel_messages.labels("accepted")
 _duplicates = metrics.channel_messages.labels("duplicate")
+
+
+def _with_expired(fetched: Fetched, expired: int) -> Fetched:
+    """The same with messages that an earlier look of the same fetch found expired."""
+    if not expired:
+        return fetched
+    return msgspec.structs.replace(fetched, expired=fetched.expired + expired)
 
 
 def _no_subscriber(channel: str, subscriber: str) -> SubscriptionNotFoundError:

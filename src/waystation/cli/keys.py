@@ -20,6 +20,8 @@ from waystation.node import open_catalogue
 
 _T = TypeVar("_T")
 _DAY_MS = 86_400_000
+_DAYS_MAX = 36_500
+_LABEL_MAX = 200
 
 app = typer.Typer(no_args_is_help=True, help="API keys of projects.")
 
@@ -42,8 +44,10 @@ def create(
     """Create a key. Its text is shown this once."""
     if scope not in list(Scope):
         raise InvalidInputError(f"There is no scope {scope!r}.", hint="Use read, write or admin.")
-    if days < 0:
-        raise InvalidInputError("--days cannot be negative.")
+    if not 0 <= days <= _DAYS_MAX:
+        raise InvalidInputError(f"--days must be between 0 and {_DAYS_MAX:,}.")
+    if not label.isprintable() or len(label) > _LABEL_MAX:
+        raise InvalidInputError(f"A label is at most {_LABEL_MAX} printable characters.")
     require_name(project, field="project")
     clock = Clock()
     text, record = new_key(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,9 @@ UrlOption = Annotated[
 KeyOption = Annotated[str, typer.Option("--key", help="API key; better: $WAYSTATION_KEY.")]
 
 
-def read_settings(config: str = "", **flags: Any) -> LoadedSettings:
+def read_settings(
+    config: str = "", *, defaults: Mapping[str, Any] | None = None, **flags: Any
+) -> LoadedSettings:
     """The effective settings; a flag `http_port` is the setting `http.port`."""
     named = config or os.environ.get("WAYSTATION_CONFIG", "")
     file = Path(named or DEFAULT_FILE)
@@ -42,7 +45,7 @@ def read_settings(config: str = "", **flags: Any) -> LoadedSettings:
         name.replace("_", ".", 1) if name.split("_")[0] in _SECTIONS else name: value
         for name, value in flags.items()
     }
-    return load_settings(file=file, environment=os.environ, flags=by_name)
+    return load_settings(defaults=defaults, file=file, environment=os.environ, flags=by_name)
 
 
 _SECTIONS = ("auth", "channels", "http", "log", "store")

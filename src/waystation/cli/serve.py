@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.panel import Panel
@@ -42,13 +42,18 @@ def dev(
     """Run a whole station on this machine: embedded store, no key, loopback only."""
     loaded = read_settings(
         config,
+        defaults={"store.durability": "memory"},
         http_port=port,
         data=data,
         auth_insecure=True,
-        store_durability="memory",
         time_machine=time_machine or None,
     )
-    if not _is_loopback(loaded.settings.http.host):
+    if loaded.settings.store.url:
+        raise SettingsError(
+            "`waystation dev` brings its own store, but store.url is set.",
+            hint="Use `waystation serve --insecure` for another store.",
+        )
+    if not loaded.settings.http.is_loopback:
         raise SettingsError(
             "`waystation dev` needs no key, so it listens on loopback only.",
             hint="Use `waystation serve` to be reached from elsewhere.",
@@ -106,7 +111,9 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     try:
-        node = await open_node(settings)
+        node = await _opened_unless_stopped(open_node(settings), stop)
+        if node is None:
+            return
         try:
             server = ApiServer(node)
             port = await server.start()
@@ -123,9 +130,23 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+async def _opened_unless_stopped(
+    opening: Coroutine[Any, Any, Node], stop: asyncio.Event
+) -> Node | None:
+    """The node; None when a signal came first. A store can take long to load."""
+    tasks = (asyncio.ensure_future(opening), asyncio.ensure_future(stop.wait()))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    if tasks[0].done():
+        tasks[1].cancel()
+        return tasks[0].result()
+    tasks[0].cancel()
+    await asyncio.gather(tasks[0], return_exceptions=True)
+    return None
+
+
 def _announce(node: Node, port: int, *, as_json: bool) -> None:
     host = node.settings.http.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}{node.settings.http.path_prefix}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}{node.settings.http.prefix}"
     facts = {
         "url": url,
         "version": __version__,
@@ -150,10 +171,3 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
     lines.append("Stop        ", style="dim")
     lines.append("Ctrl-C")
     console.print(Panel(lines, title=f"Waystation {__version__}  {url}", title_align="left"))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

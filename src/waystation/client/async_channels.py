@@ -24,6 +24,8 @@ from waystation.ids import Identity, RandomIdentity, require_name
 
 #: Pauses before the second, third… try; together they outlast a restart of the store.
 _PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
+#: What a station that is busy, or a proxy before one that is away, answers.
+_AWAY = frozenset({502, 503, 504})
 
 
 class AsyncChannels:
@@ -89,7 +91,7 @@ class AsyncChannels:
                 if pause is None:
                     raise
             else:
-                if answer.status != 503 or pause is None:
+                if answer.status not in _AWAY or pause is None:
                     break
             await self._transport.sleep(pause)
         raise_for(answer)

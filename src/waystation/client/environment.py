@@ -16,7 +16,7 @@ def url_from_environment() -> str:
 
 
 def key_from_environment() -> str:
-    """WAYSTATION_KEY, else the content of the file WAYSTATION_KEY_FILE, else no key."""
+    """The content of the file WAYSTATION_KEY_FILE, else WAYSTATION_KEY, else no key."""
     if file := os.environ.get("WAYSTATION_KEY_FILE", ""):
         try:
             return Path(file).read_text(encoding="utf-8").strip()

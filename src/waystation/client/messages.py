@@ -47,7 +47,10 @@ _decode_batch = msgspec.json.Decoder(Batch).decode
 
 def decode_batch(answer: Answer) -> Batch:
     """Reads the reply of a fetch."""
-    return _decode_batch(answer.body)
+    try:
+        return _decode_batch(answer.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise errors.StationUnreachableError("What answered is not a station.") from error
 
 
 def encode_content(content: Any) -> bytes:
@@ -68,8 +71,7 @@ def raise_for(answer: Answer) -> None:
     code = str(told.get("code", ""))
     text = str(told.get("detail") or told.get("error") or f"The station answered {answer.status}.")
     kind = _by_code().get(code) or _by_status(answer.status)
-    error = WaystationError.__new__(kind)
-    WaystationError.__init__(error, text)
+    error = kind(text)
     error.code = code or kind.code
     raise error
 
@@ -79,7 +81,8 @@ def _by_status(status: int) -> type[WaystationError]:
         return errors.UnauthenticatedError
     if status == 404:
         return errors.NotFoundError
-    return errors.BusyError if status == 503 else errors.InvalidInputError
+    # A proxy's 502 or 504, or a station that broke down: nobody knows what became of the request.
+    return errors.StationUnreachableError if status >= 500 else errors.InvalidInputError
 
 
 def _by_code() -> dict[str, type[WaystationError]]:

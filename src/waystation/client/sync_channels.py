@@ -26,6 +26,8 @@ from waystation.ids import Identity, RandomIdentity, require_name
 
 #: Pauses before the second, third… try; together they outlast a restart of the store.
 _PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
+#: What a station that is busy, or a proxy before one that is away, answers.
+_AWAY = frozenset({502, 503, 504})
 
 
 class Channels:
@@ -91,7 +93,7 @@ class Channels:
                 if pause is None:
                     raise
             else:
-                if answer.status != 503 or pause is None:
+                if answer.status not in _AWAY or pause is None:
                     break
             self._transport.sleep(pause)
         raise_for(answer)

@@ -15,6 +15,10 @@ import msgspec
 from waystation.errors import StationUnreachableError
 
 
+def _is_setting(variable: str) -> bool:
+    return variable.startswith("WAYSTATION_")
+
+
 class DemoStation:
     """Starts, kills and starts again one server process on one data directory."""
 
@@ -48,7 +52,14 @@ class DemoStation:
         command = [sys.executable, "-m", "waystation.cli.main", "serve", "--insecure", "--json"]
         command += ["--port", str(self._port), "--data", str(self._data)]
         with open(self._data / "station.log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+                command,
+                cwd=self._data,
+                # Settings of the user's own stations must not lead the demo to their store.
+                env={name: value for name, value in os.environ.items() if not _is_setting(name)},
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self._process.stdout.close()

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from waystation.errors import StoreRefusedError, StoreUnavailableError
-from waystation.settings import Durability
+from waystation.settings import Durability, make_private
 from waystation.store import keeper
 from waystation.store.address import Address
 from waystation.store.plan import server_plan
@@ -64,10 +64,10 @@ class EmbeddedServer:
     def start(self) -> None:
         """Makes sure that the server runs; returns when it answers."""
         assert self._users_lock < 0, "a handle is started once"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
         self._users_lock = self._open("users.lock")
         # Shared: waits only while a keeper stops the server, which it does holding this alone.
-        _lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
+        self._lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
         try:
             self._ensure_running()
         except BaseException:
@@ -114,7 +114,7 @@ class EmbeddedServer:
     def _ensure_running(self) -> None:
         starting = self._open("start.lock")
         try:
-            _lock(starting, fcntl.LOCK_EX, waiting_for="another process to start the store")
+            self._lock(starting, fcntl.LOCK_EX, waiting_for="another process to start the store")
             if self.durability == "disk":
                 # The stricter wish of all users wins, also when the server is started again.
                 (self.folder / "always").touch()
@@ -128,7 +128,7 @@ class EmbeddedServer:
         until = time.monotonic() + _WAIT_SECONDS_MAX
         process: subprocess.Popen[bytes] | None = None
         while not (self._keeper_lives() and self._reachable()):
-            if time.monotonic() > until:
+            if time.monotonic() > until or self._closed.is_set():
                 raise StoreUnavailableError("The embedded store did not start in time.")
             if self._loading():
                 # However long that takes: the data is coming.
@@ -205,18 +205,18 @@ class EmbeddedServer:
         assert isinstance(known, dict)
         return known
 
+    def _lock(self, lock: int, kind: int, *, waiting_for: str) -> None:
+        until = time.monotonic() + _WAIT_SECONDS_MAX
+        while not self._closed.is_set():
+            try:
+                fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise StoreUnavailableError(f"Waited in vain for {waiting_for}.") from None
+                time.sleep(0.01)
+            else:
+                return
+        raise StoreUnavailableError("The start of the store was given up.")
+
     def _open(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _lock(lock: int, kind: int, *, waiting_for: str) -> None:
-    until = time.monotonic() + _WAIT_SECONDS_MAX
-    while True:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise StoreUnavailableError(f"Waited in vain for {waiting_for}.") from None
-            time.sleep(0.01)
-        else:
-            return

@@ -49,6 +49,8 @@ def main() -> int:
     """Runs until the last user is gone. Exit 0: stopped; 1: the server will not start."""
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
+    # Everything in the folder, the server's files included, is its owner's alone.
+    os.umask(0o077)
     keeper_lock = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
     if not _take(keeper_lock):
         return 0  # Another keeper is at work.
@@ -73,6 +75,8 @@ class _Keeper:
         self.folder = folder
         self.plan = plan
         self.users_lock = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        # Kept open to look whether the server has it, also when the file is deleted meanwhile.
+        self.server_lock = self._open_server_lock()
         self.child: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
         #: What `server.json` says.
@@ -82,9 +86,12 @@ class _Keeper:
         try:
             return self._keep()
         except FileNotFoundError:
+            # Somebody deletes the folder: nobody can come to this server any more.
+            self._end_with(signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.plan["socket"])
             if self.folder.exists():
                 raise
-            self._end_without_folder()
             return 0
 
     def _keep(self) -> int:
@@ -94,6 +101,7 @@ class _Keeper:
             time.sleep(_TICK_SECONDS if self.known["loaded"] else _TICK_SECONDS_STARTING)
             if self._server_lives():
                 self._look_whether_loaded()
+                self._replace_unreachable_server()
             elif self._gave_up():
                 self._refuse(last_words(self._said()))
                 return 1
@@ -135,7 +143,8 @@ class _Keeper:
         return False
 
     def _start(self) -> bool:
-        server_lock = self._open_server_lock()
+        os.close(self.server_lock)
+        self.server_lock, server_lock = self._open_server_lock(), self._open_server_lock()
         if not _locked(server_lock):
             os.close(server_lock)
             self._refuse("Another server uses this folder and does not answer.")
@@ -144,6 +153,7 @@ class _Keeper:
         unclean = not orderly and any(self.folder.glob("appendonlydir/*"))
         self._forget("refused")
         self._forget("server.json")
+        os.makedirs(os.path.dirname(self.plan["socket"]), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.plan["socket"])
         log = self.folder / "server.log"
@@ -179,12 +189,15 @@ class _Keeper:
             torn = ["torn"] if _TORN in self._said() else []
             self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
 
+    def _replace_unreachable_server(self) -> None:
+        """Ends a server whose socket was deleted under it: nobody new can come to it."""
+        if self.known["loaded"] and not os.path.exists(self.known["socket"]):
+            self._end_with(signal.SIGTERM)
+
     def _server_lives(self) -> bool:
-        lock = self._open_server_lock()
-        try:
-            lives = not _locked(lock)
-        finally:
-            os.close(lock)
+        lives = not _locked(self.server_lock)
+        if not lives:
+            fcntl.flock(self.server_lock, fcntl.LOCK_UN)
         if not lives and self.child is not None:
             # It lets go of its lock while it ends; how it ended is known once it is collected.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -207,18 +220,6 @@ class _Keeper:
         self._forget("server.json")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.known["socket"])
-
-    def _end_without_folder(self) -> None:
-        """Somebody deleted the folder, and the locks with it: nobody can come to this server."""
-        path = self.plan["socket"]
-        if self.child is not None:
-            self.child.kill()
-        elif process := process_at(path):
-            # The lock cannot tell any more whether it lives, so the server is asked who it is.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
 
     def _ended_in_order(self) -> bool:
         """An orderly server removes its socket after it has synced its data; a dying one cannot."""

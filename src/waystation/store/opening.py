@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from waystation.clock import Clock
@@ -57,7 +58,12 @@ async def open_store(
         address = parse_address(wanted.url)
     else:
         server = EmbeddedServer(settings.data_dir / "store", durability=wanted.durability)
-        server.start()
+        try:
+            # In a thread: it may wait long, and the process must hear a signal meanwhile.
+            await asyncio.to_thread(server.start)
+        except asyncio.CancelledError:
+            server.close()
+            raise
         address = server.address
     store, wakeups = _clients(settings, address)
     try:

@@ -20,7 +20,7 @@ SOCKET_PATH_MAX = 103
 
 def server_plan(folder: Path, durability: Durability) -> dict[str, Any]:
     """What `keeper.py` is told: the folder, the socket and the whole command."""
-    socket = _socket_path(folder)
+    socket = _kept_socket_path(folder)
     settings = {
         "appendfsync": "always" if durability == "disk" else "everysec",
         "appendonly": "yes",
@@ -58,11 +58,25 @@ def server_program() -> str:
     )
 
 
+def _kept_socket_path(folder: Path) -> str:
+    """The same for the whole life of a folder: those who are connected must find it again.
+
+    Processes differ in their environment, and so in what they take for the temporary directory.
+    """
+    kept = folder / "socket"
+    if kept.exists() and _is_private(Path(path := kept.read_text(encoding="utf-8")).parent):
+        return path
+    path = _socket_path(folder)
+    kept.write_text(path, encoding="utf-8")
+    return path
+
+
 def _socket_path(folder: Path) -> str:
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16] + ".sock"
-    for base in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108
+    # Not the runtime directory of a login: that is emptied when its user logs out.
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108
         private = Path(base) / f"waystation-{os.getuid()}"
-        if base and len(os.fsencode(private / name)) <= SOCKET_PATH_MAX and _is_private(private):
+        if len(os.fsencode(private / name)) <= SOCKET_PATH_MAX and _is_private(private):
             return str(private / name)
     raise StoreRefusedError("There is no private folder with a short path for the store's socket.")
 

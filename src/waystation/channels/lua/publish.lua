@@ -27,5 +27,6 @@ else
 end
 redis.call('SET', KEYS[2], clock, 'EX', ttl)
 redis.call('SET', ARGV[1] .. clock, ARGV[2], 'EX', ttl)
-redis.call('PUBLISH', ARGV[4], 'new message')
+-- Only a hint: a user of the store who may not publish must not fail after the writes above.
+redis.pcall('PUBLISH', ARGV[4], 'new message')
 return { 'accepted', clock }

@@ -6,6 +6,6 @@
 -- Reply number of subscribers deleted
 local deleted = redis.call('DEL', KEYS[1])
 if deleted == 1 then
-  redis.call('PUBLISH', ARGV[1], 'subscriber gone')
+  redis.pcall('PUBLISH', ARGV[1], 'subscriber gone')
 end
 return deleted
