@@ -32,6 +32,10 @@ class Clock:
         """Seconds that never run backwards; they jump forward when time is advanced."""
         return time.monotonic() + self._shift_ms / 1000
 
+    def real_seconds(self) -> float:
+        """Monotonic seconds that no time machine moves: for the age of what a process holds."""
+        return time.monotonic()
+
     def shift_to(self, shift_ms: int) -> None:
         """Moves the clock and wakes every sleeper, so that each looks at the time again."""
         self._shift_ms = shift_ms

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 
 from waystation.access.keys import Scope, hash_secret, split_key
 from waystation.catalogue import Catalogue, KeyRecord
@@ -27,6 +28,8 @@ _RING_SECONDS_MAX = 5.0
 _LOOK_SECONDS_MIN = 0.2
 
 _BEARER = b"Bearer "
+#: Headers whose taking apart is remembered; clients send the same one with every request.
+_HEADERS_KEPT = 4096
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Gate:
     @property
     def fresh(self) -> bool:
         """Whether the ring is young enough to be trusted."""
-        return _real_seconds() - self._read_at <= _RING_SECONDS_MAX
+        return self._clock.real_seconds() - self._read_at <= _RING_SECONDS_MAX
 
     def admit(self, authorization: bytes | None) -> Access | None:
         """The access of a request; None when only `admit_unknown` can tell. Never waits."""
@@ -96,7 +99,7 @@ class Gate:
         if held is None:
             return None
         # Constant time, and the expiry only after it, so that nothing is told to a guesser.
-        if not hmac.compare_digest(hash_secret(parts[1]), held.secret_hash):
+        if not hmac.compare_digest(parts[1], held.secret_hash):
             raise UnauthenticatedError("The key is not valid.")
         if held.expires_ms and held.expires_ms <= self._clock.now_ms():
             raise UnauthenticatedError("The key has expired.")
@@ -104,7 +107,7 @@ class Gate:
 
     async def admit_unknown(self, authorization: bytes | None) -> Access:
         """The same after one more look at the catalogue, since the key may be new."""
-        await self._look_since(_real_seconds())
+        await self._look_since(self._clock.real_seconds())
         access = self.admit(authorization)
         if access is None:
             raise UnauthenticatedError("The key is not valid.")
@@ -130,7 +133,7 @@ class Gate:
     async def _read(self) -> None:
         async with self._reading:
             # The ring is as old as the beginning of its reading, however long that takes.
-            began = self._looked_at = _real_seconds()
+            began = self._looked_at = self._clock.real_seconds()
             generation = await self._catalogue.generation()
             if generation != self._generation:
                 # The generation is read first: a change in between is read again next time.
@@ -141,16 +144,13 @@ class Gate:
             self._read_at = began
 
 
-def _real_seconds() -> float:
-    """The event loop's time: how old the ring is must not depend on a time machine."""
-    return asyncio.get_running_loop().time()
-
-
 def _unreadable() -> CatalogueError:
     return CatalogueError("Keys cannot be checked: the catalogue is not readable.")
 
 
-def _credentials(authorization: bytes | None) -> tuple[str, str]:
+@lru_cache(_HEADERS_KEPT)
+def _credentials(authorization: bytes | None) -> tuple[str, bytes]:
+    """Id and hashed secret of a header. Kept for good and bad ones alike, so it tells nothing."""
     if authorization is None:
         raise UnauthenticatedError("A key is needed: send 'Authorization: Bearer ws_…'.")
     if not authorization.startswith(_BEARER):
@@ -158,7 +158,7 @@ def _credentials(authorization: bytes | None) -> tuple[str, str]:
     parts = split_key(authorization[len(_BEARER) :].decode("latin-1"))
     if parts is None:
         raise UnauthenticatedError("The key is not valid.")
-    return parts
+    return parts[0], hash_secret(parts[1])
 
 
 def _held(key: KeyRecord) -> _Held:

@@ -68,8 +68,9 @@ class ChannelRoutes:
         channel, subscriber = request.params
         if not is_name(subscriber):
             return _invalid("subscriberID")
-        seconds = parse_duration(request.query("timeout") or "0")
-        if seconds is None or request.query("timeout") == "":
+        timeout = request.query("timeout")
+        seconds = 0.0 if timeout is None else parse_duration(timeout)
+        if seconds is None:
             return _invalid("timeout")
         limit = self._limit(request.query("max"))
         if limit is None:
@@ -251,20 +252,19 @@ def _invalid(name: str) -> Reply:
 
 
 def _fetched_json(channel: str, subscriber: str, fetched: Fetched) -> bytes:
-    messages = b",".join(
-        b'{"messageID":%b,"content":%b}' % (encode(message.id), bytes(message.content))
+    # Put together without an encoder: names, numbers and handles need no escaping.
+    messages = [
+        b'{"messageID":%b,"content":%b}' % (encode(message.id), message.content)
         for message in fetched.messages
-    )
-    rest: dict[str, object] = {}
+    ]
+    tail = b""
     if fetched.expired:
-        rest["lostMessages"] = fetched.expired
+        tail += b',"lostMessages":%d' % fetched.expired
     if fetched.last is not None:
-        rest["ackHandle"] = encode_handle(channel, subscriber, fetched.last)
-    tail = b"," + encode(rest)[1:] if rest else b"}"
-    more = b"true" if fetched.more else b"false"
-    return b'{"channelID":"%b","messages":[%b],"moreMessages":%b%b\n' % (
+        tail += b',"ackHandle":"%b"' % encode_handle(channel, subscriber, fetched.last).encode()
+    return b'{"channelID":"%b","messages":[%b],"moreMessages":%b%b}\n' % (
         channel.encode(),
-        messages,
-        more,
+        b",".join(messages),
+        b"true" if fetched.more else b"false",
         tail,
     )

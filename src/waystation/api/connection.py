@@ -62,6 +62,8 @@ class BoundedConnection(HttpToolsProtocol):
     #: Bytes of a reply that the client has not taken yet, and when it last took some.
     unsent = 0
     taken_at = 0.0
+    #: Since when nothing was asked; 0 while there is something to do.
+    idle_since = 0.0
     #: The request that is being answered, or was the last one.
     running: RequestResponseCycle | None = None
 
@@ -126,7 +128,20 @@ class BoundedConnection(HttpToolsProtocol):
         self.owed = False
         self.came = 0
 
+    def on_response_complete(self) -> None:
+        # As uvicorn does it, without a timer that the next request would cancel: the sweep ends
+        # connections that stay idle.
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self.idle_since = self.loop.time()
+
     def data_received(self, data: bytes) -> None:
+        self.idle_since = 0.0
         self.came += len(data)
         self.large = self.came > self.bounds.header_bytes_max
         if b"pgrade:" in data and not (self.head_done and self.owed):
@@ -151,6 +166,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Ends a connection whose client takes too long to send its request, or our reply."""
         if self.owed and now - self.begun_at > self.bounds.read_seconds_max:
             self._give_up_waiting()
+        if self.idle_since and now - self.idle_since > self.timeout_keep_alive:
+            self.transport.close()
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self.unsent:
             self.unsent, self.taken_at = unsent, now

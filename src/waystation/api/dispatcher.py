@@ -92,10 +92,6 @@ class Dispatcher:
         # Request ids: unique without asking the operating system each time.
         self._id_prefix = secrets.token_hex(4).encode() + b"-"
         self._id_counter = itertools.count(1)
-        self._measures: dict[
-            tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]
-        ]
-        self._measures = {}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,11 +102,8 @@ class Dispatcher:
         if not request.id or not _is_request_id(request.id):
             request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
         try:
-            name, reply = await self._answer(request, send)
+            name, reply = await self._answer(request, send, begun)
             if reply is not None:
-                if expects_continue(send):
-                    # The client holds its body back and may never send it: nothing can follow.
-                    reply.headers = (*reply.headers, CLOSE)
                 if not self._write(request, reply, send):
                     await self._send(request, reply, send)
                 self._measure(scope["method"], name, reply.status, begun)
@@ -125,7 +118,7 @@ class Dispatcher:
 
     # -- Finding and calling -----------------------------------------------------------------
 
-    async def _answer(self, request: Request, send: Send) -> tuple[str, Reply | None]:
+    async def _answer(self, request: Request, send: Send, begun: float) -> tuple[str, Reply | None]:
         """The reply, or None when the wide application has sent one itself."""
         path = self._path(request.scope["path"])
         if SURPLUS in request.scope["state"]:
@@ -153,7 +146,7 @@ class Dispatcher:
         if route is None:
             return "method", self._no_such_method(request, routes, method)
         try:
-            return route.path, await self._call(route, request)
+            return route.path, await self._call(route, request, begun)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -161,13 +154,12 @@ class Dispatcher:
                 error, request, dsps=route.manner == "dsps", verb=route.verb
             )
 
-    async def _call(self, route: Route, request: Request) -> Reply:
+    async def _call(self, route: Route, request: Request, begun: float) -> Reply:
         """The handler's reply, behind the checks that come before it."""
         if route.precheck is not None and (refusal := route.precheck(request)) is not None:
             return refusal
         if route.scope is not None and not self._knows(request, route.scope):
             await self._check(request, route.scope)
-        begun = self._seconds()
         reply = await route.handler(request)
         if route.scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
             # A poll may outlive its key: what came meanwhile is not for a revoked one.
@@ -192,6 +184,7 @@ class Dispatcher:
 
     async def _call_wide(self, request: Request, path: str, send: Send) -> None:
         """Hands over to the wide application, which asks for the access where it needs one."""
+        begun = self._seconds()
         scope = {**request.scope, "path": path, "root_path": ""}
         scope["state"] = {**scope.get("state", {}), "request": request, "admit": self._admit}
         extra = self._common_headers(request)
@@ -203,7 +196,7 @@ class Dispatcher:
                 assert isinstance(status, int)
                 method = request.scope["method"]
                 label = method if method in _WIDE_METHODS else "-"
-                metrics.http_requests.labels(label, "wide", str(status)).inc()
+                metrics.http.of(label, "wide", status).note(self._seconds() - begun)
             await send(message)
 
         await self._wide(scope, request._receive, send_with_headers)  # type: ignore[operator]
@@ -266,6 +259,9 @@ class Dispatcher:
 
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         headers = [*reply.headers, *self._common_headers(request)]
+        if expects_continue(send):
+            # The client holds its body back and may never send it: nothing can follow.
+            headers.append(CLOSE)
         if reply.status != 204:
             headers.append((b"content-length", b"%d" % len(reply.body)))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -273,16 +269,8 @@ class Dispatcher:
 
     def _measure(self, method: str, name: str, status: int, begun: float) -> None:
         # Methods are free text on the wire; only those of a route may become a label.
-        key = (method if name.startswith("/") else "-", name, status)
-        measures = self._measures.get(key)
-        if measures is None:
-            counter = metrics.http_requests.labels(key[0], name, str(status))
-            measures = self._measures[key] = (
-                counter.inc,
-                metrics.http_seconds.labels(name).observe,
-            )
-        measures[0]()
-        measures[1](self._seconds() - begun)
+        label = method if name.startswith("/") else "-"
+        metrics.http.of(label, name, status).note(self._seconds() - begun)
 
 
 def _is_dsps(path: str) -> bool:

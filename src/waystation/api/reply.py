@@ -60,7 +60,7 @@ def write_whole(send: Send, reply: Reply, block: bytes) -> bool:
         return False
     if cycle.response_started or cycle.disconnected or cycle.flow.write_paused:
         return False
-    if not cycle.keep_alive or cycle.scope["method"] == "HEAD":
+    if cycle.waiting_for_100_continue or not cycle.keep_alive or cycle.scope["method"] == "HEAD":
         return False
     parts = [STATUS_LINE[reply.status], block]
     for name, value in (*cycle.default_headers, *reply.headers):
@@ -69,7 +69,6 @@ def write_whole(send: Send, reply: Reply, block: bytes) -> bool:
         parts.append(b"content-length: %d\r\n" % len(reply.body))
     parts += (b"\r\n", reply.body)
     cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
     cycle.transport.write(b"".join(parts))
     cycle.message_event.set()
     cycle.on_response()

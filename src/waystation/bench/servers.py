@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from waystation.api.server import ApiServer
+from waystation.api.server import ApiServer, settle_memory
 from waystation.bench.bare import BareApp
 from waystation.bench.children import Answer, answer_questions
 from waystation.node import open_node
@@ -38,6 +38,7 @@ async def ours(data: Path, level: Durability) -> AsyncIterator[Answer]:
     try:
         server = ApiServer(node)
         port = await server.start()
+        settle_memory()
         try:
             yield _telling(port)
         finally:

@@ -35,13 +35,13 @@ _decode_inner = msgspec.json.Decoder(_Inner).decode
 def encode_handle(channel: str, subscriber: str, clock: int) -> str:
     """The handle that acknowledges everything up to `clock`."""
     inner = f'{{\\"clk\\":{clock},\\"xs\\":\\"{_checksum(channel, subscriber, clock)}\\"}}'
-    return base64.b64encode(f'{{"{_STORAGE}":"{inner}"}}'.encode()).decode()
+    return binascii.b2a_base64(f'{{"{_STORAGE}":"{inner}"}}'.encode(), newline=False).decode()
 
 
 def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
     """The clock in a handle; None when it names only other storages and so acknowledges nothing."""
     try:
-        outer = _decode_outer(base64.b64decode(handle, validate=True))
+        outer = _decode_outer(binascii.a2b_base64(handle, strict_mode=True))
         if _STORAGE not in outer:
             return None
         inner = _decode_inner(outer[_STORAGE])

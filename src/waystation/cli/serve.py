@@ -100,7 +100,7 @@ def _run_until_stopped(settings: Settings, *, as_json: bool) -> None:
 
 
 async def _run(settings: Settings, *, as_json: bool) -> None:
-    from waystation.api.server import ApiServer  # noqa: PLC0415
+    from waystation.api.server import ApiServer, settle_memory  # noqa: PLC0415
     from waystation.node import open_node  # noqa: PLC0415
 
     configure_logging(format=settings.log.format, level=settings.log.level)
@@ -118,6 +118,7 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
             server = ApiServer(node)
             port = await server.start()
             try:
+                settle_memory()
                 _announce(node, port, as_json=as_json)
                 await stop.wait()
                 _log.info("stopping")

@@ -76,6 +76,7 @@ class Store:
         self._rng = rng or random.Random()
         # The mutable state: the connection in use, the calls that wait for it, those that a loading
         # or busy store sent back, and three marks.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
         self._waiting: deque[Call] = deque()
         self._paused: list[tuple[Call, str]] = []
@@ -170,7 +171,10 @@ class Store:
         script: Script | None = None,
         arguments: tuple[Any, ...] = (),
     ) -> asyncio.Future[Reply]:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            # Kept: to ask for it costs a system call on every call.
+            loop = self._loop = asyncio.get_running_loop()
         if self._closed:
             raise _closed()
         sent = len(self._connection.unanswered) if self._connection is not None else 0
@@ -194,7 +198,7 @@ class Store:
             return
         if self._connection is not None:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            (self._loop or asyncio.get_running_loop()).call_soon(self._flush)
         else:
             self._start_connecting()
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
+
+from waystation.telemetry.measures import Measures
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
 
-http_requests = Counter(
-    "waystation_http_requests",
-    "Requests answered, by route template and status.",
-    ["method", "route", "status"],
-    registry=registry,
-)
-http_seconds = Histogram(
-    "waystation_http_request_seconds",
-    "Time from the first byte of a request to its reply; long polls wait on purpose.",
-    ["route"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
-    registry=registry,
-)
+#: Requests and their times, by route.
+http = Measures()
+registry.register(http)
 http_in_flight = Gauge(
     "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
 )
