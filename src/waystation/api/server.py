@@ -33,8 +33,6 @@ _log = logger("http")
 _RESERVED_DESCRIPTORS = 64
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 2048
-#: New objects, less freed ones, before the collector looks at them; Python's own is 700.
-_GARBAGE_THRESHOLD = 20_000
 
 
 class ApiServer:
@@ -143,12 +141,11 @@ class ApiServer:
 def settle_memory() -> None:
     """Tells the garbage collector that what is loaded by now stays; for processes that only serve.
 
-    Libraries are nearly all objects of a young server, and none of them is ever garbage. What
-    requests make is freed without the collector's help.
+    Libraries are nearly all objects of a young server, and none of them is ever garbage. How often
+    it looks is left as it is: to look less often takes longer each time, and polls would wait.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 class _Server(uvicorn.Server):
