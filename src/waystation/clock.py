@@ -8,6 +8,7 @@ store's (see `waystation.store.time_machine`), and whoever sleeps on it wakes wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -55,10 +56,9 @@ class Clock:
         try:
             while (left := until - self.monotonic()) > 0:
                 jumped.clear()
-                try:
+                # An event loop's timer may be a little early: the loop looks at the time again.
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await jumped.wait()
-                except TimeoutError:
-                    return
         finally:
             forget()
