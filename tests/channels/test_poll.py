@@ -101,11 +101,11 @@ class MeddlingStore(Store):
         return reply
 
 
-@pytest.mark.parametrize("look", [1, 2, 3])
+@pytest.mark.parametrize("look", [1, 2])
 async def test_a_publish_right_after_a_look_is_seen(
     store_server: EmbeddedServer, look: int
 ) -> None:
-    """The first look comes before the subscription, the second before its effect, then the wait."""
+    """The first look may come before the subscription takes effect, the second comes after it."""
     store = MeddlingStore(store_server)
     async with open_channels(store_server, store=store) as opened:
         await opened.channels.subscribe("default", "ch", "s")

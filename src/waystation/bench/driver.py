@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -42,7 +44,7 @@ async def answer(question: dict[str, Any]) -> Sample:
 
 
 async def _empty(target: Target) -> None:
-    """Every round begins alike: no keys, and an append-only file that holds nothing."""
+    """Every round begins alike: no keys, an append-only file that holds nothing, a quiet disk."""
     store = Store(target.store_address)
     try:
         # A rewrite in the middle of a window would hit one contender by chance.
@@ -53,10 +55,16 @@ async def _empty(target: Target) -> None:
             await asyncio.sleep(0.005)
     finally:
         await store.close()
+    # What the round before wrote is still on its way to the disk, and would stall the store's
+    # first writes.
+    await asyncio.to_thread(os.sync)
+    gc.collect()
 
 
 def main() -> None:
     """Works until standard input ends."""
+    # Between rounds alone: a pause of the one who measures would be taken for one of the measured.
+    gc.disable()
     answer_questions(contextlib.nullcontext(answer))
 
 

@@ -114,19 +114,10 @@ class Channels:
 
         Nothing is removed: the same messages come again until they are acknowledged.
         """
-        until = self._clock.monotonic() + max(seconds, GAP_SECONDS_MAX)
-        fetched = await self._look(project, channel, subscriber, limit, until)
-        if fetched.messages or fetched.more or seconds <= 0 or limit == 0 or self._stopping:
-            return fetched
-        abandoned = abandonment() if abandonment else None
-        metrics.channel_polls_waiting.inc()
-        try:
-            polled = await self._poll(project, channel, subscriber, limit, seconds, abandoned)
-            return _with_expired(polled, fetched.expired)
-        finally:
-            metrics.channel_polls_waiting.dec()
-            if abandoned is not None:
-                abandoned.cancel()
+        if seconds > 0 and limit > 0 and not self._stopping:
+            return await self._poll(project, channel, subscriber, limit, seconds, abandonment)
+        until = self._clock.monotonic() + GAP_SECONDS_MAX
+        return await self._look(project, channel, subscriber, limit, until)
 
     def end_polls(self) -> None:
         """Ends every waiting poll with an empty result; for shutdown."""
@@ -147,24 +138,25 @@ class Channels:
         subscriber: str,
         limit: int,
         seconds: float,
-        abandoned: asyncio.Future[object] | None,
+        abandonment: Abandonment | None,
     ) -> Fetched:
         until = self._clock.monotonic() + seconds
         expired = 0
+        poll = _Waiting(abandonment)
         topic = keys.channel_topic(keys.channel_tag(project, channel)).encode()
-        with self._wakeups.waiting(topic) as waiter:
-            if abandoned is not None:
-                abandoned.add_done_callback(lambda _: waiter.wake())
+        with self._wakeups.waiting(topic) as waiter, poll:
             while True:
                 # Clear, then look, then wait: what lands in between sets the flag again.
                 waiter.clear()
-                fetched = await self._look(project, channel, subscriber, limit, until)
+                looks_until = max(until, self._clock.monotonic() + GAP_SECONDS_MAX)
+                fetched = await self._look(project, channel, subscriber, limit, looks_until)
                 left = until - self._clock.monotonic()
-                gone = abandoned is not None and abandoned.done()
-                if fetched.messages or fetched.more or left <= 0 or self._stopping or gone:
+                done = fetched.messages or fetched.more or left <= 0
+                if done or self._stopping or poll.abandoned:
                     return _with_expired(fetched, expired)
                 # The look has moved the cursor over what expired: nobody will count it again.
                 expired += fetched.expired
+                poll.begin(waiter.wake)
                 await waiter.wait(left)
 
     async def _look(
@@ -229,6 +221,39 @@ class Channels:
         if reply == b"missing":
             raise _no_subscriber(channel, subscriber)
         return bool(reply == b"moved")
+
+
+class _Waiting:
+    """A poll that may have to wait: counted, and ended early when its client hangs up."""
+
+    def __init__(self, abandonment: Abandonment | None) -> None:
+        self._abandonment = abandonment
+        self._gone: asyncio.Future[object] | None = None
+        self._begun = False
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """The first time: from now on it waits. A client's hanging up calls `wake`."""
+        if self._begun:
+            return
+        self._begun = True
+        metrics.channel_polls_waiting.inc()
+        if self._abandonment is not None:
+            self._gone = self._abandonment()
+            self._gone.add_done_callback(lambda _: wake())
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody is there to be answered."""
+        return self._gone is not None and self._gone.done()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun:
+            metrics.channel_polls_waiting.dec()
+        if self._gone is not None:
+            self._gone.cancel()
 
 
 # Looked up once: finding a labelled metric costs more than counting.
