@@ -34,6 +34,7 @@ RANKS = {
     "catalogue": 3,
     "access": 4,
     "channels": 4,
+    "delivery": 4,
     "node": 5,
     "api": 6,
     "demo": 7,

@@ -21,7 +21,8 @@ FILES = sorted(PACKAGE.rglob("*.lua"))
 #: Shared pieces: not scripts by themselves, and not verbs.
 INCLUDES = {
     name
-    for file in FILES
+    # Scripts of tests too: those of the parts to come include what is there for them.
+    for file in (*FILES, *(Path(__file__).parent / "lua").glob("*.lua"))
     for name in re.findall(r'^--- @include "([a-z_]+)"$', file.read_text(), re.MULTILINE)
 }
 SCRIPTS = [file for file in FILES if file.name.partition(".")[0] not in INCLUDES]

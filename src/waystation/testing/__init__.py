@@ -12,7 +12,17 @@ Everything here is real: a real Valkey in a temporary folder, real HTTP on a fre
 from __future__ import annotations
 
 from waystation.testing.crash_points import CrashPoint, Moment, crash_points
+from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.servers import private_server
 from waystation.testing.station import Station, serving
 
-__all__ = ["CrashPoint", "Moment", "Station", "crash_points", "private_server", "serving"]
+__all__ = [
+    "Answer",
+    "CrashPoint",
+    "FakeEndpoint",
+    "Moment",
+    "Station",
+    "crash_points",
+    "private_server",
+    "serving",
+]
