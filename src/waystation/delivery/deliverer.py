@@ -80,7 +80,6 @@ class Deliverer:
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._attempts: set[asyncio.Task[None]] = set()
         self._looker: asyncio.Task[None] | None = None
-        self._stopping = False
 
     async def start(self) -> None:
         """Begins to deliver."""
@@ -88,7 +87,6 @@ class Deliverer:
 
     async def stop(self, *, grace_seconds: float = 5.0) -> None:
         """Claims nothing more, lets attempts finish, and gives the rest back uncounted."""
-        self._stopping = True
         tasks = [*self._lanes.values(), *([self._looker] if self._looker else [])]
         for task in tasks:
             task.cancel()
