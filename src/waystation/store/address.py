@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,22 @@ class Address:
             await loop.create_unix_connection(lambda: protocol, self.path)
         else:
             await loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
+
+    def connect_blocking(self, seconds_max: float) -> socket.socket:
+        """Opens a plain blocking connection, for threads."""
+        if self.path:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(seconds_max)
+            try:
+                connection.connect(self.path)
+            except OSError:
+                connection.close()
+                raise
+            return connection
+        connection = socket.create_connection((self.host, self.port), timeout=seconds_max)
+        if self.tls is not None:
+            return self.tls.wrap_socket(connection, server_hostname=self.host)
+        return connection
 
     def handshake(self) -> list[tuple[str, ...]]:
         """The commands that a new connection begins with."""

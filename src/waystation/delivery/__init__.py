@@ -1,0 +1,1 @@
+"""Delivery: every HTTP request that leaves the product. Safe, signed, patient, fair."""

@@ -1,0 +1,210 @@
+"""The sender against real sockets: deadlines, limits, the guard at the moment of connecting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.request import Failure, Outcome, Outgoing
+from waystation.delivery.resolver import Resolver
+from waystation.delivery.sender import EXCERPT_BYTES, Sender
+from waystation.testing.endpoint import Answer, FakeEndpoint
+
+
+@asynccontextmanager
+async def sending(guard: AddressGuard | None = None) -> AsyncIterator[Sender]:
+    sender = Sender(guard or AddressGuard(loopback=True))
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+async def sent(answer: Answer, **options: float) -> Outcome:
+    async with FakeEndpoint(plan=[answer]) as endpoint, sending() as sender:
+        return await sender.send(Outgoing(url=endpoint.url, body=b"{}", **options))  # type: ignore[arg-type]
+
+
+async def test_a_request_arrives_as_it_was_given() -> None:
+    async with FakeEndpoint() as endpoint, sending() as sender:
+        outcome = await sender.send(
+            Outgoing(
+                url=endpoint.url + "?a=b",
+                method="PUT",
+                headers=(("content-type", "application/json"), ("x-a", "1")),
+                body=b'{"total": 1.0}',
+            )
+        )
+
+        (got,) = endpoint.received
+        assert outcome.status == 200
+        assert outcome.excerpt == b"ok"
+        assert (got.method, got.path, got.body) == ("PUT", "/hook?a=b", b'{"total": 1.0}')
+        assert got.headers["host"] == endpoint.url.split("/")[2]
+        assert got.headers["x-a"] == "1"
+        assert "expect" not in got.headers
+
+
+async def test_an_empty_body_is_sent_as_such_after_one_that_was_not() -> None:
+    async with FakeEndpoint() as endpoint, sending() as sender:
+        await sender.send(Outgoing(url=endpoint.url, body=b"first", headers=(("x-a", "1"),)))
+        await sender.send(Outgoing(url=endpoint.url, method="DELETE"))
+
+    assert [each.body for each in endpoint.received] == [b"first", b""]
+    assert "x-a" not in endpoint.received[1].headers
+
+
+async def test_connections_are_kept_and_many_requests_run_at_once() -> None:
+    async with FakeEndpoint(plan=[Answer(delay_seconds=0.2)]) as endpoint, sending() as sender:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        request = Outgoing(url=endpoint.url)
+        outcomes = await asyncio.gather(*(sender.send(request) for _ in range(50)))
+
+        assert all(outcome.succeeded for outcome in outcomes)
+        assert loop.time() - begun < 50 * 0.2 / 2
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """S-03"""
+    async with FakeEndpoint() as inner:
+        outcome = await sent(Answer(302, headers=(("location", inner.url),)))
+
+    assert outcome.status == 302
+    assert not outcome.succeeded
+    assert inner.received == []
+
+
+async def test_proxy_variables_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-03"""
+    async with FakeEndpoint() as proxy, FakeEndpoint() as endpoint, sending() as sender:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        outcome = await sender.send(Outgoing(url=endpoint.url))
+
+        assert outcome.succeeded
+        assert proxy.received == []
+
+
+async def test_a_hanging_endpoint_costs_its_deadline() -> None:
+    outcome = await sent(Answer(hang=True), total_seconds_max=0.3)
+
+    assert outcome.failure is Failure.TIMEOUT
+    assert 0.2 < outcome.seconds < 2
+
+
+async def test_an_endless_reply_is_cut_and_its_beginning_kept() -> None:
+    """S-07"""
+    outcome = await sent(Answer(endless=True), total_seconds_max=10)
+
+    assert outcome.status == 200
+    assert outcome.excerpt == b"x" * EXCERPT_BYTES
+    assert outcome.seconds < 5
+
+
+async def test_a_reset_and_a_closed_port_are_connection_failures() -> None:
+    outcome = await sent(Answer(reset=True))
+    async with FakeEndpoint() as gone:
+        url = gone.url
+    async with sending() as sender:
+        refused = await sender.send(Outgoing(url=url))
+
+    assert outcome.failure is Failure.CONNECTION
+    assert refused.failure is Failure.CONNECTION
+
+
+async def test_retry_after_is_read_in_seconds() -> None:
+    outcome = await sent(Answer(429, headers=(("retry-after", "17"),)))
+
+    assert (outcome.status, outcome.retry_after) == (429, 17)
+
+
+async def test_a_forbidden_address_is_never_connected_to() -> None:
+    """S-01 at the moment of connecting"""
+    async with FakeEndpoint() as endpoint, sending(AddressGuard()) as sender:
+        outcome = await sender.send(Outgoing(url=endpoint.url))
+
+        assert outcome.failure is Failure.FORBIDDEN
+        assert endpoint.received == []
+
+
+class _TurningResolver(Resolver):
+    """A name service that vouches for what the guard has not seen: the rebinding attack."""
+
+    async def resolve(self, host: str) -> list[str]:
+        return ["127.0.0.1"]
+
+
+async def test_an_address_that_changed_after_it_was_judged_is_refused_at_the_socket() -> None:
+    """S-02"""
+    guard = AddressGuard()
+    async with FakeEndpoint() as endpoint:
+        sender = Sender(guard, resolver=_TurningResolver(guard))
+        url = endpoint.url.replace("127.0.0.1", "rebound.example.com")
+        outcome = await sender.send(Outgoing(url=url))
+        await sender.close()
+
+        assert outcome.failure is Failure.FORBIDDEN
+        assert endpoint.received == []
+
+
+async def test_the_connection_goes_to_the_vetted_address_with_the_name_kept() -> None:
+    """S-02: the resolution is pinned, Host is kept."""
+    guard = AddressGuard(loopback=True)
+    async with FakeEndpoint() as endpoint:
+        sender = Sender(guard, resolver=_TurningResolver(guard))
+        url = endpoint.url.replace("127.0.0.1", "hooks.example.com")
+        outcome = await sender.send(Outgoing(url=url))
+        await sender.close()
+
+        assert outcome.succeeded
+        assert endpoint.received[0].headers["host"] == f"hooks.example.com:{endpoint.port}"
+
+
+async def test_a_failure_never_tells_an_address_that_a_name_resolved_to() -> None:
+    """S-04"""
+    guard = AddressGuard(loopback=True)
+    async with FakeEndpoint() as gone:
+        url = gone.url.replace("127.0.0.1", "hooks.example.com")
+    sender = Sender(guard, resolver=_TurningResolver(guard))
+    outcome = await sender.send(Outgoing(url=url))
+    forbidden = await Sender(AddressGuard()).send(Outgoing(url="http://localhost/"))
+    await sender.close()
+
+    for told in (outcome.detail, forbidden.detail):
+        assert told
+        assert "127.0.0.1" not in told
+        assert "::1" not in told
+
+
+async def test_a_name_without_an_address_is_a_failure_that_may_pass() -> None:
+    async with sending() as sender:
+        outcome = await sender.send(Outgoing(url="http://nobody.invalid/"))
+
+    assert outcome.failure is Failure.NAME
+
+
+async def test_a_cancelled_request_leaves_nothing_behind() -> None:
+    async with FakeEndpoint(plan=[Answer(hang=True), 200]) as endpoint, sending() as sender:
+        task = asyncio.create_task(sender.send(Outgoing(url=endpoint.url)))
+        await endpoint.until(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert repr(sender) == "<Sender [0 under way]>"
+        assert (await sender.send(Outgoing(url=endpoint.url))).succeeded
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    async with FakeEndpoint(plan=[Answer(hang=True)]) as endpoint:
+        sender = Sender(AddressGuard(loopback=True))
+        task = asyncio.create_task(sender.send(Outgoing(url=endpoint.url)))
+        await endpoint.until(1)
+        await sender.close()
+
+        assert (await task).failure is Failure.CANCELLED
