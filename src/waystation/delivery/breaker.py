@@ -59,6 +59,15 @@ class Breaker:
             return True
         return self.state is BreakerState.CLOSED
 
+    @property
+    def is_probing(self) -> bool:
+        """Whether the attempt that was just admitted is a probe."""
+        return self.state is BreakerState.HALF_OPEN
+
+    def withdraw(self) -> None:
+        """The admitted attempt was not made after all: there was nothing to send."""
+        self._probing = False
+
     def opens_at(self) -> float:
         """When the next attempt makes sense; meaningful while open."""
         return self._open_until
