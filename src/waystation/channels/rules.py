@@ -1,0 +1,140 @@
+"""Rules for channels, by pattern: expiry, tokens, webhooks, backlog.
+
+    [[channels.rules]]
+    pattern = "chat-(?P<room>[0-9]+)"
+    expire_seconds = 3600
+
+A pattern must match the whole name. Several rules may match one channel; they add up: the longest
+expiry, every token rule must pass, every webhook fires, the tightest backlog holds. With rules, a
+name that matches none is refused; without any, every name is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.channels.templates import check_template, fill_template
+from waystation.errors import SettingsError
+
+#: Names that were looked up lately; rules are few and names are many.
+_KNOWN_MAX = 100_000
+
+Backlog = Literal["refuse", "drop_oldest"]
+
+
+class TokenRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which JSON Web Tokens open a channel."""
+
+    algorithms: tuple[str, ...]
+    #: Files: PEM for RS, PS and ES, the raw secret for HS. Any of them may verify.
+    key_files: tuple[str, ...] = ()
+    issuers: tuple[str, ...]
+    audiences: tuple[str, ...] = ()
+    #: Claim → accepted values; templates allowed.
+    claims: dict[str, tuple[str, ...]] = {}
+    clock_skew_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0
+    #: Tokens without a signature; never without this.
+    allow_none: bool = False
+
+
+class WebhookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the messages of a channel are sent; URL and header values may be templates."""
+
+    name: Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z_-]{0,62}$")]
+    url: str
+    method: Literal["PUT", "POST"] = "PUT"
+    headers: dict[str, str] = {}
+
+
+class ChannelRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[channels.rules]]` of the settings."""
+
+    pattern: str
+    expire_seconds: Annotated[float, Meta(gt=0, le=365 * 86400)] | None = None
+    tokens: TokenRule | None = None
+    webhooks: tuple[WebhookRule, ...] = ()
+    #: Most messages that wait in a channel; None = no bound.
+    backlog_max: Annotated[int, Meta(ge=1)] | None = None
+    backlog_policy: Backlog = "refuse"
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one channel: all its rules together, templates filled."""
+
+    expire_seconds: float
+    tokens: tuple[TokenRule, ...] = ()
+    webhooks: tuple[WebhookRule, ...] = ()
+    backlog_max: int | None = None
+    backlog_policy: Backlog = "refuse"
+
+
+class ChannelRules:
+    """Finds the terms of a channel by its name."""
+
+    def __init__(self, rules: tuple[ChannelRule, ...], *, expire_seconds: float) -> None:
+        self._expire_seconds = expire_seconds
+        self._rules = [(_compiled(rule), rule) for rule in rules]
+        self.terms = lru_cache(_KNOWN_MAX)(self._find)
+
+    def _find(self, channel: str) -> Terms | None:
+        """The terms; None when no rule allows the name. Cached as `terms`."""
+        if not self._rules:
+            return Terms(expire_seconds=self._expire_seconds)
+        found = [
+            (match.groupdict(default=""), rule)
+            for pattern, rule in self._rules
+            if (match := pattern.fullmatch(channel)) is not None
+        ]
+        if not found:
+            return None
+        bounds = [rule for _, rule in found if rule.backlog_max is not None]
+        tightest = min(bounds, key=lambda rule: rule.backlog_max or 0, default=None)
+        return Terms(
+            expire_seconds=max(rule.expire_seconds or self._expire_seconds for _, rule in found),
+            tokens=tuple(
+                _filled_tokens(rule.tokens, values) for values, rule in found if rule.tokens
+            ),
+            webhooks=tuple(
+                _filled_webhook(each, values) for values, rule in found for each in rule.webhooks
+            ),
+            backlog_max=tightest.backlog_max if tightest else None,
+            backlog_policy=tightest.backlog_policy if tightest else "refuse",
+        )
+
+
+def _compiled(rule: ChannelRule) -> re.Pattern[str]:
+    where = f"channels.rules {rule.pattern!r}"
+    try:
+        pattern = re.compile(rule.pattern)
+    except re.error as error:
+        raise SettingsError(f"{where} is no pattern: {error}.") from error
+    names = set(pattern.groupindex)
+    for webhook in rule.webhooks:
+        for template in (webhook.url, *webhook.headers.values()):
+            check_template(template, names, where=where)
+    if rule.tokens is not None:
+        for values in rule.tokens.claims.values():
+            for template in values:
+                check_template(template, names, where=where)
+    return pattern
+
+
+def _filled_webhook(rule: WebhookRule, values: dict[str, str]) -> WebhookRule:
+    return msgspec.structs.replace(
+        rule,
+        url=fill_template(rule.url, values),
+        headers={name: fill_template(value, values) for name, value in rule.headers.items()},
+    )
+
+
+def _filled_tokens(rule: TokenRule, values: dict[str, str]) -> TokenRule:
+    claims = {
+        name: tuple(fill_template(each, values) for each in accepted)
+        for name, accepted in rule.claims.items()
+    }
+    return msgspec.structs.replace(rule, claims=claims)
