@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from urllib.parse import urlsplit
+from functools import lru_cache
 
 import pycurl
 
@@ -29,6 +29,7 @@ REPLY_BYTES_MAX = 65_536
 _PER_HOST_MAX = 128
 _TOTAL_MAX = 2048
 _IDLE_HANDLES_MAX = 512
+_TARGETS_MAX = 10_000
 
 _DETAILS = {
     pycurl.E_COULDNT_CONNECT: "the connection was refused or could not be made",
@@ -80,6 +81,7 @@ class Sender:
     def __init__(self, guard: AddressGuard, *, resolver: Resolver | None = None) -> None:
         self._guard = guard
         self._resolver = resolver or Resolver(guard)
+        self._target = lru_cache(_TARGETS_MAX)(self._find_target)
         self._loop = asyncio.get_running_loop()
         self._transfers: dict[pycurl.Curl, _Transfer] = {}
         self._idle: deque[pycurl.Curl] = deque()
@@ -98,13 +100,13 @@ class Sender:
     async def send(self, request: Outgoing) -> Outcome:
         """Makes one request; a failure is an outcome, never an exception."""
         try:
-            parts = self._guard.check_url(request.url)
-            addresses = await self._resolver.resolve(parts.hostname or "")
+            host, port = self._target(request.url)
+            addresses = await self._resolver.resolve(host)
         except (ForbiddenAddressError, InvalidInputError):
             return Outcome(failure=Failure.FORBIDDEN, detail="the endpoint's address is not allowed")
         except NameUnknownError:
             return Outcome(failure=Failure.NAME, detail="the endpoint's host cannot be resolved")
-        transfer = self._begin(request, addresses)
+        transfer = self._begin(request, _fixed_answer(host, port, addresses))
         try:
             return await transfer.future
         except asyncio.CancelledError:
@@ -126,14 +128,16 @@ class Sender:
 
     # -- One transfer ------------------------------------------------------------------------
 
-    def _begin(self, request: Outgoing, addresses: list[str]) -> _Transfer:
+    def _find_target(self, url: str) -> tuple[str, int]:
+        """Host and port of a URL that the guard accepts. Cached as `_target`: URLs recur."""
+        parts = self._guard.check_url(url)
+        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+    def _begin(self, request: Outgoing, fixed_answer: str) -> _Transfer:
         handle = self._idle.pop() if self._idle else _new_handle()
         transfer = _Transfer(handle, self._loop.create_future())
-        parts = urlsplit(request.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        bracketed = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
         handle.setopt(pycurl.URL, request.url)
-        handle.setopt(pycurl.RESOLVE, [f"+{parts.hostname}:{port}:{bracketed}"])
+        handle.setopt(pycurl.RESOLVE, [fixed_answer])
         handle.setopt(pycurl.CUSTOMREQUEST, request.method)
         handle.setopt(pycurl.POSTFIELDS, request.body)
         # An empty Expect stops libcurl from asking first, which costs a round trip.
@@ -221,6 +225,12 @@ class Sender:
                 self._finish(handle, error)
             if not left:
                 return
+
+
+def _fixed_answer(host: str, port: int, addresses: list[str]) -> str:
+    """An answer of the name service, as libcurl wants it told."""
+    told = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
+    return f"+{host}:{port}:{told}"
 
 
 def _new_handle() -> pycurl.Curl:
