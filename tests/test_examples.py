@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -35,26 +37,24 @@ def test_example(name: str, station: Station) -> None:
     assert done.stdout == PRINTED[name]
 
 
+def as_curl_would(line: str, url: str) -> str:
+    """Sends what the curl line says; curl itself may be missing on a fresh machine."""
+    words = shlex.split(line)[1:]
+    method = words.pop(words.index("-X") + 1) if "-X" in words else "GET"
+    body = words.pop(words.index("-d") + 1).encode() if "-d" in words else None
+    (target,) = [word for word in words if not word.startswith("-")]
+    target = target.replace("localhost:7070", url.removeprefix("http://"))
+    request = urllib.request.Request(f"http://{target}", data=body, method=method)
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return str(reply.read().decode())
+
+
 def test_the_curl_lines_of_the_readme_work(station: Station) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^curl .*$", text, re.MULTILINE)
     assert len(lines) == 3
-    host = station.url.removeprefix("http://")
 
-    outputs = [
-        subprocess.run(
-            [
-                "bash",
-                "-c",
-                "exec " + line.replace("localhost:7070", host).replace("curl", "curl -s"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-        for line in lines
-    ]
+    outputs = [as_curl_would(line, station.url) for line in lines]
 
     shown = re.search(r'\{"channelID".*', text)
     assert shown is not None

@@ -181,15 +181,14 @@ def _from_file(file: Path | None) -> _Layer:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"The settings file {file} cannot be read: {error}.") from error
     layer: _Layer = {}
+    origin = f"file {file}"
     for key, value in tree.items():
-        entries = (
-            {f"{key}.{inner}": each for inner, each in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+        entries = {key: value}
+        if isinstance(value, dict) and any(name.startswith(f"{key}.") for name in _names()):
+            entries = {f"{key}.{inner}": each for inner, each in value.items()}
         for entry, each in entries.items():
-            name, resolved = _resolve(entry, each, suffix="_file", origin=f"file {file}")
-            layer[name] = (resolved, f"file {file}")
+            name, resolved = _resolve(entry, each, suffix="_file", origin=origin)
+            _add(layer, name, resolved, origin)
     return layer
 
 
@@ -197,20 +196,28 @@ def _from_environment(environment: Mapping[str, str]) -> _Layer:
     by_variable = {f"WAYSTATION_{name.replace('.', '_').upper()}": name for name in _names()}
     layer: _Layer = {}
     for variable, text in sorted(environment.items()):
-        value = text
         if not variable.startswith("WAYSTATION_") or variable in _OTHER_ENVIRONMENT:
             continue
+        origin = f"environment {variable}"
         name = by_variable.get(variable)
-        if name is None and variable.endswith("_FILE"):
-            name = by_variable.get(variable.removesuffix("_FILE"))
-            value = _read_secret(text, origin=f"environment {variable}")
-        if name is None:
+        in_file = by_variable.get(variable.removesuffix("_FILE"))
+        if name is not None:
+            _add(layer, name, _from_text(name, text), origin)
+        elif in_file is not None:
+            secret = _read_secret(text, origin=origin)
+            _add(layer, in_file, _from_text(in_file, secret), origin)
+        else:
             raise SettingsError(
                 f"The environment has {variable}, which is no setting.",
                 hint="`waystation config show` lists the settings.",
             )
-        layer[name] = (_from_text(name, value), f"environment {variable}")
     return layer
+
+
+def _add(layer: _Layer, name: str, value: Any, origin: str) -> None:
+    if name in layer:
+        raise SettingsError(f"{origin} gives {name} twice: as itself and in a file.")
+    layer[name] = (value, origin)
 
 
 def _from_flags(flags: Mapping[str, Any]) -> _Layer:
@@ -257,6 +264,7 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
-        path = text.rpartition("$.")[2].rstrip("`")
+        # Of a list, the setting's own name: `$.http.cors_origins[0]` is http.cors_origins.
+        path = text.rpartition("$.")[2].rstrip("`").partition("[")[0]
         where = origins.get(path, "")
         raise SettingsError(f"Setting {path} ({where}): {text.partition(' - at')[0]}.") from error

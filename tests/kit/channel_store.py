@@ -38,11 +38,12 @@ class ChannelStore:
     async def keys(self) -> dict[str, tuple[str, float]]:
         """Every key of every channel with its value and the seconds that it has left."""
         names = sorted(name.decode() for name in await self.store.call("KEYS", "c.*"))
-        values = [await self.store.call("GET", name) for name in names]
-        left = [await self.store.call("PTTL", name) for name in names]
+        replies = await self.store.pipeline(
+            [command for name in names for command in (("GET", name), ("PTTL", name))]
+        )
         return {
             name: (value.decode(), ms / 1000)
-            for name, value, ms in zip(names, values, left, strict=True)
+            for name, value, ms in zip(names, replies[::2], replies[1::2], strict=True)
         }
 
     async def set_clock(self, channel: str, clock: int, *, seconds: int = 3600) -> None:

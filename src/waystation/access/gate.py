@@ -23,7 +23,7 @@ _log = logger("access")
 _REFRESH_SECONDS = 2.0
 #: A ring older than this is not trusted.
 _RING_SECONDS_MAX = 5.0
-#: An unknown key makes us look at once, since it may be new, but not more often than this.
+#: An unknown key makes us look, since it may be new; strangers wait so that it is not too often.
 _LOOK_SECONDS_MIN = 0.2
 
 _BEARER = b"Bearer "
@@ -60,6 +60,7 @@ class Gate:
         self._read_at = float("-inf")
         self._looked_at = float("-inf")
         self._reading = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -89,7 +90,7 @@ class Gate:
             return EVERYTHING
         parts = _credentials(authorization)
         if not self.fresh:
-            raise CatalogueError("Keys cannot be checked: the catalogue is not readable.")
+            raise _unreadable()
         held = self._ring.get(parts[0])
         if held is None:
             return None
@@ -102,12 +103,20 @@ class Gate:
 
     async def admit_unknown(self, authorization: bytes | None) -> Access:
         """The same after one more look at the catalogue, since the key may be new."""
-        if _real_seconds() - self._looked_at >= _LOOK_SECONDS_MIN:
-            await self._read()
+        await self._look_since(_real_seconds())
         access = self.admit(authorization)
         if access is None:
             raise UnauthenticatedError("The key is not valid.")
         return access
+
+    async def _look_since(self, asked_at: float) -> None:
+        """Returns after a look that began no earlier; all who ask in the meantime share it."""
+        async with self._looking:
+            if self._looked_at <= asked_at:
+                await asyncio.sleep(self._looked_at + _LOOK_SECONDS_MIN - asked_at)
+                await self._read()
+        if self._read_at < asked_at:
+            raise _unreadable()
 
     async def _refresh(self) -> None:
         while True:
@@ -134,6 +143,10 @@ class Gate:
 def _real_seconds() -> float:
     """The event loop's time: how old the ring is must not depend on a time machine."""
     return asyncio.get_running_loop().time()
+
+
+def _unreadable() -> CatalogueError:
+    return CatalogueError("Keys cannot be checked: the catalogue is not readable.")
 
 
 def _credentials(authorization: bytes | None) -> tuple[str, str]:

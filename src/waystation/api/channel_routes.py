@@ -146,7 +146,7 @@ class ChannelRoutes:
                 tag="channels",
                 verb="NewSubscriber",
                 summary="Create a subscriber",
-                description="It sees what is published from now on; an existing one keeps its place.",
+                description="It sees what is published from now on. Again: it keeps its place.",
                 parameters=subscriber_params,
                 responses={
                     200: ("The subscriber is there.", "application/json", schemas.SUBSCRIBER),

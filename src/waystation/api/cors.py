@@ -32,12 +32,10 @@ class Cors:
         return ((b"vary", b"origin"),)
 
     def preflight(self, origin: bytes, methods: list[str]) -> tuple[Header, ...]:
-        """Headers for the answer to an OPTIONS request that a browser sends first."""
-        allowed = self.headers(origin)
-        if len(allowed) == 1:
-            return allowed
+        """What the answer to an OPTIONS request of a browser has beyond `headers`."""
+        if len(self.headers(origin)) == 1:
+            return ()
         return (
-            *allowed,
             (b"access-control-allow-methods", ", ".join(methods).encode()),
             (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
             (b"access-control-max-age", b"600"),

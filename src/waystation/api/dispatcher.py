@@ -7,19 +7,31 @@ line to its last, so request ids, metrics, default headers and errors are made h
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import re
 import secrets
 from collections.abc import Callable
 
 from waystation.access import Access, Gate, Scope
+from waystation.api.connection import SURPLUS
 from waystation.api.cors import Cors
-from waystation.api.problems import dsps_error_for, problem, problem_for
-from waystation.api.reply import CLOSE, TEXT, Header, Receive, Reply, Send
+from waystation.api.problems import dsps_error_for, problem, problem_for, status_of
+from waystation.api.reply import (
+    CLOSE,
+    TEXT,
+    Header,
+    Receive,
+    Reply,
+    Send,
+    header_block,
+    write_whole,
+)
 from waystation.api.reply import Scope as AsgiScope
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route, RouteTable
-from waystation.errors import BusyError, ForbiddenError, WaystationError
+from waystation.errors import BusyError, ForbiddenError, OutcomeUnknownError
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 
@@ -35,7 +47,18 @@ _DEFAULT_HEADERS: tuple[Header, ...] = (
 )
 #: Paths under these keep DSPS's manners also where there is no route.
 _DSPS_PREFIXES = ("/channel/", "/probe/")
+#: What the wide application may be asked; other methods are no labels of metrics.
+_WIDE_METHODS = ["DELETE", "GET", "POST", "PUT"]
 _is_request_id = re.compile(rb"[0-9A-Za-z._-]{1,64}").fullmatch
+
+
+class _InFlight:
+    """Requests of this process that are being answered: counted without a lock, on one thread."""
+
+    requests = 0
+
+
+metrics.http_in_flight.set_function(lambda: _InFlight.requests)
 
 WideApp = Callable[[AsgiScope, Receive, Send], object]
 
@@ -54,7 +77,6 @@ class Dispatcher:
         body_bytes_max: int,
         path_prefix: str,
         durability: str,
-        overloaded: Callable[[], bool],
     ) -> None:
         self._table = table
         self._gate = gate
@@ -63,10 +85,10 @@ class Dispatcher:
         self._seconds = clock_seconds
         self._body_bytes_max = body_bytes_max
         self._prefix = "/" + path_prefix.strip("/") if path_prefix.strip("/") else ""
-        self._overloaded = overloaded
         self._headers = (*_DEFAULT_HEADERS, (b"waystation-durability", durability.encode()))
+        self._header_block = header_block(self._headers)
         # Request ids: unique without asking the operating system each time.
-        self._id_prefix = secrets.token_hex(4) + "-"
+        self._id_prefix = secrets.token_hex(4).encode() + b"-"
         self._id_counter = itertools.count(1)
         self._measures: dict[
             tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]
@@ -77,26 +99,29 @@ class Dispatcher:
         if scope["type"] != "http":
             return
         begun = self._seconds()
-        metrics.http_in_flight.inc()
+        _InFlight.requests += 1
         request = Request(scope, receive, body_bytes_max=self._body_bytes_max)
         if not request.id or not _is_request_id(request.id):
-            request.id = f"{self._id_prefix}{next(self._id_counter):x}".encode()
+            request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
         try:
             name, reply = await self._answer(request, send)
             if reply is not None:
-                await self._send(request, reply, send)
+                if not self._write(request, reply, send):
+                    await self._send(request, reply, send)
                 self._measure(scope["method"], name, reply.status, begun)
         except ClientGoneError:
             pass
+        except asyncio.CancelledError:
+            await self._give_up(request, send)
         finally:
-            metrics.http_in_flight.dec()
+            _InFlight.requests -= 1
 
     # -- Finding and calling -----------------------------------------------------------------
 
     async def _answer(self, request: Request, send: Send) -> tuple[str, Reply | None]:
         """The reply, or None when the wide application has sent one itself."""
         path = self._path(request.scope["path"])
-        if self._overloaded():
+        if SURPLUS in request.scope["state"]:
             metrics.http_shed.inc()
             error = BusyError("The server has as many connections as it can serve.")
             reply = self._failure(error, request, dsps=_is_dsps(path))
@@ -106,6 +131,8 @@ class Dispatcher:
         if found is None:
             if _is_dsps(path):
                 return "unknown", Reply(404, b"404 page not found", (TEXT,))
+            if request.scope["method"] == "OPTIONS" and request.origin is not None:
+                return "wide", Reply(204, b"", self._cors.preflight(request.origin, _WIDE_METHODS))
             await self._call_wide(request, path, send)
             return "", None
         routes, request.params = found
@@ -116,7 +143,7 @@ class Dispatcher:
         try:
             if route.precheck is not None and (refusal := route.precheck(request)) is not None:
                 return route.path, refusal
-            if route.scope is not None:
+            if route.scope is not None and not self._knows(request, route.scope):
                 await self._check(request, route.scope)
             return route.path, await route.handler(request)
         except ClientGoneError:
@@ -125,6 +152,14 @@ class Dispatcher:
             return route.path, self._failure(
                 error, request, dsps=route.manner == "dsps", verb=route.verb
             )
+
+    def _knows(self, request: Request, needed: Scope) -> bool:
+        """The common case of `_check`, without a coroutine: a known key that may do this."""
+        access = self._gate.admit(request.authorization)
+        if access is None or needed not in access.scopes:
+            return False
+        request.access = access
+        return True
 
     async def _check(self, request: Request, needed: Scope) -> None:
         access = self._gate.admit(request.authorization)
@@ -145,7 +180,9 @@ class Dispatcher:
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc]
                 status = message["status"]
                 assert isinstance(status, int)
-                metrics.http_requests.labels(request.scope["method"], "wide", str(status)).inc()
+                method = request.scope["method"]
+                label = method if method in _WIDE_METHODS else "-"
+                metrics.http_requests.labels(label, "wide", str(status)).inc()
             await send(message)
 
         await self._wide(scope, request._receive, send_with_headers)  # type: ignore[operator]
@@ -178,18 +215,33 @@ class Dispatcher:
         return reply
 
     def _failure(self, error: Exception, request: Request, *, dsps: bool, verb: str = "") -> Reply:
-        if not isinstance(error, WaystationError):
-            # The path and the request id, never the body: it belongs to the user.
+        if status_of(error) == 500:
+            # The request id, never the body: it belongs to the user.
             _log.error("request failed", error=error, request=request.id.decode())
         if dsps:
             return dsps_error_for(error, verb=verb)
         return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
+
+    async def _give_up(self, request: Request, send: Send) -> None:
+        """The last word to a client whose request was not done when a stop could wait no longer."""
+        error = OutcomeUnknownError("The server stopped before the request was done.")
+        reply = self._failure(error, request, dsps=_is_dsps(self._path(request.scope["path"])))
+        reply.headers = (*reply.headers, CLOSE)
+        # uvicorn refuses a second reply where the first had begun.
+        with contextlib.suppress(RuntimeError):
+            await self._send(request, reply, send)
 
     def _common_headers(self, request: Request) -> tuple[Header, ...]:
         common = (*self._headers, (b"x-request-id", request.id))
         if request.origin is not None:
             return (*common, *self._cors.headers(request.origin))
         return common
+
+    def _write(self, request: Request, reply: Reply, send: Send) -> bool:
+        """The short way out; what a client sent as its origin is no text of ours."""
+        return request.origin is None and write_whole(
+            send, reply, b"%bx-request-id: %b\r\n" % (self._header_block, request.id)
+        )
 
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         headers = [*reply.headers, *self._common_headers(request)]

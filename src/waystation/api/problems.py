@@ -101,7 +101,6 @@ def _extra(status: int) -> tuple[Header, ...]:
         return ((b"retry-after", b"%d" % RETRY_AFTER_SECONDS),)
     if status == 401:
         return ((b"www-authenticate", b'Bearer realm="waystation"'),)
-    if status in (408, 413):
-        # The rest of the request is not wanted.
+    if status == 408:
         return (CLOSE,)
     return ()

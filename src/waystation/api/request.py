@@ -21,6 +21,7 @@ class Request:
 
     __slots__ = (
         "_body_bytes_max",
+        "_query",
         "_receive",
         "access",
         "authorization",
@@ -35,30 +36,29 @@ class Request:
         self.scope = scope
         self.params: list[str] = []
         self.access: Access | None = None
-        self.id = b""
-        self.authorization: bytes | None = None
-        self.origin: bytes | None = None
-        self.content_length = 0
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = headers.get(b"x-request-id", b"")
+        self.authorization = headers.get(b"authorization")
+        self.origin = headers.get(b"origin")
+        self.content_length = int(headers.get(b"content-length", 0))
+        self._query: dict[bytes, bytes] | None = None
         self._receive = receive
         self._body_bytes_max = body_bytes_max
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                self.authorization = value
-            elif name == b"content-length":
-                self.content_length = int(value)
-            elif name == b"origin":
-                self.origin = value
-            elif name == b"x-request-id":
-                self.id = value
 
     def query(self, name: str) -> str | None:
         """The first value of a query parameter, decoded; None when it is not there."""
-        wanted = name.encode()
-        for pair in self.scope["query_string"].split(b"&"):
-            key, _, value = pair.partition(b"=")
-            if key == wanted:
-                return unquote_plus(value.decode("latin-1"), encoding="utf-8", errors="replace")
-        return None
+        if self._query is None:
+            self._query = {}
+            for pair in self.scope["query_string"].split(b"&"):
+                key, _, raw = pair.partition(b"=")
+                self._query.setdefault(key, raw)
+        value = self._query.get(name.encode())
+        if value is None:
+            return None
+        text = value.decode("latin-1")
+        if "%" not in text and "+" not in text and text.isascii():
+            return text
+        return unquote_plus(text, encoding="utf-8", errors="replace")
 
     async def body(self) -> bytes:
         """The whole body, or TooLargeError as soon as it is known to be over the limit."""

@@ -20,7 +20,7 @@ from waystation.api.openapi import build_document
 from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
-from waystation.api.wide import wide_app
+from waystation.api.wide import wide_app, wide_document
 from waystation.errors import SettingsError
 from waystation.node import Node
 from waystation.settings import HttpSettings
@@ -42,7 +42,7 @@ class ApiServer:
         self._settings = node.settings.http
         self._stopping = False
         self._bounds = Bounds(
-            connections_max=self._settings.connections_max or _connections_possible(),
+            connections_max=_connections_max(self._settings.connections_max),
             header_bytes_max=self._settings.header_bytes_max,
             read_seconds_max=self._settings.read_seconds_max,
         )
@@ -93,8 +93,9 @@ class ApiServer:
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
+            body_bytes_max=settings.body_bytes_max,
         )
-        document = build_document(wide, routes)
+        document = build_document(wide_document(), routes)
         reference.use(document)
         dispatcher = Dispatcher(
             RouteTable(routes),
@@ -105,12 +106,8 @@ class ApiServer:
             body_bytes_max=settings.body_bytes_max,
             path_prefix=settings.path_prefix,
             durability=node.opened.durability,
-            overloaded=self._overloaded,
         )
         return dispatcher, document
-
-    def _overloaded(self) -> bool:
-        return len(self._server.server_state.connections) > self._bounds.connections_max
 
     def _uvicorn_config(self) -> uvicorn.Config:
         return uvicorn.Config(
@@ -157,12 +154,22 @@ def _listen(settings: HttpSettings) -> socket.socket:
     return listener
 
 
-def _connections_possible() -> int:
-    """As many as there are file descriptors for; the soft limit is raised as far as allowed."""
+def _connections_max(wanted: int) -> int:
+    """As many as are wanted, if there are file descriptors for them; 0 wants all there are."""
+    spare = _descriptors_max() - _RESERVED_DESCRIPTORS
+    # Those without a place need descriptors too, or nobody could tell them so: see `Bounds`.
+    possible = max(16, min(spare - 16, spare * 10 // 11))
+    if wanted > possible:
+        _log.warning("fewer connections than set: file descriptors", set=wanted, max=possible)
+    return min(wanted or possible, possible)
+
+
+def _descriptors_max() -> int:
+    """The limit of file descriptors, after the soft one was raised as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-    return max(16, soft - _RESERVED_DESCRIPTORS)
+    return soft

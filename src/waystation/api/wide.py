@@ -23,9 +23,10 @@ from waystation.access import Access, Scope
 from waystation.access.keys import new_key
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
+from waystation.api.request import Request as OurRequest
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.clock import Clock
-from waystation.errors import InvalidInputError, NotFoundError, WaystationError
+from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import NAME_PATTERN, Identity
 from waystation.store.time_machine import TimeMachine
 from waystation.telemetry.logging import logger
@@ -35,6 +36,8 @@ _log = logger("http")
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Label = Annotated[str, Meta(max_length=200)]
 
+#: How Litestar tells that the client did not send its whole body; nobody is there to be answered.
+_HUNG_UP = "client disconnected prematurely"
 #: SQLite and JavaScript both count milliseconds safely up to here.
 _MS_MAX = 2**53 - 1
 
@@ -92,8 +95,10 @@ class AdvancedTime(msgspec.Struct, kw_only=True):
 
 
 async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    # A handler that names no scope is Litestar's own for OPTIONS; it needs the strongest key.
+    needed = handler.opt.get("scope", Scope.ADMIN)
     state = connection.scope["state"]
-    state["access"] = await state["admit"](state["request"], handler.opt["scope"])
+    state["access"] = await state["admit"](state["request"], needed)
 
 
 class ProjectController(Controller):
@@ -177,17 +182,16 @@ class TimeController(Controller):
 
 
 def wide_app(
-    catalogue: Catalogue, *, clock: Clock, identity: Identity, time_machine: TimeMachine | None
+    catalogue: Catalogue,
+    *,
+    clock: Clock,
+    identity: Identity,
+    time_machine: TimeMachine | None,
+    body_bytes_max: int,
 ) -> Litestar:
-    """Builds the application."""
-    versioned = Router(
-        "/v1",
-        route_handlers=[ProjectController, KeyController, TimeController],
-        guards=[_guard],
-        security=[{"key": []}],
-    )
+    """Builds the application. It serves no document of its own: ours has all routes."""
     return Litestar(
-        route_handlers=[versioned],
+        route_handlers=[_versioned()],
         state=State(
             {
                 "catalogue": catalogue,
@@ -197,22 +201,40 @@ def wide_app(
             }
         ),
         exception_handlers={Exception: _on_error, HTTPException: _on_error},
-        openapi_config=OpenAPIConfig(title="Waystation", version=__version__, path="/v1/.schema"),
+        openapi_config=None,
         logging_config=None,
+        request_max_body_size=body_bytes_max,
+    )
+
+
+def wide_document() -> dict[str, Any]:
+    """The part of the OpenAPI document that tells about these routes."""
+    config = OpenAPIConfig(title="Waystation", version=__version__)
+    documented = Litestar(route_handlers=[_versioned()], openapi_config=config, logging_config=None)
+    return documented.openapi_schema.to_schema()
+
+
+def _versioned() -> Router:
+    return Router(
+        "/v1",
+        route_handlers=[ProjectController, KeyController, TimeController],
+        guards=[_guard],
+        security=[{"key": []}],
     )
 
 
 def _on_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    ours = request.scope["state"].get("request")
-    request_id = ours.id.decode() if ours else ""
-    path = request.scope["path"]
-    if isinstance(error, WaystationError):
-        reply = problem_for(error, path=path, request_id=request_id)
-    elif isinstance(error, HTTPException) and error.status_code < 500:
+    ours: OurRequest = request.scope["state"]["request"]
+    request_id, path = ours.id.decode(), ours.scope["path"]
+    if isinstance(error, RecursionError | UnicodeDecodeError):
+        # Only the reading of a body does that here: JSON that is too deep, or not in UTF-8.
+        error = InvalidInputError("The body is not JSON that can be read.")
+    if isinstance(error, HTTPException) and error.status_code < 500:
         reply = _framework_problem(error, path, request_id)
     else:
-        _log.error("request failed", error=error, request=request_id)
         reply = problem_for(error, path=path, request_id=request_id)
+    if reply.status == 500 and getattr(error, "detail", "") != _HUNG_UP:
+        _log.error("request failed", error=error, request=request_id)
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     media_type = headers.pop("content-type")
     return Response(reply.body, status_code=reply.status, headers=headers, media_type=media_type)
@@ -220,7 +242,8 @@ def _on_error(request: Request[Any, Any, Any], error: Exception) -> Response[byt
 
 def _framework_problem(error: HTTPException, path: str, request_id: str) -> Reply:
     """Litestar's own refusals: no such route, wrong method, a body that does not fit."""
-    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code)
+    codes = {404: "not-found", 405: "method-not-allowed", 413: TooLargeError.code}
+    code = codes.get(error.status_code)
     detail = str(error.detail)
     extra = error.extra if isinstance(error.extra, list) else []
     if code is None:

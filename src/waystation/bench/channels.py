@@ -15,7 +15,7 @@ from waystation.bench.benchmark import Benchmark, Contender, Run
 from waystation.bench.children import Child
 from waystation.bench.http_load import CONNECTIONS, CONTENT
 from waystation.bench.poll_load import PUBLISHES_PER_SECOND
-from waystation.bench.report import Promise, Row, Sample
+from waystation.bench.report import Process, Promise, Row, Sample
 from waystation.bench.store_load import CALLERS, PUBLISHERS
 from waystation.bench.target import Target
 from waystation.clock import Clock
@@ -44,7 +44,7 @@ class _Plan:
 
 
 _QUICK = _Plan(
-    rounds=5, seconds=0.4, disk_rounds=3, disk_seconds=0.4, wake_seconds=1.0, wait_rounds=1
+    rounds=3, seconds=0.4, disk_rounds=3, disk_seconds=0.2, wake_seconds=1.0, wait_rounds=1
 )
 _FULL = _Plan(
     rounds=9, seconds=1.5, disk_rounds=5, disk_seconds=1.5, wake_seconds=5.0, wait_rounds=3
@@ -68,7 +68,7 @@ def _measure(run: Run, folder: Path) -> None:
     )
     # Six contenders at both levels; at `memory` also two for one call, and the polls.
     run.steps = plan.rounds * 9 + plan.wait_rounds + plan.disk_rounds * 6
-    with _Level(folder / "memory", "memory") as level:
+    with Level(folder / "memory", "memory") as level:
         run.versions["store"] = asyncio.run(_store_version(level.store))
         polls = [Contender("polls_wait.ours", "server", level.wait_on_fresh_server)]
         run.rounds("memory", polls, rounds=plan.wait_rounds)
@@ -79,30 +79,31 @@ def _measure(run: Run, folder: Path) -> None:
             level.contender("polls_wake.ours", "polls_wake", "ours", plan.wake_seconds),
         ]
         run.rounds("memory", contenders, rounds=plan.rounds)
-    with _Level(folder / "disk", "disk") as level:
+    with Level(folder / "disk", "disk") as level:
         run.rounds("disk", level.common(plan.disk_seconds), rounds=plan.disk_rounds)
 
 
-class _Level:
+class Level:
     """A store at one durability level, with the servers and the driver that use it."""
 
     def __init__(self, data: Path, level: Durability) -> None:
         self._data = data
         self._level = level
         self._stack = ExitStack()
-        self._targets: dict[str | None, Target] = {}
+        #: Servers by kind; None is the store alone.
+        self.targets: dict[str | None, Target] = {}
 
-    def __enter__(self) -> _Level:
+    def __enter__(self) -> Level:
         with ExitStack() as stack:
+            self._data.mkdir(parents=True)
             self._key = asyncio.run(_make_key(self._data))
             server = EmbeddedServer(self._data / "store", durability=self._level)
             self.store = stack.enter_context(server)
-            self._targets[None] = Target(
+            self.targets[None] = Target(
                 store_path=self.store.address.path, store_process=self.store.process_id
             )
-            self._driver = stack.enter_context(Child(_DRIVER))
-            for kind in ("ours", "bare"):
-                self._targets[kind] = self._start_server(stack, kind)
+            self.driver = stack.enter_context(Child(_DRIVER))
+            self.targets |= self._start_servers(stack, "ours", "bare")
             self._stack = stack.pop_all()
         return self
 
@@ -122,29 +123,39 @@ class _Level:
 
     def contender(self, name: str, job: str, server: str | None, seconds: float) -> Contender:
         """One who is driven by `job`, against a server or against the store alone."""
-        target = self._targets[server]
-        process = "server" if server else "caller"
-        return Contender(name, process, lambda: self._drive(job, target, seconds))
+        target = self.targets[server]
+        process: Process = "server" if server else "caller"
+        return Contender(name, process, lambda: self.drive(job, target, seconds))
 
     def wait_on_fresh_server(self) -> Sample:
         """Memory grows once: a server that was under load before would hide it."""
         with ExitStack() as stack:
-            return self._drive("polls_wait", self._start_server(stack, "ours"), POLLS)
+            target = self._start_servers(stack, "ours")["ours"]
+            return self.drive("polls_wait", target, POLLS)
 
-    def _start_server(self, stack: ExitStack, kind: str) -> Target:
-        child = stack.enter_context(Child(_SERVERS, kind, str(self._data), self._level))
-        port = child.ask({})["port"]
-        return msgspec.structs.replace(
-            self._targets[None], port=port, process=child.process_id, key=self._key
-        )
+    def _start_servers(self, stack: ExitStack, *kinds: str) -> dict[str | None, Target]:
+        children = {
+            kind: stack.enter_context(Child(_SERVERS, kind, str(self._data), self._level))
+            for kind in kinds
+        }
+        # All processes are under way before the first is waited for.
+        return {
+            kind: msgspec.structs.replace(
+                self.targets[None],
+                port=child.ask({})["port"],
+                process=child.process_id,
+                key=self._key,
+            )
+            for kind, child in children.items()
+        }
 
-    def _drive(self, job: str, target: Target, amount: float) -> Sample:
-        answer = self._driver.ask({"job": job, "target": target, "amount": amount})
+    def drive(self, job: str, target: Target, amount: float) -> Sample:
+        """One round of a job; the amount is seconds, or a number of polls."""
+        answer = self.driver.ask({"job": job, "target": target, "amount": amount})
         return msgspec.convert(answer, Sample)
 
 
 async def _make_key(data: Path) -> str:
-    data.mkdir(parents=True)
     catalogue = open_catalogue(Settings(data=str(data)))
     await catalogue.open()
     try:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
@@ -83,21 +84,23 @@ class Child:
         return answer["result"]
 
 
-def answer_questions(answer: Answer) -> None:
-    """The child's side: answers line by line until standard input is closed."""
+def answer_questions(life: AbstractAsyncContextManager[Answer]) -> None:
+    """The child's side: answers line by line until standard input is closed, then ends in order."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_answer_questions(answer))
+        runner.run(_answer_questions(life))
 
 
-async def _answer_questions(answer: Answer) -> None:
+async def _answer_questions(life: AbstractAsyncContextManager[Answer]) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        reply: dict[str, object]
-        try:
-            reply = {"result": await answer(msgspec.json.decode(line))}
-        except Exception as error:
-            reply = {"problem": f"{type(error).__name__}: {error}"}
-        sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
-        sys.stdout.buffer.flush()
+    async with life as answer:
+        while line := await reader.readline():
+            reply: dict[str, object]
+            try:
+                reply = {"result": await answer(msgspec.json.decode(line))}
+            except Exception as error:
+                # Told to the parent, who stops the run.
+                reply = {"problem": f"{type(error).__name__}: {error}"}
+            sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+            sys.stdout.buffer.flush()

@@ -8,6 +8,7 @@ A question is `{"job", "target", "amount"}`: the amount is seconds, or a number 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -56,7 +57,7 @@ async def _empty(target: Target) -> None:
 
 def main() -> None:
     """Works until standard input ends."""
-    answer_questions(answer)
+    answer_questions(contextlib.nullcontext(answer))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,17 @@ class HttpConnection(asyncio.Protocol):
     async def ask(self, request: bytes) -> bytes:
         """Sends and waits for the body."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._on_problem = future.set_exception
-        self.send(request, future.set_result)
+
+        def on_reply(body: bytes) -> None:
+            if not future.done():
+                future.set_result(body)
+
+        def on_problem(problem: BenchmarkError) -> None:
+            if not future.done():
+                future.set_exception(problem)
+
+        self._on_problem = on_problem
+        self.send(request, on_reply)
         return await future
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ from waystation.store.keys import DEFAULT_PROJECT
 CONNECTIONS = 64
 #: Before the window opens: connections are warm, queues have their length.
 WARM_SECONDS = 0.15
+#: The longest that replies may take after the window; more means that one was lost.
+_DRAIN_SECONDS_MAX = 10.0
 #: More than one connection can fetch in a second, so that no subscriber runs dry.
 _MESSAGES_PER_SECOND = 1000
 #: About 100 bytes, as a small event has.
@@ -61,29 +63,42 @@ def _fetching(target: Target, subscriber: str) -> Script:
         yield packed_request("DELETE", f"{path}/message?ackHandle={handle.decode()}", target.key)
 
 
-class _Tally:
-    replies = 0
+class _Load:
+    """All connections of a round: how many replies have come, and whether more are wanted."""
 
+    def __init__(self) -> None:
+        self.replies = 0
+        self.stopping = False
+        self.busy = 0
+        self.idle = asyncio.Event()
 
-def _start(connection: HttpConnection, script: Script, tally: _Tally) -> None:
-    def on_reply(body: bytes) -> None:
-        tally.replies += 1
-        connection.send(script.send(body), on_reply)
+    def start(self, connection: HttpConnection, script: Script) -> None:
+        def on_reply(body: bytes) -> None:
+            self.replies += 1
+            if not self.stopping:
+                connection.send(script.send(body), on_reply)
+                return
+            self.busy -= 1
+            if not self.busy:
+                self.idle.set()
 
-    connection.send(next(script), on_reply)
+        self.busy += 1
+        connection.send(next(script), on_reply)
 
 
 async def _run(target: Target, scripts: list[Script], seconds: float, *, requests: int) -> Sample:
     connections = [await HttpConnection.open(target.port) for _ in scripts]
-    tally = _Tally()
+    load = _Load()
     try:
         for connection, script in zip(connections, scripts, strict=True):
-            _start(connection, script, tally)
+            load.start(connection, script)
         await asyncio.sleep(WARM_SECONDS)
-        sample = await measured(
-            target, target.process, seconds, lambda: tally.replies // requests
-        )
+        sample = await measured(target, target.process, seconds, lambda: load.replies // requests)
         raise_problems(connections)
+        # The next round empties the store: nothing of this one may be under way then.
+        load.stopping = True
+        async with asyncio.timeout(_DRAIN_SECONDS_MAX):
+            await load.idle.wait()
     finally:
         for connection in connections:
             connection.close()

@@ -36,7 +36,7 @@ _MEGABYTE = 1_000_000
 
 
 async def wake(target: Target, seconds: float) -> Sample:
-    """One operation = one publish that wakes one poll; timed from its sending to the poll's reply."""
+    """One operation = one publish that wakes one poll, from its sending to the poll's reply."""
     clock = Clock()
     sent_at: dict[bytes, float] = {}
     delays: list[float] = []

@@ -7,8 +7,11 @@ Both use the embedded store of the data folder. Asked anything, they answer with
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import uvicorn
 
 from waystation.api.server import ApiServer
 from waystation.bench.bare import BareApp
-from waystation.bench.children import answer_questions
+from waystation.bench.children import Answer, answer_questions
 from waystation.node import open_node
 from waystation.settings import Durability, HttpSettings, Settings, StoreSettings
 from waystation.store import Store
@@ -25,42 +28,31 @@ from waystation.store.embedded import EmbeddedServer
 from waystation.telemetry.logging import configure_logging
 
 
-class Server:
-    """Starts at the first question."""
-
-    def __init__(self, kind: str, data: str, level: Durability) -> None:
-        self._kind = kind
-        self._data = data
-        self._level = level
-        self._port = 0
-        #: Kept, so that nothing of it is collected while it serves.
-        self._running: tuple[object, ...] = ()
-
-    async def answer(self, question: dict[str, Any]) -> dict[str, int]:
-        """The port."""
-        if not self._port:
-            await (self._start_ours() if self._kind == "ours" else self._start_bare())
-        return {"port": self._port}
-
-    async def _start_ours(self) -> None:
-        settings = Settings(
-            data=self._data,
-            http=HttpSettings(port=0),
-            store=StoreSettings(durability=self._level),
-        )
-        node = await open_node(settings)
+@asynccontextmanager
+async def ours(data: Path, level: Durability) -> AsyncIterator[Answer]:
+    """A whole station as `waystation serve` runs it, keys required."""
+    settings = Settings(
+        data=str(data), http=HttpSettings(port=0), store=StoreSettings(durability=level)
+    )
+    node = await open_node(settings)
+    try:
         server = ApiServer(node)
-        self._port = await server.start()
-        self._running = (node, server)
+        port = await server.start()
+        try:
+            yield _telling(port)
+        finally:
+            await server.stop()
+    finally:
+        await node.close()
 
-    async def _start_bare(self) -> None:
-        store_server = EmbeddedServer(Path(self._data) / "store", durability=self._level)
-        store_server.start()
-        app = BareApp(Store(store_server.address))
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+
+@asynccontextmanager
+async def bare(data: Path, level: Durability) -> AsyncIterator[Answer]:
+    """The bare handlers on uvicorn, with the same event loop, parser and store client."""
+    with EmbeddedServer(data / "store", durability=level) as store_server:
+        store = Store(store_server.address)
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            BareApp(store),
             access_log=False,
             http="httptools",
             lifespan="off",
@@ -70,19 +62,30 @@ class Server:
             ws="none",
         )
         server = uvicorn.Server(config)
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[listener])
-        self._port = int(listener.getsockname()[1])
-        self._running = (store_server, server)
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            yield _telling(int(listener.getsockname()[1]))
+        finally:
+            server.should_exit = True
+            await serving
+            await store.close()
+
+
+def _telling(port: int) -> Answer:
+    async def tell(question: dict[str, Any]) -> dict[str, int]:
+        return {"port": port}
+
+    return tell
 
 
 def main() -> None:
     """Serves until standard input ends."""
     configure_logging(format="json", level="warning")
     kind, data, level = sys.argv[1:]
-    server = Server(kind, data, msgspec.convert(level, Durability))
-    answer_questions(server.answer)
+    serve = {"bare": bare, "ours": ours}[kind]
+    answer_questions(serve(Path(data), msgspec.convert(level, Durability)))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from waystation.channels.message import encode_message
 from waystation.clock import Clock
 from waystation.store import keys, script
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.store.wire import pack
 
 #: For the bar on the cost of one coalesced call.
 CALLERS = 64
@@ -92,7 +93,7 @@ def _publish_raw(wire: socket.socket, target: Target, seconds: float) -> Sample:
             if isinstance(reply, hiredis.ReplyError):
                 raise reply
 
-    wire.sendall(hiredis.pack_command(("SCRIPT", "LOAD", _PUBLISH.sources[0])))
+    wire.sendall(pack(("SCRIPT", "LOAD", _PUBLISH.sources[0])))
     replies.feed(wire.recv(_RECEIVE_BYTES))
     replies.gets()
     round_trip()
@@ -106,8 +107,7 @@ def _publish_raw(wire: socket.socket, target: Target, seconds: float) -> Sample:
 
 def _packed(number: int) -> bytes:
     names, arguments = _arguments(number)
-    packed: bytes = hiredis.pack_command((b"EVALSHA", _PUBLISH.shas[0], 2, *names, *arguments))
-    return packed
+    return pack((b"EVALSHA", _PUBLISH.shas[0], 2, *names, *arguments))
 
 
 async def _callers(target: Target, seconds: float, callers: int, operation: Operation) -> Sample:

@@ -199,9 +199,9 @@ def _use_wal(database: sqlite3.Connection) -> None:
     while True:
         try:
             database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             attempts_left -= 1
-            if not attempts_left:
+            if error.sqlite_errorname != "SQLITE_BUSY" or not attempts_left:
                 raise
             time.sleep(_ATTEMPT_SECONDS)
         else:

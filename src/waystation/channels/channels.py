@@ -172,7 +172,9 @@ class Channels:
             reply = await self._read(
                 project, channel, subscriber, limit - len(messages), size, reads_on
             )
-            clock, position, gone = (int(part) for part in reply[:3])
+            if not reply:
+                raise _no_subscriber(channel, subscriber)
+            clock, position, gone = int(reply[0]), int(reply[1]), int(reply[2])
             bodies = reply[3:]
             if reads_on is not None and not bodies:
                 break  # What follows is a gap: the next fetch passes it, after the ack.
@@ -194,11 +196,11 @@ class Channels:
             messages=messages, more=last != clock, expired=expired, last=last if messages else None
         )
 
-    async def _read(
+    def _read(
         self, project: str, channel: str, subscriber: str, limit: int, size: int, after: int | None
-    ) -> Reply:
+    ) -> asyncio.Future[Reply]:
         tag = keys.channel_tag(project, channel)
-        reply = await self._store.run(
+        return self._store.run(
             _FETCH,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
             [
@@ -210,9 +212,6 @@ class Channels:
                 "" if after is None else after,
             ],
         )
-        if not reply:
-            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
-        return reply
 
     async def _move(self, project: str, channel: str, subscriber: str, clock: int) -> bool:
         tag = keys.channel_tag(project, channel)
@@ -222,13 +221,17 @@ class Channels:
             [clock, self._ttl],
         )
         if reply == b"missing":
-            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+            raise _no_subscriber(channel, subscriber)
         return bool(reply == b"moved")
 
 
 # Looked up once: finding a labelled metric costs more than counting.
 _accepted = metrics.channel_messages.labels("accepted")
 _duplicates = metrics.channel_messages.labels("duplicate")
+
+
+def _no_subscriber(channel: str, subscriber: str) -> SubscriptionNotFoundError:
+    return SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
 
 
 def _decoded(bodies: list[bytes], channel: str) -> list[Message]:

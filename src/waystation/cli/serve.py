@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _log = logger("station")
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes any free one.", metavar="N")
 ]
@@ -99,20 +101,26 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
     configure_logging(format=settings.log.format, level=settings.log.level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    node = await open_node(settings)
+    # Not the loop's own handlers: they end with the loop, and a second signal would then kill the
+    # process in its last moments, after everything was put in order.
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     try:
-        server = ApiServer(node)
-        port = await server.start()
+        node = await open_node(settings)
         try:
-            _announce(node, port, as_json=as_json)
-            await stop.wait()
-            _log.info("stopping")
+            server = ApiServer(node)
+            port = await server.start()
+            try:
+                _announce(node, port, as_json=as_json)
+                await stop.wait()
+                _log.info("stopping")
+            finally:
+                await server.stop()
         finally:
-            await server.stop()
+            await node.close()
     finally:
-        await node.close()
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _announce(node: Node, port: int, *, as_json: bool) -> None:

@@ -146,19 +146,19 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        for call in (*self._waiting, *(call for call, _ in self._paused)):
+            end_unapplied(call, _closed())
+        self._waiting.clear()
+        self._paused.clear()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._connector is not None:
             self._connector.cancel()
             await asyncio.gather(self._connector, return_exceptions=True)
-        if self._watch is not None:
-            self._watch.cancel()
         if self._connection is not None:
             self._connection.abort()
-            # The transport reports its end in the next turn.
+            # The transport reports its end, and the sent calls theirs, in the next turn.
             await asyncio.sleep(0)
-        for call in (*self._waiting, *(call for call, _ in self._paused)):
-            end_unapplied(call, StoreUnavailableError("The store client was closed."))
-        self._waiting.clear()
-        self._paused.clear()
 
     # -- The machinery -----------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Store:
     ) -> asyncio.Future[Reply]:
         loop = asyncio.get_running_loop()
         if self._closed:
-            raise StoreUnavailableError("The store client was closed.")
+            raise _closed()
         sent = len(self._connection.unanswered) if self._connection is not None else 0
         if len(self._waiting) + sent >= CALLS_MAX:
             raise BusyError("Too many calls wait for the store.")
@@ -186,6 +186,9 @@ class Store:
         return future
 
     def _enqueue(self, call: Call) -> None:
+        if self._closed:
+            end_unapplied(call, _closed())
+            return
         self._waiting.append(call)
         if self._flush_due:
             return
@@ -310,3 +313,7 @@ class Store:
             away = StoreUnavailableError(f"The store at {self.address} is away: {reason}.")
             end_unapplied(call, away)
         self._waiting = kept
+
+
+def _closed() -> StoreUnavailableError:
+    return StoreUnavailableError("The store client was closed.")

@@ -63,6 +63,7 @@ class EmbeddedServer:
 
     def start(self) -> None:
         """Makes sure that the server runs; returns when it answers."""
+        assert self._users_lock < 0, "a handle is started once"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._users_lock = self._open("users.lock")
         # Shared: waits only while a keeper stops the server, which it does holding this alone.

@@ -19,7 +19,7 @@ async def stamp_format(store: Store, identity: Identity) -> str:
     version, dataset = await store.run(
         _STAMP, [keys.FORMAT], [FORMAT_VERSION, "ds-" + identity.token(8)]
     )
-    if version is None or not version.isdigit():
+    if version is None or not version.isdigit() or dataset is None:
         raise StoreRefusedError(f"The store's format stamp is unreadable ({keys.FORMAT}).")
     if int(version) > FORMAT_VERSION:
         raise StoreRefusedError(

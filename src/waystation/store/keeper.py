@@ -77,6 +77,15 @@ class _Keeper:
         self.known: dict[str, Any] = {}
 
     def run(self) -> int:
+        try:
+            return self._keep()
+        except FileNotFoundError:
+            if self.folder.exists():
+                raise
+            self._end_without_folder()
+            return 0
+
+    def _keep(self) -> int:
         if not self._adopt() and not self._start():
             return 1
         while not self._nobody_is_left():
@@ -89,6 +98,8 @@ class _Keeper:
             else:
                 if time.monotonic() - self.started_at < _QUICK_SECONDS:
                     time.sleep(_QUICK_PAUSE_SECONDS)
+                if self._nobody_is_left():
+                    break
                 if not self._start():
                     return 1
         self._stop()
@@ -167,13 +178,16 @@ class _Keeper:
             self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
 
     def _server_lives(self) -> bool:
-        if self.child is not None:
-            self.child.poll()  # Collects it, should it be dead.
         lock = self._open_server_lock()
         try:
-            return not _locked(lock)
+            lives = not _locked(lock)
         finally:
             os.close(lock)
+        if not lives and self.child is not None:
+            # It lets go of its lock while it ends; how it ended is known once it is collected.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(_COLLECT_SECONDS_MAX)
+        return lives
 
     def _open_server_lock(self) -> int:
         return os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -184,12 +198,25 @@ class _Keeper:
         """Orderly: the server syncs its append-only file on SIGTERM before it ends."""
         if not self._end_with(signal.SIGTERM):
             self._end_with(signal.SIGKILL)
-        if self._ended_in_order():
+        if self._ended_in_order() and self.known["loaded"]:
+            # One that was stopped before it had loaded told nobody how it found its data.
             self._write("clean", "")
         self._forget("always")
         self._forget("server.json")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.known["socket"])
+
+    def _end_without_folder(self) -> None:
+        """Somebody deleted the folder, and the locks with it: nobody can come to this server."""
+        path = self.plan["socket"]
+        if self.child is not None:
+            self.child.kill()
+        elif process := process_at(path):
+            # The lock cannot tell any more whether it lives, so the server is asked who it is.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
     def _ended_in_order(self) -> bool:
         """An orderly server removes its socket after it has synced its data; a dying one cannot."""
@@ -197,15 +224,19 @@ class _Keeper:
         return bool(self.known) and not died and not os.path.exists(self.known["socket"])
 
     def _end_with(self, stop_signal: signal.Signals) -> bool:
-        if self._server_lives():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.known["process"], stop_signal)
         until = time.monotonic() + _STOP_SECONDS_MAX
-        while lives := self._server_lives():
-            if time.monotonic() > until:
-                break
+        told_at = 0.0
+        while self._server_lives():
+            now = time.monotonic()
+            if now > until:
+                return False
+            if now - told_at > _TICK_SECONDS:
+                # Again and again: a server that has only just begun does not listen yet.
+                told_at = now
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.known["process"], stop_signal)
             time.sleep(0.005)
-        return not lives
+        return True
 
     # -- What it tells -----------------------------------------------------------------------
 

@@ -80,17 +80,32 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except UnicodeEncodeError:
+            # Half a character, as in the name of a file that is not UTF-8: any line beats none.
+            whole = {name: _whole(value) for name, value in line.items()}
+            return msgspec.json.encode(whole).decode()
 
 
 class _Pretty(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         style = _LEVEL_STYLES.get(record.levelname, "0")
-        fields = "  ".join(f"{k}={v}" for k, v in getattr(record, "fields", {}).items())
+        fields = "  ".join(f"{k}={_shown(v)}" for k, v in getattr(record, "fields", {}).items())
         source = record.name.removeprefix(f"{_ROOT}.")
         line = f"\x1b[2m{clock}\x1b[0m \x1b[{style}m{source}\x1b[0m {record.getMessage()}  "
         line += f"\x1b[2m{fields}\x1b[0m" if fields else ""
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line.rstrip()
+
+
+def _whole(value: object) -> str:
+    return str(value).encode(errors="replace").decode()
+
+
+def _shown(value: object) -> str:
+    """A value on one line: nothing in it can begin a line of its own or steer the terminal."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)

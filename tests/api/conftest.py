@@ -1,0 +1,47 @@
+"""Stations for the tests of the HTTP door. Tests share them, each with a channel of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.kit.background import background_station
+from tests.kit.keys import Keys, make_keys
+from waystation.settings import AuthSettings
+from waystation.testing.station import quick_settings
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A station that asks for keys, and the keys."""
+
+    url: str
+    keys: Keys
+
+
+@pytest.fixture(scope="session")
+def open_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A station that asks for no key."""
+    with background_station(quick_settings(str(tmp_path_factory.mktemp("open")))) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A station that asks for keys."""
+    data = tmp_path_factory.mktemp("guarded")
+    keys = make_keys(data)
+    settings = quick_settings(str(data), auth=AuthSettings(insecure=False))
+    with background_station(settings) as running:
+        yield Guarded(running.url, keys)
+
+
+@pytest.fixture
+def channel() -> str:
+    """The name of a channel that no other test uses."""
+    return f"ch-{next(_numbers)}"

@@ -1,0 +1,99 @@
+"""Durations as Go writes them, which is how DSPS clients ask for a timeout."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.channels.durations import parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("+0", 0.0),
+        ("-0", 0.0),
+        ("0s", 0.0),
+        ("30s", 30.0),
+        ("+30s", 30.0),
+        ("-30s", -30.0),
+        ("3s", 3.0),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        ("1.s", 1.0),
+        (".5s", 0.5),
+        ("-.5s", -0.5),
+        ("1m30s", 90.0),
+        ("1h15m30.918s", 4530.918),
+        ("30s1m", 90.0),
+        ("1s1s", 2.0),
+        ("2h", 7200.0),
+        ("1000us", 0.001),
+        ("1000µs", 0.001),
+        ("1000μs", 0.001),
+        ("5ns", 5e-9),
+        ("0.100000000000000000000h", 360.0),
+        ("007s", 7.0),
+        ("2562047h", 2562047 * 3600.0),
+        ("9223372036s", 9223372036.0),
+    ],
+)
+def test_a_duration_of_go_is_understood(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "30",
+        "00",
+        "1",
+        "-1",
+        "+",
+        "-",
+        "s",
+        ".s",
+        ".",
+        "-.s",
+        "+-3s",
+        "--3s",
+        "3 s",
+        " 3s",
+        "3s ",
+        "3s\n",
+        "3S",
+        "3d",
+        "3w",
+        "3sec",
+        "3ss",
+        "1.2.3s",
+        "1e3s",
+        "0x10s",
+        "1_000s",
+        "1,5s",
+        "1m30",
+        "s3",
+        "٣s",
+        "３s",
+        "inf",
+        "nan",
+        "infs",
+        "2562048h",
+        "9223372037s",
+        "1" * 400 + "h",
+        "9" * 90 + "h",
+        "3\0s",
+    ],
+    ids=lambda text: text[:20].encode("unicode_escape").decode() or "empty",
+)
+def test_what_go_refuses_is_refused(text: str) -> None:
+    assert parse_duration(text) is None
+
+
+@given(st.text(max_size=120))
+def test_no_text_does_harm(text: str) -> None:
+    seconds = parse_duration(text)
+    assert seconds is None or abs(seconds) < 2**63 / 1e9 + 1

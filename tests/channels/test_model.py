@@ -1,0 +1,222 @@
+"""A state machine drives channels on the real store and a model of them side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.kit.channel_model import ModelChannel, Mortal
+from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from waystation.channels.handles import encode_handle
+from waystation.errors import SubscriptionNotFoundError
+from waystation.store import keys
+from waystation.store.embedded import EmbeddedServer
+
+_T = TypeVar("_T")
+
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "150"))
+EXPIRE = 1000
+TTL = EXPIRE + 15
+#: Time moves in steps of five seconds, so a run that takes real milliseconds confuses nothing.
+STEP_SECONDS = 5
+
+projects = st.sampled_from(["default", "shop"])
+subscribers = st.sampled_from(["s1", "s1", "s2"])
+message_ids = st.sampled_from([f"m{n}" for n in range(12)])
+limits = st.sampled_from([0, 1, 2, 3, 64])
+steps = st.sampled_from([1, 60, 80, 100, 120, TTL // 5 - 1, TTL // 5])
+#: Where a channel's clock stands at the start; None = the channel is new.
+near_the_turn = st.integers(CLOCK_MAX - 6, CLOCK_MAX)
+starts = st.one_of(
+    st.none(), near_the_turn, near_the_turn, st.integers(CLOCK_MIN, CLOCK_MAX), st.integers(-4, 1)
+)
+
+
+class Bridge:
+    """Runs coroutines on one event loop, with one set of connections for all runs."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        opening = self._stack.enter_async_context(open_channels(server, expire_seconds=EXPIRE))
+        self.opened: ChannelStore = self.wait(opening)
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs to the end."""
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.wait(self._stack.aclose())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def bridge(store_server: EmbeddedServer) -> Iterator[Bridge]:
+    made = Bridge(store_server)
+    yield made
+    made.close()
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    """Two projects with a channel of the same name, two subscribers each."""
+
+    bridge: Bridge
+    handles = Bundle("handles")
+
+    @initialize(default=starts, shop=starts)
+    def begin(self, default: int | None, shop: int | None) -> None:
+        """Empties the store and puts the clocks where they start."""
+        self.opened = self.bridge.opened
+        self.channels = self.opened.channels
+        self.wait(self.empty())
+        self.models = {"default": ModelChannel(TTL), "shop": ModelChannel(TTL)}
+        for project, start in (("default", default), ("shop", shop)):
+            if start is not None:
+                clock = keys.channel_clock(keys.channel_tag(project, "ch"))
+                self.wait(self.command("SET", clock, start, "EX", TTL))
+                self.models[project].clock = Mortal(start, TTL)
+            self.subscribe(project, "s1")
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self.bridge.wait(work)
+
+    async def command(self, *command: Any) -> Any:
+        return await self.opened.store.call(*command)
+
+    async def empty(self) -> None:
+        # Not FLUSHALL: the time machine keeps its time there.
+        if names := await self.opened.store.call("KEYS", "c.*"):
+            await self.opened.store.call("DEL", *names)
+
+    @rule(project=projects, message_id=message_ids)
+    def publish(self, project: str, message_id: str) -> None:
+        content = f'"{message_id}"'.encode()
+        published = self.wait(self.channels.publish(project, "ch", message_id, content))
+        expected = self.models[project].publish(message_id)
+        assert (published.clock, published.duplicate) == expected
+
+    @rule(project=projects, several=st.lists(message_ids, min_size=2, max_size=8))
+    def publish_several(self, project: str, several: list[str]) -> None:
+        for message_id in several:
+            self.publish(project, message_id)
+
+    @rule(project=projects, count=st.integers(2, 5), message_id=message_ids)
+    def publish_copies_at_once(self, project: str, count: int, message_id: str) -> None:
+        async def all_at_once() -> list[bool]:
+            content = f'"{message_id}"'.encode()
+            published = await asyncio.gather(
+                *(self.channels.publish(project, "ch", message_id, content) for _ in range(count))
+            )
+            return [each.duplicate for each in published]
+
+        duplicates = self.wait(all_at_once())
+        assert duplicates == [self.models[project].publish(message_id)[1] for _ in range(count)]
+
+    @rule(project=projects, subscriber=subscribers)
+    def subscribe(self, project: str, subscriber: str) -> None:
+        created = self.wait(self.channels.subscribe(project, "ch", subscriber))
+        assert created == self.models[project].subscribe(subscriber)
+
+    @precondition(lambda self: all(len(model.known) > 5 for model in self.models.values()))
+    @rule(project=projects, subscriber=subscribers)
+    def unsubscribe(self, project: str, subscriber: str) -> None:
+        deleted = self.wait(self.channels.unsubscribe(project, "ch", subscriber))
+        assert deleted == self.models[project].unsubscribe(subscriber)
+
+    @rule(target=handles, project=projects, subscriber=subscribers, limit=limits)
+    def fetch(self, project: str, subscriber: str, limit: int) -> Any:
+        expected = self.models[project].fetch(subscriber, limit)
+        fetching = self.channels.fetch(project, "ch", subscriber, limit=limit)
+        if expected is None:
+            with pytest.raises(SubscriptionNotFoundError):
+                self.wait(fetching)
+            return multiple()
+        fetched = self.wait(fetching)
+        contents = [bytes(message.content).decode() for message in fetched.messages]
+        assert contents == [f'"{message_id}"' for message_id in expected[0]]
+        ids = [message.id for message in fetched.messages]
+        assert (ids, fetched.more, fetched.expired, fetched.last) == expected
+        return multiple() if fetched.last is None else (subscriber, fetched.last)
+
+    @rule(project=projects, subscriber=subscribers, limit=limits)
+    def consume(self, project: str, subscriber: str, limit: int) -> None:
+        """What a client does all day: a fetch, and an ack of all that came."""
+        handle = self.fetch(project, subscriber, limit)
+        if isinstance(handle, tuple):
+            self.ack(project, handle)
+
+    @rule(project=projects, handle=handles)
+    def ack(self, project: str, handle: tuple[str, int]) -> None:
+        """Acks a handle from any time and of either project: full, partial, stale or foreign."""
+        subscriber, clock = handle
+        expected = self.models[project].ack(subscriber, clock)
+        acking = self.channels.ack(
+            project, "ch", subscriber, encode_handle("ch", subscriber, clock)
+        )
+        if expected is None:
+            with pytest.raises(SubscriptionNotFoundError):
+                self.wait(acking)
+        else:
+            assert self.wait(acking) == expected
+
+    @rule(count=steps, project=projects, limit=limits)
+    def time_passes_for_others(self, count: int, project: str, limit: int) -> None:
+        """Messages grow old while a subscriber lives on, since it comes back now and then."""
+        self.time_passes(count // 2)
+        self.fetch(project, "s1", limit)
+        self.time_passes(count - count // 2)
+
+    @rule(count=steps)
+    def time_passes(self, count: int) -> None:
+        if count == 0:
+            return
+        self.wait(self.opened.machine.advance(count * STEP_SECONDS))
+        for model in self.models.values():
+            model.advance(count * STEP_SECONDS)
+
+    @invariant()
+    def store_and_model_agree(self) -> None:
+        expected: dict[str, tuple[str, float]] = {}
+        for project, model in self.models.items():
+            expected |= model.keys(keys.channel_tag(project, "ch"))
+        found = self.wait(self.opened.keys())
+        assert {key: value for key, (value, _) in found.items()} == {
+            key: value for key, (value, _) in expected.items()
+        }
+        for key, (_, left) in found.items():
+            assert expected[key][1] - STEP_SECONDS < left <= expected[key][1], key
+
+
+def test_channels_behave_as_their_model_does(bridge: Bridge) -> None:
+    """HYPOTHESIS_EXAMPLES=2000 looks harder; a failure prints how to replay it."""
+    ChannelMachine.bridge = bridge
+    run_state_machine_as_test(
+        ChannelMachine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=60,
+            # Making a failure small takes minutes: only when asked to look harder.
+            phases=[each for each in Phase if each is not Phase.shrink or EXAMPLES > 200],
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

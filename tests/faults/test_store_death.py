@@ -1,0 +1,196 @@
+"""The store dies under load, or comes back with a damaged file: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.aof import spoil, tear
+from tests.processes import ended, parent_of
+from waystation.channels import Channels
+from waystation.errors import StoreRefusedError, WaystationError
+from waystation.node import Node, open_node
+from waystation.settings import Settings
+from waystation.testing.station import Serving, serving
+
+CHANNEL = ("default", "orders")
+
+
+async def publish_until(stop: asyncio.Event, channels: Channels, publisher: int) -> set[str]:
+    """Publishes one message after the other; returns those that were acknowledged."""
+    acknowledged: set[str] = set()
+    number = 0
+    while not stop.is_set():
+        number += 1
+        message_id = f"p{publisher}-{number}"
+        try:
+            await channels.publish(*CHANNEL, message_id, b"1")
+        except WaystationError:
+            continue  # Not acknowledged: it may be there or not.
+        acknowledged.add(message_id)
+    return acknowledged
+
+
+async def everything_in(channels: Channels, subscriber: str) -> list[str]:
+    fetched = await channels.fetch(*CHANNEL, subscriber, limit=1_000_000)
+    assert not fetched.more
+    return [message.id for message in fetched.messages]
+
+
+async def readiness(serving_now: Serving) -> tuple[int, dict[str, Any]]:
+    def get() -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"{serving_now.url}/readyz") as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+    return await asyncio.to_thread(get)
+
+
+async def kill_store(node: Node) -> None:
+    """kill -9, and wait until a connection to the next one works."""
+    server = node.opened.server
+    assert server is not None
+    process_id = server.process_id
+    os.kill(process_id, signal.SIGKILL)
+    assert await asyncio.to_thread(ended, process_id)
+    while True:
+        try:
+            await node.opened.store.ping()
+        except WaystationError:
+            continue
+        if server.process_id != process_id:
+            return
+
+
+async def test_nothing_acknowledged_is_lost_when_the_store_is_killed_under_load(
+    settings: Settings,
+) -> None:
+    """F-06."""
+    node = await open_node(settings)
+    try:
+        await node.channels.subscribe(*CHANNEL, "me")
+        stop = asyncio.Event()
+        load = [asyncio.ensure_future(publish_until(stop, node.channels, n)) for n in range(16)]
+        for _ in range(3):
+            # Some hundred messages, then the end, in the middle of others on their way
+            reached = (await node.opened.store.call("GET", "c.{orders}.clock")) or b"0"
+            while int(await _clock(node)) < int(reached) + 300:
+                await asyncio.sleep(0.005)
+            await kill_store(node)
+        stop.set()
+        acknowledged = set[str]().union(*await asyncio.gather(*load))
+
+        found = await everything_in(node.channels, "me")
+
+        assert len(acknowledged) > 900
+        assert acknowledged - set(found) == set(), "acknowledged and lost"
+        assert len(found) == len(set(found)), "a message was doubled"
+        # And every publisher's messages are in its order
+        for publisher in range(16):
+            mine = [int(each.split("-")[1]) for each in found if each.startswith(f"p{publisher}-")]
+            assert mine == sorted(mine)
+    finally:
+        await node.close()
+
+
+async def _clock(node: Node) -> bytes:
+    while True:
+        try:
+            return (await node.opened.store.call("GET", "c.{orders}.clock")) or b"0"
+        except WaystationError:
+            continue
+
+
+async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
+    settings: Settings,
+) -> None:
+    async with serving(settings) as running:
+        assert await readiness(running) == (200, {"ready": True, "problems": {}, "notes": []})
+        await kill_store(running.node)
+        status, said = await readiness(running)
+        assert (status, said["ready"]) == (200, True)
+        assert "did not stop in order" in said["notes"][0]
+
+
+async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) -> None:
+    """F-08."""
+    node = await open_node(settings)
+    await node.channels.subscribe(*CHANNEL, "me")
+    await node.channels.publish(*CHANNEL, "m-1", b"1")
+    await node.channels.publish(*CHANNEL, "m-2", b"2")
+    await close_and_wait(node)
+    tear(settings.data_dir / "store")
+
+    async with serving(settings) as running:
+        notes = running.node.opened.notes
+        assert [note for note in notes if "torn tail" in note]
+        status, said = await readiness(running)
+        assert (status, said["notes"]) == (200, notes)
+        # And only the torn end is missing
+        assert await everything_in(running.node.channels, "me") == ["m-1"]
+
+
+async def test_a_spoiled_file_is_refused_at_the_start(settings: Settings) -> None:
+    """F-08."""
+    node = await open_node(settings)
+    for number in range(10):
+        await node.channels.publish(*CHANNEL, f"m-{number}", b"1")
+    await close_and_wait(node)
+    spoil(settings.data_dir / "store")
+    with pytest.raises(StoreRefusedError, match=r"does not start: .*[Bb]ad file format"):
+        await open_node(settings)
+
+
+async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
+    settings: Settings,
+) -> None:
+    """F-08."""
+    async with serving(settings) as running:
+        for number in range(10):
+            await running.node.channels.publish(*CHANNEL, f"m-{number}", b"1")
+        server = running.node.opened.server
+        assert server is not None
+        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        # Given a server that dies over a disk that lies
+        os.kill(keeper_id, signal.SIGSTOP)
+        os.kill(server_id, signal.SIGKILL)
+        assert await asyncio.to_thread(ended, server_id)
+        spoil(settings.data_dir / "store")
+
+        os.kill(keeper_id, signal.SIGCONT)
+        assert await asyncio.to_thread(ended, keeper_id)
+
+        status, said = await readiness(running)
+        assert (status, said["ready"]) == (503, False)
+        assert "the embedded store does not start" in said["problems"]["store"]
+        assert "Bad file format" in said["problems"]["store"]
+
+
+async def close_and_wait(node: Node) -> None:
+    """Closes a node and waits for the orderly end of its server."""
+    server = node.opened.server
+    assert server is not None
+    keeper_id = parent_of(server.process_id)
+    await node.close()
+    assert await asyncio.to_thread(ended, keeper_id)
+
+
+def test_the_file_that_is_torn_is_the_one_in_use(tmp_path: Path) -> None:
+    """The tools of this test do what they say."""
+    (tmp_path / "appendonlydir").mkdir()
+    part = tmp_path / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    part.write_bytes(b"0123456789" * 10)
+    tear(tmp_path)
+    assert part.stat().st_size == 95
+    assert b"#spoiled#" in spoil(tmp_path)

@@ -1,0 +1,131 @@
+"""Channels in plain Python: what the store must do, without scripts, keys or a second thought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN
+
+#: How many clocks there are; counting goes round.
+_ROUND = CLOCK_MAX - CLOCK_MIN + 1
+
+
+def following(clock: int, steps: int = 1) -> int:
+    """The clock so many steps later."""
+    return (clock - CLOCK_MIN + steps) % _ROUND + CLOCK_MIN
+
+
+def distance(start: int, end: int) -> int:
+    """Steps from one clock to a later one."""
+    return (end - start) % _ROUND
+
+
+@dataclass
+class Mortal:
+    """A value with the time of its death."""
+
+    value: int | str
+    dies: float
+
+
+@dataclass
+class ModelChannel:
+    """One channel of one project."""
+
+    ttl: float
+    now: float = 0.0
+    clock: Mortal | None = None
+    messages: dict[int, Mortal] = field(default_factory=dict)
+    known: dict[str, Mortal] = field(default_factory=dict)
+    cursors: dict[str, Mortal] = field(default_factory=dict)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, and what is due dies."""
+        self.now += seconds
+        if self.clock and self.clock.dies <= self.now:
+            self.clock = None
+        for table in (self.messages, self.known, self.cursors):
+            for key in [key for key, entry in table.items() if entry.dies <= self.now]:
+                del table[key]
+
+    def publish(self, message_id: str) -> tuple[int, bool]:
+        """Returns (clock, whether it was known)."""
+        if message_id in self.known:
+            if self.clock:
+                self.clock.dies = self._later
+            return int(self.known[message_id].value), True
+        value = following(int(self.clock.value)) if self.clock else 1
+        self.clock = Mortal(value, self._later)
+        self.messages[value] = Mortal(message_id, self._later)
+        self.known[message_id] = Mortal(value, self._later)
+        return value, False
+
+    def subscribe(self, subscriber: str) -> bool:
+        """Returns whether it is new."""
+        self.clock = Mortal(self.clock.value if self.clock else 0, self._later)
+        if subscriber in self.cursors:
+            self.cursors[subscriber].dies = self._later
+            return False
+        self.cursors[subscriber] = Mortal(self.clock.value, self._later)
+        return True
+
+    def unsubscribe(self, subscriber: str) -> bool:
+        """Returns whether it was there."""
+        return self.cursors.pop(subscriber, None) is not None
+
+    def fetch(self, subscriber: str, limit: int) -> tuple[list[str], bool, int, int | None] | None:
+        """Returns (ids, more, expired, clock of the last id); None without the subscriber."""
+        if subscriber not in self.cursors or self.clock is None:
+            return None
+        cursor = self.cursors[subscriber]
+        cursor.dies = self.clock.dies = self._later
+        start, end = int(cursor.value), int(self.clock.value)
+        found: list[str] = []
+        last, gone, expired = start, 0, 0
+        for step in range(1, distance(start, end) + 1):
+            if len(found) == limit:
+                break
+            position = following(start, step)
+            if position not in self.messages:
+                gone += 1
+                continue
+            if not found:
+                cursor.value = following(start, step - 1)
+            found.append(str(self.messages[position].value))
+            last, expired = position, gone
+        if not found and limit:
+            cursor.value, last, expired = end, end, gone
+        return found, last != end, expired, last if found else None
+
+    def ack(self, subscriber: str, clock: int) -> bool | None:
+        """Returns whether the cursor moved; None without the subscriber."""
+        if subscriber not in self.cursors or self.clock is None:
+            return None
+        cursor = self.cursors[subscriber]
+        start, end = int(cursor.value), int(self.clock.value)
+        if not 0 < distance(start, clock) <= distance(start, end):
+            return False
+        self.cursors[subscriber] = Mortal(clock, self._later)
+        self.clock.dies = self._later
+        return True
+
+    def keys(self, tag: str) -> dict[str, tuple[str, float]]:
+        """All keys with their values and the seconds that they have left."""
+        entries = {f"c.{tag}.m.{clock}": entry for clock, entry in self.messages.items()}
+        entries |= {f"c.{tag}.mid.{name}": entry for name, entry in self.known.items()}
+        entries |= {f"c.{tag}.r.{name}": entry for name, entry in self.cursors.items()}
+        if self.clock:
+            entries[f"c.{tag}.clock"] = self.clock
+        return {
+            key: (
+                f'{{"id":"{entry.value}","content":"{entry.value}"}}'
+                if isinstance(entry.value, str)
+                else str(entry.value),
+                entry.dies - self.now,
+            )
+            for key, entry in entries.items()
+        }
+
+    @property
+    def _later(self) -> float:
+        return self.now + self.ttl

@@ -1,0 +1,48 @@
+"""Store URLs: taken apart once, their passwords never shown."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from waystation.errors import SettingsError
+from waystation.store.address import parse_address
+
+
+def test_a_url_is_taken_apart() -> None:
+    address = parse_address("redis://anna:hush@store.example:7001/3")
+    assert (address.host, address.port, address.database) == ("store.example", 7001, 3)
+    assert address.handshake() == [
+        ("AUTH", "anna", "hush"),
+        ("SELECT", "3"),
+        ("CLIENT", "SETNAME", "waystation"),
+    ]
+    assert address.tls is None
+
+
+def test_what_is_left_out_is_not_sent() -> None:
+    assert parse_address("redis://localhost").handshake() == [("CLIENT", "SETNAME", "waystation")]
+    assert parse_address("redis://:hush@localhost").handshake()[0] == ("AUTH", "hush")
+
+
+def test_a_socket_and_tls_are_understood() -> None:
+    assert parse_address("unix:///run/store.sock").path == "/run/store.sock"
+    tls = parse_address("rediss://store.example").tls
+    assert tls is not None
+    assert tls.verify_mode is ssl.CERT_REQUIRED
+    unchecked = parse_address("rediss://store.example?ssl_cert_reqs=none").tls
+    assert unchecked is not None
+    assert unchecked.verify_mode is ssl.CERT_NONE
+
+
+def test_the_password_is_in_no_text() -> None:
+    address = parse_address("redis://anna:hush@store.example:7001")
+    assert "hush" not in f"{address} {address!r}"
+
+
+@pytest.mark.parametrize("url", ["http://store", "store:6379", "redis://host:port", ""])
+def test_a_malformed_url_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(SettingsError, match="The store URL is malformed") as caught:
+        parse_address(url)
+    assert "redis://[user:password@]host" in str(caught.value)

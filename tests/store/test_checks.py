@@ -1,0 +1,90 @@
+"""Start-up checks: a store that would lose data is refused with the reason and the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.peer import peer_that
+from tests.servers import plain_server
+from tests.stores import store_at
+from waystation.clock import Clock
+from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
+from waystation.settings import Durability, Settings, StoreSettings
+from waystation.store.checks import check_facts, read_facts
+from waystation.store.opening import open_store
+
+
+async def refusal(*options: str, durability: Durability = "memory", ephemeral: bool = False) -> str:
+    """What opening a server with these options says; empty when it may be used."""
+    with plain_server(*options) as server:
+        store = StoreSettings(
+            url=f"unix://{server.address.path}", durability=durability, ephemeral=ephemeral
+        )
+        try:
+            opened = await open_store(Settings(store=store), clock=Clock())
+        except StoreRefusedError as error:
+            return str(error)
+        await opened.close()
+        return ""
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+async def test_a_store_that_evicts_is_refused(policy: str) -> None:
+    """F-21."""
+    said = await refusal("--appendonly", "yes", "--maxmemory-policy", policy)
+    assert f"maxmemory-policy {policy}" in said
+    assert "Set maxmemory-policy noeviction." in said
+
+
+async def test_a_store_without_persistence_is_refused_unless_that_was_said() -> None:
+    said = await refusal("--appendonly", "no")
+    assert "keeps nothing over a restart (appendonly no)" in said
+    assert "--ephemeral" in said
+    assert not await refusal("--appendonly", "no", ephemeral=True)
+
+
+async def test_level_disk_is_refused_on_a_store_that_syncs_every_second() -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "everysec")
+    said = await refusal(*options, durability="disk")
+    assert "appendfsync everysec" in said
+    assert "Set appendfsync always" in said
+    assert not await refusal(*options, durability="memory")
+
+
+async def test_level_disk_is_accepted_on_a_store_that_always_syncs() -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    assert not await refusal(*options, durability="disk")
+
+
+async def test_level_disk_is_refused_on_a_store_that_hides_its_settings() -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "always", "--rename-command", "CONFIG", "")
+    assert "does not tell its appendfsync" in await refusal(*options, durability="disk")
+    # And at the lesser level what INFO says is enough
+    assert not await refusal(*options, durability="memory")
+
+
+async def test_a_store_that_is_too_old_is_refused() -> None:
+    info = b"redis_version:6.2.14\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n"
+
+    def answer(command: list[bytes]) -> bytes | None:
+        return b"$%d\r\n%b" % (len(info), info) if command[0] == b"INFO" else b"-ERR unknown"
+
+    def shake_hands(command: list[bytes]) -> bytes | None:
+        return None if command[0] in (b"CLIENT", b"SCRIPT") else answer(command)
+
+    async with peer_that(shake_hands) as address, store_at(address) as store:
+        facts = await read_facts(store)
+    with pytest.raises(StoreRefusedError, match=r"version 6\.2\.14.*Redis 7\.0 or any Valkey"):
+        check_facts(facts, durability="memory", ephemeral=False)
+
+
+async def test_a_store_that_is_not_there_is_told_as_such() -> None:
+    store = StoreSettings(url="redis://127.0.0.1:1", call_seconds_max=0.2)
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 is away"):
+        await open_store(Settings(store=store), clock=Clock())
+
+
+async def test_the_time_machine_refuses_a_store_that_is_not_embedded() -> None:
+    wanted = Settings(store=StoreSettings(url="redis://127.0.0.1:1"), time_machine=True)
+    with pytest.raises(SettingsError, match="needs the embedded store"):
+        await open_store(wanted, clock=Clock())

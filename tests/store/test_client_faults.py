@@ -1,0 +1,321 @@
+"""The contract of the store client when things break: lost replies, silence, refusals, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.peer import HANG_UP, peer_that
+from tests.proxy import Fate, proxy_to
+from tests.servers import plain_server
+from tests.stores import store_at
+from waystation.errors import (
+    OutcomeUnknownError,
+    StoreFullError,
+    StoreReplyError,
+    StoreUnavailableError,
+)
+from waystation.store import script
+from waystation.store.address import Address
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.scripts import registered_scripts
+
+COUNT = script("tests.store", "count")
+KEEP = script("tests.store", "keep")
+
+
+# -- A lost connection -----------------------------------------------------------------------
+
+
+async def test_a_lost_reply_leaves_the_outcome_of_a_call_unknown(
+    store_server: EmbeddedServer,
+) -> None:
+    async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
+        await store.call("DEL", "count")
+        await proxy.set_fates(replies=Fate.CUT)
+
+        with pytest.raises(OutcomeUnknownError):
+            await store.run(COUNT, ["count"], [])
+
+        # Then it was not sent again, and the next call finds a new connection
+        await proxy.set_fates()
+        assert await store.call("GET", "count") == b"1"
+        assert proxy.connections == 2
+
+
+async def test_a_repeatable_script_whose_reply_was_lost_is_silently_sent_again(
+    store_server: EmbeddedServer,
+) -> None:
+    async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
+        await store.call("DEL", "runs")
+        await proxy.set_fates(replies=Fate.CUT)
+        running = asyncio.ensure_future(store.run(KEEP, ["value", "runs"], ["v"]))
+        await proxy.met.wait()
+        await proxy.set_fates()
+
+        assert await running == b"v"
+        assert await store.call("GET", "runs") == b"2"
+
+
+async def test_calls_that_are_sent_again_keep_their_order(store_server: EmbeddedServer) -> None:
+    async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
+        await store.call("DEL", "list")
+        await proxy.set_fates(requests=Fate.CUT)
+        calls = [store.call("RPUSH", "list", number, repeatable=True) for number in range(5)]
+        await proxy.met.wait()
+        # And one more that is made while there is no connection
+        calls.append(store.call("RPUSH", "list", 5, repeatable=True))
+        await proxy.set_fates()
+
+        await asyncio.gather(*calls)
+
+        assert await store.call("LRANGE", "list", 0, -1) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_call_that_was_never_sent_is_told_so_with_address_and_reason(
+    tmp_path: Path,
+) -> None:
+    nobody = Address(path=str(tmp_path / "nobody.sock"), password="hush")
+    async with store_at(nobody, call_seconds_max=0.2) as store:
+        with pytest.raises(StoreUnavailableError) as caught:
+            await store.call("PING", repeatable=True)
+        assert "nobody.sock" in str(caught.value)
+        assert "No such file" in str(caught.value)
+        assert "hush" not in str(caught.value) + repr(store)
+        assert not store.connected
+        assert store.last_problem
+
+
+async def test_a_call_waits_for_a_server_that_comes_back() -> None:
+    with plain_server("--appendonly", "yes") as server:
+        async with store_at(server.address) as store:
+            await store.call("SET", "kept", "1")
+            server.kill()
+            while store.connected:
+                await asyncio.sleep(0)
+            # When a call that must not be repeated is made while nobody is there
+            waiting = asyncio.ensure_future(store.call("GET", "kept"))
+
+            await asyncio.to_thread(server.start)
+
+            assert await waiting == b"1"
+            # And scripts run there without having been loaded by hand
+            assert await store.run(COUNT, ["count"], []) == 1
+
+
+async def test_a_half_open_connection_is_dropped_and_work_goes_on(
+    store_server: EmbeddedServer,
+) -> None:
+    async with (
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, call_seconds_max=1.0) as store,
+    ):
+        await store.connect()
+        await proxy.set_fates(requests=Fate.SWALLOW, replies=Fate.SWALLOW)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        # When the store falls silent without a word, each call ends within its time
+        with pytest.raises(OutcomeUnknownError):
+            await store.call("INCR", "half-open")
+        assert loop.time() - began < 5
+
+        # Then the next one goes over a new connection
+        await proxy.set_fates()
+        assert await store.call("ECHO", "again") == b"again"
+        assert proxy.connections == 2
+
+
+async def test_a_slow_store_that_still_speaks_keeps_its_connection(
+    store_server: EmbeddedServer,
+) -> None:
+    async with (
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, call_seconds_max=1.0) as store,
+    ):
+        await store.connect()
+        proxy.delay_seconds = 0.15
+        # Each reply is slow, together they take longer than a deadline
+        for number in range(4):
+            assert await store.call("ECHO", number) == str(number).encode()
+        assert proxy.connections == 1
+
+
+async def test_a_call_that_may_have_run_never_claims_that_it_did_not(
+    store_server: EmbeddedServer,
+) -> None:
+    async with (
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, call_seconds_max=0.5) as store,
+    ):
+        await store.call("DEL", "runs")
+        # Given a repeatable call that ran, whose reply was lost, and then no store to repeat it on
+        await proxy.set_fates(replies=Fate.CUT)
+        with pytest.raises(OutcomeUnknownError):
+            await store.run(KEEP, ["value", "runs"], ["v"])
+
+
+async def test_a_call_repeated_on_a_loading_store_does_not_claim_that_it_did_not_run() -> None:
+    sets = 0
+
+    def answer(command: list[bytes]) -> bytes | None:
+        nonlocal sets
+        if command[0] != b"SET":
+            return None
+        sets += 1
+        return HANG_UP if sets == 1 else b"-LOADING the dataset"
+
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=0.3) as store:
+        with pytest.raises(OutcomeUnknownError):
+            await store.call("SET", "k", "v", repeatable=True)
+        assert sets > 1
+
+
+async def test_a_connection_that_dies_with_its_last_handshake_reply_is_replaced() -> None:
+    connections = loads = 0
+
+    def answer(command: list[bytes]) -> bytes | None:
+        nonlocal connections, loads
+        if command[0] == b"CLIENT":
+            connections, loads = connections + 1, 0
+        elif command[0] == b"SCRIPT":
+            loads += 1
+            if connections == 1 and loads == len(registered_scripts()):
+                return b"+OK\r\n" + HANG_UP
+        return b"+hello" if command[0] == b"ECHO" else None
+
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=2) as store:
+        assert await store.call("ECHO", "hello", repeatable=True) == b"hello"
+        assert connections == 2
+
+
+@pytest.mark.parametrize("noise", [b"?what", b"+one\r\n+two"], ids=["garbage", "one too many"])
+async def test_a_stream_that_is_out_of_step_is_not_trusted(noise: bytes) -> None:
+    confused = True
+
+    def answer(command: list[bytes]) -> bytes | None:
+        nonlocal confused
+        if command[0] == b"ECHO":
+            if confused:
+                confused = False
+                return noise
+            return b"+" + command[1]
+        return None
+
+    async with peer_that(answer) as address, store_at(address) as store:
+        await asyncio.gather(store.call("ECHO", "first"), return_exceptions=True)
+        # Then nobody gets a reply that was meant for another
+        assert await store.call("ECHO", "second", repeatable=True) == b"second"
+
+
+# -- A store that says no --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ("CLUSTERDOWN Hash slot not served", StoreUnavailableError),
+        ("MASTERDOWN Link with MASTER is down", StoreUnavailableError),
+        ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
+        ("READONLY You can't write against a read only replica.", StoreUnavailableError),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreFullError),
+        ("MISCONF Errors writing to the AOF file: No space left on device", StoreFullError),
+        ("BUSYGROUP Consumer Group name already exists", StoreReplyError),
+        ("WRONGTYPE Operation against a key holding the wrong kind", StoreReplyError),
+    ],
+)
+async def test_a_refusal_becomes_the_error_that_tells_what_to_do(
+    reply: str, error: type[Exception]
+) -> None:
+    def answer(command: list[bytes]) -> bytes | None:
+        return f"-{reply}".encode() if command[0] == b"SET" else None
+
+    async with peer_that(answer) as address, store_at(address) as store:
+        with pytest.raises(error) as caught:
+            await store.call("SET", "k", "v")
+        assert type(caught.value) is error
+        assert reply in str(caught.value)
+
+
+async def test_a_server_that_became_a_replica_is_left_for_where_the_address_leads_now() -> None:
+    connections = 0
+
+    def answer(command: list[bytes]) -> bytes | None:
+        nonlocal connections
+        connections += command[0] == b"CLIENT"
+        primary = connections > 1
+        return None if command[0] != b"SET" or primary else b"-READONLY replica"
+
+    async with peer_that(answer) as address, store_at(address) as store:
+        with pytest.raises(StoreUnavailableError):
+            await store.call("SET", "k", "v")
+        assert await store.call("SET", "k", "v") == b"OK"
+
+
+async def test_a_full_store_is_told_as_full_and_the_call_was_not_applied() -> None:
+    with plain_server("--maxmemory", "1") as server:
+        async with store_at(server.address) as store:
+            with pytest.raises(StoreFullError):
+                await store.call("SET", "more", "x")
+            with pytest.raises(StoreFullError):
+                await store.run(COUNT, ["count"], [])
+            assert await store.call("EXISTS", "more", "count") == 0
+
+
+async def test_a_loading_store_is_asked_again_until_it_has_loaded() -> None:
+    said: list[bytes] = []
+
+    def answer(command: list[bytes]) -> bytes | None:
+        # Loading during the handshake once, and once more at the first call
+        if command[0] in (b"SCRIPT", b"INCR") and said.count(command[0]) < 2:
+            said.append(command[0])
+            return b"-LOADING Valkey is loading the dataset in memory"
+        return b":1" if command[0] == b"INCR" else None
+
+    async with peer_that(answer) as address, store_at(address) as store:
+        # When a call that must not be repeated meets it: it had not run, so it may be sent again
+        assert await store.call("INCR", "count") == 1
+        assert said.count(b"SCRIPT") == 2
+        assert said.count(b"INCR") == 2
+
+
+@pytest.mark.parametrize("word", [b"SCRIPT", b"INCR"], ids=["at the handshake", "at the call"])
+async def test_a_store_that_loads_beyond_the_deadline_is_unavailable(word: bytes) -> None:
+    def answer(command: list[bytes]) -> bytes | None:
+        return b"-LOADING the dataset" if command[0] == word else None
+
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=0.3) as store:
+        with pytest.raises(StoreUnavailableError, match="LOADING the dataset"):
+            await store.call("INCR", "count")
+
+
+async def test_a_busy_store_is_asked_again_and_the_call_runs_once() -> None:
+    with plain_server("--busy-reply-threshold", "20") as server:
+        async with store_at(server.address) as store, store_at(server.address) as other:
+            await asyncio.gather(store.connect(), other.connect())
+            endless = other.call("EVAL", "while true do end", 0)
+            await _until_busy(server.address)
+
+            counting = asyncio.gather(*(store.call("INCR", "count") for _ in range(3)))
+            done, _ = await asyncio.wait([counting], timeout=0.2)
+            assert not done, "nobody can count while the script runs"
+
+            assert await _ask(server.address, b"SCRIPT KILL") == b"+OK\r\n"
+            assert await counting == [1, 2, 3]
+            with pytest.raises(StoreReplyError, match="killed"):
+                await endless
+
+
+async def _until_busy(address: Address) -> None:
+    while not (await _ask(address, b"PING")).startswith(b"-BUSY"):
+        await asyncio.sleep(0.005)
+
+
+async def _ask(address: Address, command: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(address.path)
+    writer.write(command + b"\r\n")
+    reply = await reader.readline()
+    writer.close()
+    return reply

@@ -1,0 +1,75 @@
+"""Hash tags from the first day: every channel script runs on a real cluster of one node."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import PlainServer, plain_server
+from tests.stores import store_at
+from waystation.channels import Channels
+from waystation.channels.handles import encode_handle
+from waystation.clock import Clock
+from waystation.errors import StoreReplyError
+from waystation.settings import ChannelSettings
+from waystation.store import Wakeups, keeper, keys
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PlainServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bus = str(probe.getsockname()[1])
+    options = ("--cluster-enabled", "yes", "--bind", "127.0.0.1", "--cluster-port", bus)
+    with plain_server(*options) as server:
+        path = server.address.path
+        assert keeper.ask(path, b"CLUSTER ADDSLOTSRANGE 0 16383") == b"+OK\r\n"
+        # A primary waits two seconds of its own before it takes writes.
+        while b"cluster_state:ok" not in keeper.ask(path, b"CLUSTER INFO"):
+            time.sleep(0.02)
+        yield server
+
+
+@pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
+async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, project: str) -> None:
+    async with store_at(cluster.address) as store:
+        channels = Channels(
+            store, Wakeups(store.address), clock=Clock(), settings=ChannelSettings()
+        )
+
+        # When every verb is used
+        assert await channels.subscribe(project, "orders", "me")
+        await channels.publish(project, "orders", "m-1", b"1")
+        assert (await channels.publish(project, "orders", "m-1", b"1")).duplicate
+        fetched = await channels.fetch(project, "orders", "me", limit=10)
+        assert [message.id for message in fetched.messages] == ["m-1"]
+        assert fetched.last is not None
+        handle = encode_handle("orders", "me", fetched.last)
+        assert await channels.ack(project, "orders", "me", handle)
+        await channels.subscribe(project, "orders", "other")
+        assert await channels.unsubscribe(project, "orders", "other")
+
+        # Then all keys of the channel lie in one slot
+        tag = keys.channel_tag(project, "orders")
+        found = await store.call("KEYS", f"c.{tag}.*")
+        assert len(found) == 4
+        slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in found}
+        assert slots == {await store.call("CLUSTER", "KEYSLOT", keys.channel_topic(tag))}
+
+
+async def test_two_projects_have_different_channels_of_the_same_name(cluster: PlainServer) -> None:
+    async with store_at(cluster.address) as store:
+        ours = await store.call("CLUSTER", "KEYSLOT", keys.channel_tag("default", "orders"))
+        theirs = await store.call("CLUSTER", "KEYSLOT", keys.channel_tag("shop", "orders"))
+        assert ours != theirs
+
+
+async def test_the_cluster_would_notice_a_script_that_leaves_its_slot(cluster: PlainServer) -> None:
+    """The proof that the test above can fail."""
+    stray = "#!lua\nreturn redis.call('SET', 'c.{elsewhere}.clock', '1')"
+    async with store_at(cluster.address) as store:
+        with pytest.raises(StoreReplyError, match=r"(?i)slot|node"):
+            await store.call("EVAL", stray, 1, "c.{orders}.clock")

@@ -1,0 +1,260 @@
+"""The embedded server: quick, shared, kept alive by its users and by nobody else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import User, ended, parent_of
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.keeper import ask
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a server that is gone when the test is over."""
+    folder = tmp_path / "store"
+    yield folder
+    if folder.exists():
+        with open(folder / "users.lock", "a") as users:
+            # The keeper frees it after the stop; to get it means that nothing runs any more.
+            fcntl.flock(users, fcntl.LOCK_EX)
+
+
+def say(server: EmbeddedServer, command: str) -> bytes:
+    return ask(server.address.path, command.encode())
+
+
+def keeper_lives(folder: Path) -> bool:
+    with open(folder / "keeper.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def wait_for_another_keeper(folder: Path, dead: int) -> None:
+    assert ended(dead)
+    until = time.monotonic() + 10
+    while not keeper_lives(folder):
+        assert time.monotonic() < until, "nobody started another keeper"
+        time.sleep(0.01)
+
+
+# -- Starting and stopping -------------------------------------------------------------------
+
+
+def test_a_server_starts_in_a_moment(folder: Path, record_property: pytest.RecordProperty) -> None:
+    began = time.monotonic()
+    with EmbeddedServer(folder) as server:
+        took = time.monotonic() - began
+        assert say(server, "PING") == b"+PONG\r\n"
+        assert server.notes == []
+    record_property("start_ms", round(took * 1000))
+    assert took < 2, "generous: it is about a tenth of that"
+
+
+def test_data_survives_a_stop_and_a_start(folder: Path) -> None:
+    with EmbeddedServer(folder) as server:
+        say(server, "SET kept 1")
+        first = server.process_id
+    assert ended(first)
+
+    with EmbeddedServer(folder) as server:
+        assert server.process_id != first
+        assert say(server, "GET kept") == b"$1\r\n1\r\n"
+        # And an orderly stop leaves nothing to tell
+        assert server.notes == []
+
+
+def test_processes_that_name_the_same_folder_share_one_server(folder: Path) -> None:
+    # Given processes that start at the same moment, none of which finds a server
+    users = [User(folder) for _ in range(3)]
+    servers = {user.server_id for user in users}
+    with EmbeddedServer(folder) as server:
+        assert servers == {server.process_id}
+        assert say(server, "INFO clients").startswith(b"$")
+    for user in users:
+        user.leave()
+    assert ended(servers.pop())
+
+
+def test_the_server_survives_the_one_that_started_it(folder: Path) -> None:
+    starter = User(folder)
+    server_id = starter.server_id
+    with EmbeddedServer(folder) as server:
+        starter.kill()
+        assert not ended(server_id, seconds=0.5)
+        assert say(server, "SET still here") == b"+OK\r\n"
+        assert server.process_id == server_id
+    assert ended(server_id)
+
+
+def test_the_server_stops_when_the_last_user_is_gone_however_it_died(folder: Path) -> None:
+    users = [User(folder) for _ in range(3)]
+    server_id = users[0].server_id
+    keeper_id = parent_of(server_id)
+    for user in users:
+        assert user.server_id == server_id
+    users[0].leave()
+    users[1].kill()
+    assert not ended(server_id, seconds=0.3)
+
+    users[2].kill()
+
+    assert ended(server_id)
+    assert ended(keeper_id)
+
+
+def test_a_start_that_races_a_stop_waits_and_then_works(folder: Path) -> None:
+    rounds, seed = 20, random.randrange(1 << 32)
+    rng = random.Random(seed)
+    for number in range(rounds):
+        child = os.fork()
+        if child == 0:
+            # Comes, counts, and is gone without a word.
+            code = 1
+            try:
+                server = EmbeddedServer(folder)
+                server.start()
+                code = 0 if say(server, "INCR count") == b":%d\r\n" % (number + 1) else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0, f"round {number} with seed {seed}"
+        # The next one comes while the server still runs, stops, or has just stopped.
+        time.sleep(rng.uniform(0, 0.15))
+    with EmbeddedServer(folder) as server:
+        assert say(server, "GET count") == b"$2\r\n%d\r\n" % rounds
+        assert server.notes == []
+
+
+# -- Deaths ----------------------------------------------------------------------------------
+
+
+def test_another_keeper_adopts_the_same_server(folder: Path) -> None:
+    with EmbeddedServer(folder) as server:
+        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        say(server, "SET kept 1")
+
+        os.kill(keeper_id, signal.SIGKILL)
+
+        wait_for_another_keeper(folder, keeper_id)
+        assert server.process_id == server_id
+        assert say(server, "GET kept") == b"$1\r\n1\r\n"
+    # And the new keeper does its duty, though the server is not its child
+    assert ended(server_id)
+    with EmbeddedServer(folder) as server:
+        assert server.notes == []
+
+
+def test_a_keeper_that_dies_before_it_could_tell_leaves_a_server_that_is_found(
+    folder: Path,
+) -> None:
+    with EmbeddedServer(folder) as server:
+        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        os.kill(keeper_id, signal.SIGSTOP)
+        (folder / "server.json").unlink()
+        os.kill(keeper_id, signal.SIGKILL)
+        wait_for_another_keeper(folder, keeper_id)
+        with EmbeddedServer(folder) as other:
+            assert other.process_id == server_id
+    assert ended(server_id)
+
+
+def test_a_server_too_busy_to_answer_is_never_joined_by_a_second_one(folder: Path) -> None:
+    with EmbeddedServer(folder) as server:
+        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        os.kill(server_id, signal.SIGSTOP)
+        os.kill(keeper_id, signal.SIGKILL)
+        wait_for_another_keeper(folder, keeper_id)
+        # Longer than a keeper waits for an answer
+        assert not ended(server_id, seconds=2.5)
+        os.kill(server_id, signal.SIGCONT)
+        assert say(server, "SET one 1") == b"+OK\r\n"
+        assert server.process_id == server_id
+    assert ended(server_id)
+
+
+def test_a_killed_server_comes_back_with_its_data_and_tells(folder: Path) -> None:
+    with EmbeddedServer(folder) as server:
+        say(server, "SET kept 1")
+        first = server.process_id
+
+        os.kill(first, signal.SIGKILL)
+
+        assert ended(first)
+        with EmbeddedServer(folder) as other:
+            assert other.process_id != first
+            assert say(other, "GET kept") == b"$1\r\n1\r\n"
+        assert "did not stop in order" in server.notes[0]
+
+
+def test_a_server_killed_together_with_its_users_is_not_taken_for_stopped(folder: Path) -> None:
+    user = User(folder)
+    server_id = user.server_id
+    keeper_id = parent_of(server_id)
+    os.kill(keeper_id, signal.SIGSTOP)
+    os.kill(server_id, signal.SIGKILL)
+    user.kill()
+    # When the keeper, back at work, finds both gone at once
+    os.kill(keeper_id, signal.SIGCONT)
+    assert ended(keeper_id)
+
+    with EmbeddedServer(folder) as server:
+        assert "did not stop in order" in server.notes[0]
+
+
+# -- Where it lives, what it promises --------------------------------------------------------
+
+
+def test_the_socket_has_a_short_path_outside_of_the_data_directory(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["a-rather-long-name-of-a-folder"] * 6)
+    with EmbeddedServer(deep) as server:
+        path = Path(server.address.path)
+        assert len(str(deep)) > 107
+        assert len(os.fsencode(path)) <= 107
+        assert deep not in path.parents
+        assert path.parent.stat().st_mode & 0o077 == 0, "only its owner may enter"
+        assert say(server, "PING") == b"+PONG\r\n"
+        server_id = server.process_id
+    assert ended(server_id)
+    assert not path.exists()
+
+
+def test_a_socket_folder_that_belongs_to_another_is_not_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "runtime"
+    trap.mkdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (trap / f"waystation-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(trap))
+    with EmbeddedServer(folder) as server:
+        assert trap not in Path(server.address.path).parents
+
+
+def test_the_strictest_durability_of_all_users_wins_and_outlives_the_server(folder: Path) -> None:
+    always, everysec = (f"$11\r\nappendfsync\r\n${n}\r\n" for n in (6, 8))
+    with EmbeddedServer(folder, durability="memory") as first:
+        assert everysec.encode() in say(first, "CONFIG GET appendfsync")
+        with EmbeddedServer(folder, durability="disk") as strict:
+            assert always.encode() in say(strict, "CONFIG GET appendfsync")
+            server_id = strict.process_id
+        # When the server dies it comes back as strict as it was
+        os.kill(server_id, signal.SIGKILL)
+        assert ended(server_id)
+        with EmbeddedServer(folder, durability="memory") as second:
+            assert always.encode() in say(second, "CONFIG GET appendfsync")
+            server_id = second.process_id
+    # And after the last user has gone, the next one decides afresh
+    assert ended(server_id)
+    with EmbeddedServer(folder, durability="memory") as later:
+        assert everysec.encode() in say(later, "CONFIG GET appendfsync")

@@ -1,0 +1,63 @@
+"""The format stamp: written once, kept, newer ones refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.stores import store_at
+from waystation.errors import StoreRefusedError
+from waystation.ids import CountingIdentity, RandomIdentity
+from waystation.store import keys
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.format import FORMAT_VERSION, stamp_format
+
+
+async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
+    store_server: EmbeddedServer,
+) -> None:
+    async with store_at(store_server.address) as store:
+        await store.call("DEL", keys.FORMAT)
+        dataset = await stamp_format(store, CountingIdentity())
+        assert dataset == "ds-0000000000000001"
+
+        assert await stamp_format(store, RandomIdentity()) == dataset
+
+        version, created = await store.call("HMGET", keys.FORMAT, "version", "created_ms")
+        assert int(version) == FORMAT_VERSION
+        seconds = (await store.call("TIME"))[0]
+        assert abs(int(created) / 1000 - int(seconds)) < 60
+        assert await store.call("TTL", keys.FORMAT) == -1
+
+
+async def test_processes_that_start_together_agree_on_one_data_set(
+    store_server: EmbeddedServer,
+) -> None:
+    async with store_at(store_server.address) as one, store_at(store_server.address) as two:
+        await one.call("DEL", keys.FORMAT)
+        stamps = [stamp_format(store, RandomIdentity()) for store in (one, two) for _ in range(5)]
+        assert len(set(await asyncio.gather(*stamps))) == 1
+
+
+async def test_a_newer_format_is_refused_and_left_alone(store_server: EmbeddedServer) -> None:
+    async with store_at(store_server.address) as store:
+        await store.call("DEL", keys.FORMAT)
+        newer = FORMAT_VERSION + 1
+        await store.call("HSET", keys.FORMAT, "version", newer, "dataset", "ds-1")
+        with pytest.raises(StoreRefusedError, match=f"format {newer}; this release knows"):
+            await stamp_format(store, RandomIdentity())
+        assert await store.call("HGET", keys.FORMAT, "version") == str(newer).encode()
+        await store.call("DEL", keys.FORMAT)
+
+
+@pytest.mark.parametrize("stamp", [("version", "soon", "dataset", "ds-1"), ("version", "1")])
+async def test_an_unreadable_stamp_is_refused(
+    store_server: EmbeddedServer, stamp: tuple[str, ...]
+) -> None:
+    async with store_at(store_server.address) as store:
+        await store.call("DEL", keys.FORMAT)
+        await store.call("HSET", keys.FORMAT, *stamp)
+        with pytest.raises(StoreRefusedError, match=r"unreadable \(waystation\.format\)"):
+            await stamp_format(store, RandomIdentity())
+        await store.call("DEL", keys.FORMAT)

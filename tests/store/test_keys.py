@@ -1,0 +1,121 @@
+"""The catalogue of keys: every key that really appears is in it, and every row really appears."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from waystation.channels import Channels
+from waystation.channels.handles import encode_handle
+from waystation.clock import Clock
+from waystation.settings import ChannelSettings, Settings
+from waystation.store import keys
+from waystation.store.opening import OpenStore, open_store
+
+_NAME = r"[0-9a-z][0-9a-z_-]{0,62}"
+_PARTS = {
+    "<channel>": rf"({_NAME}\.)?{_NAME}",
+    "<subscriber>": _NAME,
+    "<message id>": _NAME,
+    "<clock>": r"-?[0-9]+",
+}
+KEY_ROWS = [row for row in keys.CATALOGUE if row.type != "pub/sub"]
+TOPIC_ROWS = [row for row in keys.CATALOGUE if row.type == "pub/sub"]
+
+
+def matches(row: keys.KeyKind, key: bytes) -> bool:
+    pattern = re.escape(row.pattern)
+    for part, rule in _PARTS.items():
+        pattern = pattern.replace(re.escape(part), rule)
+    return re.fullmatch(pattern, key.decode()) is not None
+
+
+async def use_everything(opened: OpenStore, clock: Clock) -> None:
+    """Every verb of every part that writes to the store, in two projects."""
+    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=ChannelSettings())
+    for project in (keys.DEFAULT_PROJECT, "shop"):
+        await channels.subscribe(project, "orders", "me")
+        await channels.subscribe(project, "orders", "other")
+        await channels.publish(project, "orders", "m-1", b"{}")
+        await channels.publish(project, "orders", "m-1", b"{}")
+        fetched = await channels.fetch(project, "orders", "me", limit=1)
+        assert fetched.last is not None
+        handle = encode_handle("orders", "me", fetched.last)
+        await channels.ack(project, "orders", "me", handle)
+        await channels.unsubscribe(project, "orders", "other")
+    assert opened.time_machine is not None
+    await opened.time_machine.advance(1)
+    channels.close()
+
+
+async def with_everything_used(
+    settings: Settings, look: Callable[[OpenStore], Awaitable[None]]
+) -> None:
+    clock = Clock()
+    opened = await open_store(msgspec.structs.replace(settings, time_machine=True), clock=clock)
+    try:
+        await use_everything(opened, clock)
+        await look(opened)
+    finally:
+        await opened.close()
+
+
+async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
+    async def look(opened: OpenStore) -> None:
+        found = await opened.store.call("KEYS", "*")
+        assert len(found) == 3 + 2 * 4
+        for key in found:
+            (row,) = (row for row in KEY_ROWS if matches(row, key))
+            kind = (await opened.store.call("TYPE", key)).decode()
+            assert kind == row.type.partition(",")[0], key
+            lives = await opened.store.call("TTL", key)
+            for_good = row.dies in ("never", "with the test store")
+            assert (lives == -1) is for_good, f"{key!r} has a TTL of {lives}"
+
+    await with_everything_used(settings, look)
+
+
+async def test_every_row_of_the_catalogue_is_a_key_that_really_appears(
+    settings: Settings,
+) -> None:
+    async def look(opened: OpenStore) -> None:
+        found = await opened.store.call("KEYS", "*")
+        for row in KEY_ROWS:
+            assert any(matches(row, key) for key in found), f"nobody writes {row.pattern}"
+
+    await with_everything_used(settings, look)
+
+
+async def test_every_topic_that_polls_wait_for_is_in_the_catalogue(settings: Settings) -> None:
+    opened = await open_store(settings, clock=Clock())
+    channels = Channels(opened.store, opened.wakeups, clock=Clock(), settings=ChannelSettings())
+    try:
+        await channels.subscribe("shop", "orders", "me")
+        poll = asyncio.ensure_future(channels.fetch("shop", "orders", "me", limit=1, seconds=30))
+        while not (topics := await opened.store.call("PUBSUB", "CHANNELS", "*")):
+            await asyncio.sleep(0.005)
+        assert topics == [b"dsps.c.{shop.orders}"]
+        assert [row for row in TOPIC_ROWS if matches(row, topics[0])]
+        await channels.unsubscribe("shop", "orders", "me")
+        await asyncio.gather(poll, return_exceptions=True)
+    finally:
+        channels.close()
+        await opened.close()
+
+
+def test_a_channel_has_exactly_the_keys_that_dsps_gave_it() -> None:
+    tag = keys.channel_tag(keys.DEFAULT_PROJECT, "orders")
+    assert keys.channel_clock(tag) == "c.{orders}.clock"
+    assert keys.channel_cursor(tag, "me") == "c.{orders}.r.me"
+    assert keys.channel_message_prefix(tag) + "7" == "c.{orders}.m.7"
+    assert keys.channel_message_id(tag, "m-1") == "c.{orders}.mid.m-1"
+    assert keys.channel_topic(tag) == "dsps.c.{orders}"
+
+
+@pytest.mark.parametrize("row", keys.CATALOGUE, ids=lambda row: row.pattern)
+def test_a_row_tells_everything(row: keys.KeyKind) -> None:
+    assert all(msgspec.to_builtins(row).values())

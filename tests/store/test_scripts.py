@@ -1,0 +1,143 @@
+"""The script loader, and the house rules for every Lua file of the package."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+import waystation
+from tests.stores import store_at
+from waystation.channels import channels
+from waystation.errors import StoreError
+from waystation.store import script, time_machine
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.scripts import Script, registered_scripts
+
+PACKAGE = Path(waystation.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.lua"))
+#: Shared pieces, and their variants for test mode: not scripts by themselves.
+INCLUDES = {"now.lua", "now.time_machine.lua"}
+SCRIPTS = [file for file in FILES if file.name not in INCLUDES]
+LINES_MAX = 80
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def code_of(file: Path) -> list[str]:
+    lines = (line.strip() for line in file.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("--")]
+
+
+# -- The loader ------------------------------------------------------------------------------
+
+
+def test_a_script_is_loaded_once_and_has_the_hash_that_the_store_computes() -> None:
+    publish = script("waystation.channels", "publish")
+    assert script("waystation.channels", "publish") is publish
+    assert publish in registered_scripts()
+    for source, sha in zip(publish.sources, publish.shas, strict=True):
+        assert hashlib.sha1(source).hexdigest().encode() == sha
+
+
+def test_an_include_is_replaced_by_its_text() -> None:
+    stamp = script("waystation.store", "stamp")
+    source = stamp.sources[False].decode()
+    assert "@include" not in source
+    assert "local function now()" in source
+
+
+def test_test_mode_has_its_own_variant_and_production_pays_nothing_for_it() -> None:
+    stamp = script("waystation.store", "stamp")
+    plain, shifted = (source.decode() for source in stamp.sources)
+    assert "waystation.time" not in plain
+    assert "'waystation.time', 'shift_ms'" in shifted
+    assert stamp.shas[0] != stamp.shas[1]
+    # And a script without time is the same in both.
+    publish = script("waystation.channels", "publish")
+    assert publish.sources[0] == publish.sources[1]
+
+
+def test_a_header_line_makes_a_script_repeatable() -> None:
+    assert script("waystation.channels", "publish").repeatable
+    assert not script("waystation.store", "advance").repeatable
+
+
+def test_a_script_without_its_first_line_is_refused_by_name() -> None:
+    with pytest.raises(StoreError, match=r"waystation\.store/now must begin with #!lua"):
+        Script("waystation.store", "now")
+
+
+def test_a_missing_script_is_refused_by_name() -> None:
+    with pytest.raises(StoreError, match=r"no script absent\.lua in waystation\.store"):
+        script("waystation.store", "absent")
+    assert not [each for each in registered_scripts() if each.name == "absent"]
+
+
+def test_a_missing_include_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "loose_package"
+    (package / "lua").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "lua" / "verb.lua").write_text('#!lua\n--- @include "nowhere"\nreturn 1\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(StoreError, match=r"loose_package/verb includes 'nowhere'"):
+        Script("loose_package", "verb")
+
+
+async def test_a_connection_knows_every_script_before_its_first_call(
+    store_server: EmbeddedServer,
+) -> None:
+    for test_mode in (False, True):
+        async with store_at(store_server.address, test_mode=test_mode) as store:
+            await store.call("SCRIPT", "FLUSH")
+        async with store_at(store_server.address, test_mode=test_mode) as store:
+            shas = [each.shas[test_mode] for each in registered_scripts()]
+            assert await store.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
+
+
+# -- The house rules -------------------------------------------------------------------------
+
+
+def test_there_are_scripts_to_look_at() -> None:
+    assert len(SCRIPTS) >= 7
+    assert {file.name for file in FILES} >= INCLUDES
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
+def test_a_script_opens_with_its_flags_and_a_header(file: Path) -> None:
+    lines = file.read_text().splitlines()
+    assert re.fullmatch(r"#!lua( flags=[a-z,-]+)?", lines[0])
+    header = []
+    for line in lines[1:]:
+        if not line.startswith("--") or line.startswith("---"):
+            break
+        header.append(line)
+    words = [line.split()[1] for line in header if len(line.split()) > 1]
+    for word in ("KEYS", "ARGV", "Reply"):
+        assert word in words, f"the header does not tell {word}"
+    assert header[0].endswith(".") or header[1].endswith("."), "it says first what it does"
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_script_is_one_verb_of_readable_length(file: Path) -> None:
+    assert len(code_of(file)) <= LINES_MAX
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
+def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
+    # The modules that use them are imported above; what nobody asks for is dead.
+    assert channels
+    assert time_machine
+    package = ".".join(("waystation", *file.parent.parent.relative_to(PACKAGE).parts))
+    assert (package, file.stem) in {(each.package, each.name) for each in registered_scripts()}
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
+def test_a_script_takes_time_from_the_include_alone(file: Path) -> None:
+    assert not [line for line in code_of(file) if re.search(r"call\('TIME'", line)]

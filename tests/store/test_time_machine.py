@@ -1,0 +1,202 @@
+"""The time machine: a jump moves the store, every TTL and every process before it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from waystation.clock import Clock
+from waystation.errors import InvalidInputError
+from waystation.settings import Settings
+from waystation.store import keys, script
+from waystation.store.opening import OpenStore, open_store
+from waystation.store.time_machine import TimeMachine
+
+WHEN = script("tests.store", "when")
+
+_FOLLOWER = """
+import asyncio, sys, time, msgspec
+from waystation.clock import Clock
+from waystation.store.opening import open_store
+from waystation.testing.station import quick_settings
+
+async def main():
+    settings = msgspec.structs.replace(quick_settings(sys.argv[1]), time_machine=True)
+    clock = Clock()
+    clock.on_jump(lambda: print(clock.shift_ms, time.monotonic_ns(), flush=True))
+    opened = await open_store(settings, clock=clock)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await opened.close()
+
+asyncio.run(main())
+"""
+
+
+class Follower:
+    """Another process with a clock of its own, which tells when it jumped and how far."""
+
+    def __init__(self, data: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _FOLLOWER, data],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._said() == "ready"
+
+    def jump(self) -> tuple[int, int]:
+        """(shift in ms, when it happened on the monotonic clock that all processes share)"""
+        shift, at = self._said().split()
+        return int(shift), int(at)
+
+    def _said(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@asynccontextmanager
+async def machine_of(
+    settings: Settings, clock: Clock
+) -> AsyncIterator[tuple[OpenStore, TimeMachine]]:
+    opened = await open_store(msgspec.structs.replace(settings, time_machine=True), clock=clock)
+    assert opened.time_machine is not None
+    try:
+        yield opened, opened.time_machine
+    finally:
+        await opened.close()
+
+
+async def test_now_and_every_time_to_live_move_together_and_once(settings: Settings) -> None:
+    async with machine_of(settings, Clock()) as (opened, machine):
+        store = opened.store
+        # Given so many keys that the store has to rearrange its tables while half of them go
+        await store.pipeline([("SET", f"short-{n}", 1, "EX", 50) for n in range(10_000)])
+        await store.pipeline([("SET", f"long-{n}", 1, "EX", 1000) for n in range(10_000)])
+        await store.call("SET", "for-good", 1)
+        before, _ = await store.run(WHEN, ["for-good"], [])
+
+        assert await machine.advance(100) == 100_000
+
+        after, _ = await store.run(WHEN, ["for-good"], [])
+        assert 100_000 <= int(after) - int(before) < 130_000
+        assert await store.call("EXISTS", *(f"short-{n}" for n in range(10_000))) == 0
+        left = await store.pipeline([("TTL", f"long-{n}") for n in range(10_000)])
+        assert {870 < seconds <= 900 for seconds in left} == {True}
+        assert await store.call("TTL", "for-good") == -1
+
+
+async def test_nobody_sees_half_a_jump(settings: Settings) -> None:
+    async with machine_of(settings, Clock()) as (opened, machine):
+        store = opened.store
+        await store.call("SET", "k", 1, "EX", 1_000_000)
+        ends: set[int] = set()
+
+        async def look() -> None:
+            while True:
+                now, left = await store.run(WHEN, ["k"], [])
+                # When the key dies, by the store's clock: the same however far time has moved
+                ends.add((int(now) + int(left)) // 1000)
+
+        looking = asyncio.ensure_future(look())
+        for _ in range(50):
+            await machine.advance(1000)
+        looking.cancel()
+        # Milliseconds are rounded, so two neighbouring seconds may appear, and drift no further.
+        assert max(ends) - min(ends) <= 1
+
+
+async def test_every_process_has_the_new_time_before_advancing_returns(settings: Settings) -> None:
+    clock = Clock()
+    async with machine_of(settings, clock) as (_, machine):
+        follower = await asyncio.to_thread(Follower, settings.data)
+        for hours in (1, 2, 3):
+            await machine.advance(3600)
+            returned_at = time.monotonic_ns()
+            shift, jumped_at = await asyncio.to_thread(follower.jump)
+            assert shift == clock.shift_ms == hours * 3_600_000
+            assert jumped_at < returned_at
+        assert abs(clock.now_ms() - time.time_ns() // 1_000_000 - 3 * 3_600_000) < 1000
+        follower.process.communicate()
+        assert follower.process.returncode == 0
+
+
+async def test_a_process_that_comes_later_starts_with_the_time_as_it_is(
+    settings: Settings,
+) -> None:
+    async with machine_of(settings, Clock()) as (_, machine):
+        await machine.advance(60)
+        late = Clock()
+        async with machine_of(settings, late):
+            assert late.shift_ms == 60_000
+
+
+async def test_a_dead_process_is_not_waited_for(settings: Settings) -> None:
+    async with machine_of(settings, Clock()) as (opened, machine):
+        follower = await asyncio.to_thread(Follower, settings.data)
+        follower.process.kill()
+        follower.process.communicate()
+        assert await opened.store.call("HLEN", keys.TIME_FOLLOWERS) == 2
+
+        async with asyncio.timeout(8):
+            assert await machine.advance(60) == 60_000
+
+
+async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: Settings) -> None:
+    clock = Clock()
+    async with machine_of(settings, clock) as (_, machine):
+        an_hour = asyncio.ensure_future(clock.sleep(3600))
+        a_day = asyncio.ensure_future(clock.sleep(86400))
+        await asyncio.sleep(0)
+        await machine.advance(1800)
+        assert not an_hour.done()
+        await machine.advance(1801)
+        await asyncio.wait_for(an_hour, 1)
+        assert not a_day.done()
+        a_day.cancel()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 3661 * 86400])
+async def test_a_senseless_jump_is_refused_and_nothing_moves(
+    settings: Settings, seconds: float
+) -> None:
+    clock = Clock()
+    async with machine_of(settings, clock) as (opened, machine):
+        with pytest.raises(InvalidInputError) as caught:
+            await machine.advance(seconds)
+        assert caught.value.field == "seconds"
+        assert await opened.store.call("EXISTS", keys.TIME) == 0
+        assert clock.shift_ms == 0
+
+
+async def test_a_flushed_store_does_not_end_the_following(settings: Settings) -> None:
+    clock = Clock()
+    async with machine_of(settings, clock) as (opened, machine):
+        other = Clock()
+        async with machine_of(settings, other):
+            await machine.advance(60)
+            await opened.store.call("FLUSHALL")
+            # Both notice within a beat, and follow the next jump all the same
+            while (clock.shift_ms, other.shift_ms) != (0, 0):
+                await asyncio.sleep(0.01)
+            await machine.advance(30)
+            assert (clock.shift_ms, other.shift_ms) == (30_000, 30_000)
+
+
+async def test_without_the_machine_time_is_the_stores_own(settings: Settings) -> None:
+    opened = await open_store(settings, clock=Clock())
+    try:
+        assert opened.time_machine is None
+        # Given a shift that a test of earlier days has left in the store
+        await opened.store.call("HSET", keys.TIME, "shift_ms", 10**9)
+        now, _ = await opened.store.run(WHEN, ["k"], [])
+        assert abs(int(now) - time.time_ns() // 1_000_000) < 60_000
+    finally:
+        await opened.close()

@@ -1,0 +1,250 @@
+"""Wake-ups: nobody misses a publish, not between look and wait, not over a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from tests.proxy import Fate, proxy_to
+from tests.servers import plain_server
+from tests.stores import store_at
+from waystation.store import Wakeups, wakeups
+from waystation.store.address import Address
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.wakeups import Waiter
+
+TOPIC = b"topic"
+#: A wake-up comes within milliseconds; RECHECK_SECONDS is 10. What lies between is a miss.
+SOON = 3.0
+
+
+@asynccontextmanager
+async def wakeups_at(address: Address) -> AsyncIterator[Wakeups]:
+    ours = Wakeups(address)
+    await ours.start()
+    try:
+        yield ours
+    finally:
+        await ours.close()
+
+
+async def woken(waiter: Waiter) -> bool:
+    """Whether a wake-up came soon, so that the recheck cannot have been its reason."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await waiter.wait(SOON)
+    return loop.time() - began < SOON
+
+
+async def settled(waiter: Waiter) -> None:
+    """Waits for the wake-up that comes with the subscription itself, and forgets it."""
+    assert await woken(waiter)
+    waiter.clear()
+
+
+async def test_a_publish_wakes_those_who_wait_for_its_topic_and_no_one_else(
+    store_server: EmbeddedServer,
+) -> None:
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+        with ours.waiting(TOPIC) as one, ours.waiting(TOPIC) as two, ours.waiting(b"x") as other:
+            for waiter in (one, two, other):
+                await settled(waiter)
+
+            await store.call("PUBLISH", TOPIC, "new message")
+
+            assert await woken(one)
+            assert await woken(two)
+            other_wait = asyncio.ensure_future(other.wait(60))
+            done, _ = await asyncio.wait([other_wait], timeout=0.1)
+            assert not done
+            other_wait.cancel()
+
+
+async def test_a_publish_between_look_and_wait_is_not_missed(
+    store_server: EmbeddedServer,
+) -> None:
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+        with ours.waiting(TOPIC) as waiter, ours.waiting(TOPIC) as witness:
+            await settled(waiter)
+            await settled(witness)
+            waiter.clear()
+            # Here the caller has looked and found nothing. When a publish lands now
+            await store.call("PUBLISH", TOPIC, "new message")
+            assert await woken(witness)
+            # Then a wait that begins later ends at once
+            assert await woken(waiter)
+
+
+async def test_a_waiter_that_looks_before_its_subscription_takes_effect_looks_again(
+    store_server: EmbeddedServer,
+) -> None:
+    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+        with ours.waiting(b"first") as first:
+            await settled(first)
+        await proxy.set_fates(requests=Fate.HOLD)
+        with ours.waiting(b"second") as waiter:
+            await proxy.met.wait()
+            # What is published now reaches nobody here, since the subscription is still on its way
+            async with store_at(store_server.address) as store:
+                assert await store.call("PUBLISH", "second", "lost") == 0
+            await proxy.set_fates()
+            assert await woken(waiter)
+
+
+async def test_nothing_is_missed_in_a_storm_of_publishes(store_server: EmbeddedServer) -> None:
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+        await store.call("SET", "counter", 0)
+
+        async def publish() -> None:
+            for _ in range(300):
+                await store.pipeline([("INCR", "counter"), ("PUBLISH", TOPIC, "")])
+                for _ in range(rng.randrange(4)):
+                    await asyncio.sleep(0)
+
+        async def follow() -> None:
+            seen = 0
+            with ours.waiting(TOPIC) as waiter:
+                while seen < 300:
+                    waiter.clear()
+                    found = int(await store.call("GET", "counter"))
+                    if found == seen:
+                        assert await woken(waiter), f"missed one at {seen}, seed {seed}"
+                    seen = found
+
+        await asyncio.gather(publish(), *(follow() for _ in range(10)))
+
+
+async def test_everybody_looks_again_after_a_reconnect(store_server: EmbeddedServer) -> None:
+    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+        with ours.waiting(b"one") as one, ours.waiting(b"two") as two:
+            await settled(one)
+            await settled(two)
+
+            proxy.cut()
+
+            # At once, not at the next tick: what was published meanwhile reached nobody
+            assert await woken(one)
+            assert await woken(two)
+            # And the new connection carries wake-ups again
+            one.clear()
+            async with store_at(store_server.address) as store:
+                assert await store.call("PUBLISH", "one", "") == 1
+            assert await woken(one)
+            assert proxy.connections == 2
+
+
+async def test_a_silent_connection_is_replaced(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.05)
+    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+        with ours.waiting(TOPIC) as waiter:
+            await settled(waiter)
+            await proxy.set_fates(replies=Fate.SWALLOW)
+            while proxy.connections_open:
+                await asyncio.sleep(0.005)
+            await proxy.set_fates()
+            assert await woken(waiter)
+            assert proxy.connections == 2
+
+
+async def test_a_topic_lingers_and_is_then_given_up(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.02)
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+
+        async def subscribers() -> int:
+            return int((await store.call("PUBSUB", "NUMSUB", TOPIC))[1])
+
+        with ours.waiting(TOPIC) as waiter:
+            await settled(waiter)
+        # Given a poller that comes back within the time: its topic is still subscribed
+        await asyncio.sleep(0.1)
+        assert await subscribers() == 1
+        assert repr(ours) == "<Wakeups [1 topics, 0 waiters]>"
+
+        # When nobody comes back
+        monkeypatch.setattr(wakeups, "_LINGER_SECONDS", 0.0)
+        while await subscribers():
+            await asyncio.sleep(0.01)
+        assert repr(ours) == "<Wakeups [0 topics, 0 waiters]>"
+
+        # Then the next one subscribes afresh
+        with ours.waiting(TOPIC) as waiter:
+            await settled(waiter)
+            await store.call("PUBLISH", TOPIC, "")
+            assert await woken(waiter)
+
+
+async def test_many_waiters_share_one_connection_and_leave_nothing_behind(
+    store_server: EmbeddedServer,
+) -> None:
+    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+        with ours.waiting(TOPIC) as first:
+            await settled(first)
+            chunks = proxy.chunks
+            async with AsyncExitStack() as stack:
+                waiters = [
+                    stack.enter_context(ours.waiting(b"topic-%d" % (number % 500)))
+                    for number in range(2000)
+                ]
+                for waiter in waiters:
+                    await settled(waiter)
+                # Then the subscriptions of one turn travelled together
+                assert proxy.chunks == chunks + 1
+                assert repr(ours) == "<Wakeups [501 topics, 2001 waiters]>"
+                async with store_at(store_server.address) as store:
+                    await store.pipeline([("PUBLISH", f"topic-{n}", "") for n in range(500)])
+                for waiter in waiters:
+                    assert await woken(waiter)
+        assert repr(ours) == "<Wakeups [501 topics, 0 waiters]>"
+        assert proxy.connections == 1
+
+
+async def test_whoever_waits_looks_now_and_then_without_a_reason(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "RECHECK_SECONDS", 0.05)
+    async with wakeups_at(store_server.address) as ours:
+        with ours.waiting(TOPIC) as waiter:
+            await settled(waiter)
+            assert await woken(waiter)
+
+
+async def test_a_wait_ends_with_its_time_with_cancellation_and_with_the_end(
+    store_server: EmbeddedServer,
+) -> None:
+    async with wakeups_at(store_server.address) as ours:
+        with ours.waiting(TOPIC) as waiter:
+            await settled(waiter)
+            await waiter.wait(0)
+            await waiter.wait(0.01)
+            waiter.clear()
+            cancelled = asyncio.ensure_future(waiter.wait(60))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            assert cancelled.cancelled()
+
+            last = asyncio.ensure_future(woken(waiter))
+            await asyncio.sleep(0)
+            await ours.close()
+            assert await last
+
+
+async def test_a_store_that_is_away_at_first_is_found_later() -> None:
+    with plain_server() as server:
+        server.kill()
+        async with wakeups_at(server.address) as ours:
+            with ours.waiting(TOPIC) as waiter:
+                # Given an attempt that has failed
+                await asyncio.sleep(0.05)
+                await asyncio.to_thread(server.start)
+                assert await woken(waiter)

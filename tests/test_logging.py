@@ -1,0 +1,137 @@
+"""Log lines: one event each, JSON for machines, pretty on a terminal, nothing lost or injected."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waystation.telemetry.logging import configure_logging, logger
+
+_log = logger("tested")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Puts logging back as pytest had it."""
+    root, ours = logging.getLogger(), logging.getLogger("waystation")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+def lines_at(level: str) -> io.StringIO:
+    stream = io.StringIO()
+    configure_logging(format="json", level=level, stream=stream)
+    return stream
+
+
+def read(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_an_event_with_fields() -> None:
+    stream = lines_at("info")
+    _log.warning("store connection lost", unanswered=3, address="here:1")
+    (line,) = read(stream)
+    stamp = line.pop("time")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(stamp))
+    assert line == {
+        "level": "warning",
+        "source": "tested",
+        "event": "store connection lost",
+        "unanswered": 3,
+        "address": "here:1",
+    }
+
+
+def test_a_level_hides_what_lies_below_it() -> None:
+    stream = lines_at("warning")
+    _log.debug("one")
+    _log.info("two")
+    _log.warning("three")
+    _log.error("four")
+    assert [line["event"] for line in read(stream)] == ["three", "four"]
+
+    stream = lines_at("debug")
+    _log.debug("one")
+    assert [line["level"] for line in read(stream)] == ["debug"]
+
+
+def test_an_error_carries_its_trace_on_the_same_line() -> None:
+    stream = lines_at("info")
+    try:
+        raise RuntimeError("it broke")
+    except RuntimeError as error:
+        _log.error("work failed", error=error, part="store")
+    (line,) = read(stream)
+    assert line["part"] == "store"
+    assert "RuntimeError: it broke" in str(line["trace"])
+
+
+def test_warnings_of_libraries_are_lines_too_and_their_chatter_is_not() -> None:
+    stream = lines_at("debug")
+    logging.getLogger("some.library").info("chatter")
+    logging.getLogger("some.library").warning("mind %s", "this")
+    (line,) = read(stream)
+    assert (line["source"], line["event"]) == ("some.library", "mind this")
+
+
+@pytest.mark.parametrize(
+    "value", [Path("/x"), {1, 2}, b"\xff", float("nan"), "\ud800", ["\udfff"], object(), "a\nb"]
+)
+def test_any_value_makes_exactly_one_line(value: object) -> None:
+    stream = lines_at("info")
+    _log.info("odd", value=value)
+    (line,) = read(stream)
+    assert line["event"] == "odd"
+    assert "value" in line
+
+
+def test_a_terminal_gets_pretty_lines_and_a_pipe_gets_json() -> None:
+    terminal = Terminal()
+    configure_logging(format="auto", level="info", stream=terminal)
+    _log.info("hello", port=7070)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert re.fullmatch(r"\d\d:\d\d:\d\d tested hello  port=7070\n", shown)
+
+    pipe = io.StringIO()
+    configure_logging(format="auto", level="info", stream=pipe)
+    _log.info("hello", port=7070)
+    assert read(pipe)[0]["port"] == 7070
+
+
+def test_the_format_can_be_forced() -> None:
+    pipe = io.StringIO()
+    configure_logging(format="pretty", level="info", stream=pipe)
+    _log.info("hello")
+    assert "hello" in pipe.getvalue()
+    assert "{" not in pipe.getvalue()
+
+
+def test_a_field_cannot_begin_a_line_of_its_own_or_steer_the_terminal() -> None:
+    terminal = Terminal()
+    configure_logging(format="pretty", level="info", stream=terminal)
+    _log.info("hello", name="x\n12:00:00 store all is well \x1b[2J")
+    text = terminal.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b[2J" not in text
+
+
+def test_configuring_again_does_not_double_the_lines() -> None:
+    lines_at("info")
+    stream = lines_at("info")
+    _log.info("once")
+    assert len(read(stream)) == 1

@@ -1,0 +1,239 @@
+"""Settings: four layers with origins, nothing unknown accepted, secrets hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from waystation.errors import SettingsError
+from waystation.settings import SECRETS, LoadedSettings, Settings, load_settings
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "waystation.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def origins(loaded: LoadedSettings) -> dict[str, str]:
+    return {name: origin for name, _, origin in loaded.rows()}
+
+
+def values(loaded: LoadedSettings) -> dict[str, Any]:
+    return {name: value for name, value, _ in loaded.rows()}
+
+
+# -- Layers ----------------------------------------------------------------------------------
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    loaded = load_settings()
+    assert loaded.settings == Settings()
+    assert set(origins(loaded).values()) == {"default"}
+
+
+def test_each_layer_wins_over_the_ones_before_it(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        data = "from-file"
+        [http]
+        port = 1001
+        grace_seconds = 1.5
+        host = "127.0.0.2"
+        [log]
+        level = "debug"
+        """,
+    )
+    environment = {
+        "PATH": "/bin",
+        "WAYSTATION_HTTP_PORT": "1002",
+        "WAYSTATION_HTTP_HOST": "127.0.0.3",
+    }
+
+    loaded = load_settings(file=file, environment=environment, flags={"http.port": 1003})
+
+    # Then the same setting in three places has the value of the last
+    assert loaded.settings.http.port == 1003
+    assert loaded.settings.http.host == "127.0.0.3"
+    assert loaded.settings.http.grace_seconds == 1.5
+    assert loaded.settings.http.body_bytes_max == 1_048_576
+    assert loaded.settings.data == "from-file"
+    found = origins(loaded)
+    assert found["http.port"] == "flag"
+    assert found["http.host"] == "environment WAYSTATION_HTTP_HOST"
+    assert found["http.grace_seconds"] == found["data"] == f"file {file}"
+    assert found["http.body_bytes_max"] == "default"
+
+
+def test_a_flag_that_was_not_given_changes_nothing() -> None:
+    loaded = load_settings(environment={"WAYSTATION_DATA": "here"}, flags={"data": None})
+    assert loaded.settings.data == "here"
+
+
+def test_every_setting_can_come_from_every_layer(tmp_path: Path) -> None:
+    for name, value, _ in load_settings().rows():
+        variable = f"WAYSTATION_{name.upper().replace('.', '_')}"
+        text = ",".join(value) if isinstance(value, list) else str(value).lower()
+        assert origins(load_settings(environment={variable: text}))[name].endswith(variable)
+        section, _, key = name.rpartition(".")
+        line = f"{key} = {msgspec.json.encode(value).decode()}\n"
+        file = written(tmp_path, f"[{section}]\n{line}" if section else line)
+        assert origins(load_settings(file=file))[name] == f"file {file}"
+        assert origins(load_settings(flags={name: value}))[name] == "flag"
+
+
+def test_no_two_settings_share_a_variable() -> None:
+    names = [name for name, _, _ in load_settings().rows()]
+    assert len({name.replace(".", "_") for name in names}) == len(names)
+
+
+def test_a_list_in_the_environment_is_separated_by_commas() -> None:
+    loaded = load_settings(environment={"WAYSTATION_HTTP_CORS_ORIGINS": "https://a, https://b,"})
+    assert loaded.settings.http.cors_origins == ["https://a", "https://b"]
+
+
+def test_variables_of_clients_are_not_settings_of_a_server() -> None:
+    environment = {"WAYSTATION_URL": "http://x", "WAYSTATION_KEY": "k", "WAYSTATION_CONFIG": "f"}
+    assert load_settings(environment=environment).settings == Settings()
+
+
+def test_the_data_directory_is_absolute() -> None:
+    assert Settings(data="~/station").data_dir == Path.home() / "station"
+    assert Settings(data="station").data_dir == Path.cwd() / "station"
+
+
+# -- Unknown names ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("[http]\nprot = 80", "'http.prot'"),
+        ("htpp = 80", "'htpp'"),
+        ("[htpp]\nport = 80", "'htpp'"),
+        ("[htpp]", "'htpp'"),
+        ("http = 80", "'http'"),
+        ("[http.port]\nnumber = 80", "http.port"),
+        ("[store]\nurls_file = '/x'", "'store.urls_file'"),
+    ],
+)
+def test_an_unknown_name_in_the_file_is_rejected_by_name(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file=file)
+    assert name in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variable", ["WAYSTATION_HTTP_PROT", "WAYSTATION_PORT", "WAYSTATION_STORE_URLS_FILE"]
+)
+def test_an_unknown_variable_is_rejected_by_name(variable: str) -> None:
+    with pytest.raises(SettingsError, match=f"{variable}, which is no setting"):
+        load_settings(environment={variable: "1"})
+
+
+def test_an_unknown_flag_is_rejected_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"flag has 'http\.prot'"):
+        load_settings(flags={"http.prot": 1})
+
+
+# -- Bad values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("[http]\nport = 70000", "http.port"),
+        ("[http]\nport = true", "http.port"),
+        ("[http]\ngrace_seconds = nan", "http.grace_seconds"),
+        ("[http]\ngrace_seconds = 0", "http.grace_seconds"),
+        ('[http]\ncors_origins = ["a", 1]', "http.cors_origins"),
+        ('[store]\ndurability = "paper"', "store.durability"),
+        ('[auth]\ninsecure = "perhaps"', "auth.insecure"),
+        ("data = 5", "data"),
+    ],
+)
+def test_a_bad_value_in_the_file_names_the_setting_and_its_origin(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file=file)
+    assert f"Setting {name} (file {file}): " in str(caught.value)
+
+
+def test_a_bad_value_of_each_other_layer_names_its_origin() -> None:
+    with pytest.raises(SettingsError, match=r"http\.port \(environment WAYSTATION_HTTP_PORT\)"):
+        load_settings(environment={"WAYSTATION_HTTP_PORT": "many"})
+    with pytest.raises(SettingsError, match=r"http\.port \(flag\)"):
+        load_settings(flags={"http.port": -1})
+
+
+@pytest.mark.parametrize("text", ["[http", "port = ", "a = 1\na = 2", "\ud800"])
+def test_a_file_that_is_not_toml_is_rejected_with_its_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(SettingsError, match=r"broken\.toml cannot be read"):
+        load_settings(file=file)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.toml cannot be read"):
+        load_settings(file=tmp_path / "absent.toml")
+
+
+# -- Secrets ---------------------------------------------------------------------------------
+
+
+def test_a_secret_can_come_from_a_file_of_its_own(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("redis://:hush@store\n")
+    by_variable = load_settings(environment={"WAYSTATION_STORE_URL_FILE": str(secret)})
+    assert by_variable.settings.store.url == "redis://:hush@store"
+    assert origins(by_variable)["store.url"] == "environment WAYSTATION_STORE_URL_FILE"
+
+    by_file = load_settings(file=written(tmp_path, f'[store]\nurl_file = "{secret}"'))
+    assert by_file.settings.store.url == "redis://:hush@store"
+
+
+def test_a_secret_file_that_cannot_be_read_names_who_named_it(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    with pytest.raises(SettingsError, match="environment WAYSTATION_STORE_URL_FILE names a file"):
+        load_settings(environment={"WAYSTATION_STORE_URL_FILE": absent})
+    with pytest.raises(SettingsError, match=r"waystation\.toml names a file"):
+        load_settings(file=written(tmp_path, f'[store]\nurl_file = "{absent}"'))
+
+
+def test_a_setting_given_as_itself_and_as_a_file_is_a_contradiction(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("redis://one")
+    both = {"WAYSTATION_STORE_URL": "redis://two", "WAYSTATION_STORE_URL_FILE": str(secret)}
+    with pytest.raises(SettingsError, match=r"store\.url twice"):
+        load_settings(environment=both)
+    with pytest.raises(SettingsError, match=r"store\.url twice"):
+        load_settings(
+            file=written(tmp_path, f'[store]\nurl = "redis://two"\nurl_file = "{secret}"')
+        )
+
+
+def test_secrets_are_hidden_where_settings_are_shown() -> None:
+    loaded = load_settings(environment={"WAYSTATION_STORE_URL": "redis://:hush@store"})
+    assert loaded.settings.store.url == "redis://:hush@store"
+    assert values(loaded)["store.url"] == "•••"
+    assert "hush" not in str(list(loaded.rows()))
+    # And an empty one is shown as empty: that it is not set is no secret
+    assert values(load_settings())["store.url"] == ""
+    assert set(values(loaded)) >= SECRETS
+
+
+def test_rows_are_sorted_and_complete() -> None:
+    names = [name for name, _, _ in load_settings().rows()]
+    assert names == sorted(names)
+    assert {"auth.insecure", "data", "http.port", "store.durability", "time_machine"} < set(names)
