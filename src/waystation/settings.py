@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from waystation.channel_settings import ChannelRule
 from waystation.errors import SettingsError
 
 Durability = Literal["memory", "disk"]
@@ -94,6 +95,8 @@ class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields
     fetch_bytes_max: Count = 8_388_608
     #: A larger `max` is answered 400.
     fetch_messages_max: Count = 10_000
+    #: Rules by pattern, each a `[[channels.rules]]` table; see docs/guides/channel-rules.md.
+    rules: tuple[ChannelRule, ...] = ()
 
 
 class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.channels.rules import ChannelRule, ChannelRules, TokenRule, WebhookRule
+from waystation.channel_settings import ChannelRule, TokenRule, WebhookRule
+from waystation.channels.rules import ChannelRules
 from waystation.errors import SettingsError
 
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from waystation.channels.rules import ChannelRule, TokenRule
+from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.tokens import TokenVerifier, token_id
 from waystation.errors import SettingsError, UnauthenticatedError
 

@@ -13,55 +13,15 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
+from waystation.channel_settings import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.channels.templates import check_template, fill_template
 from waystation.errors import SettingsError
 
 #: Names that were looked up lately; rules are few and names are many.
 _KNOWN_MAX = 100_000
-
-Backlog = Literal["refuse", "drop_oldest"]
-
-
-class TokenRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which JSON Web Tokens open a channel."""
-
-    algorithms: tuple[str, ...]
-    #: Files: PEM for RS, PS and ES, the raw secret for HS. Any of them may verify.
-    key_files: tuple[str, ...] = ()
-    issuers: tuple[str, ...]
-    audiences: tuple[str, ...] = ()
-    #: Claim → accepted values; templates allowed.
-    claims: dict[str, tuple[str, ...]] = {}
-    clock_skew_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0
-    #: Tokens without a signature; never without this.
-    allow_none: bool = False
-
-
-class WebhookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the messages of a channel are sent; URL and header values may be templates."""
-
-    name: Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z_-]{0,62}$")]
-    url: str
-    method: Literal["PUT", "POST"] = "PUT"
-    headers: dict[str, str] = {}
-
-
-class ChannelRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[[channels.rules]]` of the settings."""
-
-    pattern: str
-    expire_seconds: Annotated[float, Meta(gt=0, le=365 * 86400)] | None = None
-    tokens: TokenRule | None = None
-    webhooks: tuple[WebhookRule, ...] = ()
-    #: Most messages that wait in a channel; None = no bound.
-    backlog_max: Annotated[int, Meta(ge=1)] | None = None
-    backlog_policy: Backlog = "refuse"
-
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one channel: all its rules together, templates filled."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import jwt
 
-from waystation.channels.rules import ChannelRule, TokenRule
+from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.errors import SettingsError, UnauthenticatedError
 
 _SHARED = frozenset({"HS256", "HS384", "HS512"})
