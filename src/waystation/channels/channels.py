@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from waystation.channels.handles import decode_handle
 from waystation.channels.message import Fetched, Message, Published, decode_message, encode_message
+from waystation.channels.rules import ChannelRules, Terms
+from waystation.channels.webhooks import ChannelWebhooks
 from waystation.clock import Clock
-from waystation.errors import SubscriptionNotFoundError
+from waystation.delivery.outbox import Outbox
+from waystation.errors import ChannelFullError, InvalidChannelError, SubscriptionNotFoundError
 from waystation.settings import ChannelSettings
 from waystation.store import Store, Wakeups, keys, script
 from waystation.store.connection import Reply
@@ -26,6 +29,7 @@ _log = logger("channels")
 _PUBLISH = script(__package__, "publish")
 _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
+_PUBLISH_MANY = script(__package__, "publish_many")
 _FETCH = script(__package__, "fetch")
 _ACK = script(__package__, "ack")
 
@@ -50,7 +54,8 @@ class Channels:
         self._wakeups = wakeups
         self._clock = clock
         self._bytes_max = settings.fetch_bytes_max
-        self._ttl = math.ceil(settings.expire_seconds + TTL_MARGIN_SECONDS)
+        self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
+        self._webhooks = ChannelWebhooks(Outbox(store), clock)
         self._stopping = False
         self._forget_jumps = clock.on_jump(wakeups.wake_all)
 
@@ -58,6 +63,10 @@ class Channels:
         self, project: str, channel: str, message_id: str, content: bytes
     ) -> Published:
         """Publishes JSON `content`; the first content under an id wins while it is kept."""
+        terms = self.terms(channel)
+        if terms.webhooks or terms.backlog_max:
+            (published,) = await self.publish_many(project, channel, [(message_id, content)])
+            return published
         tag = keys.channel_tag(project, channel)
         outcome, clock = await self._store.run(
             _PUBLISH,
@@ -65,13 +74,47 @@ class Channels:
             [
                 keys.channel_message_prefix(tag),
                 encode_message(message_id, content),
-                self._ttl,
+                _ttl(terms),
                 keys.channel_topic(tag),
             ],
         )
-        duplicate = outcome == b"duplicate"
-        (_duplicates if duplicate else _accepted).inc()
-        return Published(clock=int(clock), duplicate=duplicate)
+        return _published(outcome, clock)
+
+    async def publish_many(
+        self, project: str, channel: str, messages: Sequence[tuple[str, bytes]]
+    ) -> list[Published]:
+        """Publishes messages in order; each is accepted, known already, or refused as too many.
+
+        Raises ChannelFullError only when not one of them found room.
+        """
+        terms = self.terms(channel)
+        tag = keys.channel_tag(project, channel)
+        lanes = await self._webhooks.lanes(tag, terms)
+        arguments: list[str | bytes | int] = [
+            keys.channel_message_prefix(tag),
+            keys.channel_message_id(tag, ""),
+            _ttl(terms),
+            keys.channel_topic(tag),
+            terms.backlog_max or 0,
+            terms.backlog_policy,
+            len(lanes),
+            *lanes,
+        ]
+        for message_id, content in messages:
+            arguments += [message_id, encode_message(message_id, content)]
+            arguments += self._webhooks.items(channel, message_id, content, terms)
+        reply = await self._store.run(_PUBLISH_MANY, [keys.channel_clock(tag)], arguments)
+        published = [_published(*reply[i : i + 2]) for i in range(0, len(reply), 2)]
+        if published and all(each.full for each in published):
+            raise ChannelFullError(f"Channel {channel} keeps {terms.backlog_max} messages at most.")
+        return published
+
+    def terms(self, channel: str) -> Terms:
+        """What the rules say about a channel; InvalidChannelError when none allows it."""
+        terms = self.rules.terms(channel)
+        if terms is None:
+            raise InvalidChannelError(f"No rule allows a channel {channel}.")
+        return terms
 
     async def subscribe(self, project: str, channel: str, subscriber: str) -> bool:
         """Creates a subscriber; false when it was there and simply lives on."""
@@ -79,7 +122,7 @@ class Channels:
         reply = await self._store.run(
             _SUBSCRIBE,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [self._ttl],
+            [_ttl(self.terms(channel))],
         )
         return bool(reply == b"created")
 
@@ -207,7 +250,7 @@ class Channels:
                 keys.channel_message_prefix(tag),
                 limit,
                 self._bytes_max - size,
-                self._ttl,
+                _ttl(self.terms(channel)),
                 LOOK_MAX,
                 "" if after is None else after,
             ],
@@ -218,7 +261,7 @@ class Channels:
         reply = await self._store.run(
             _ACK,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [clock, self._ttl],
+            [clock, _ttl(self.terms(channel))],
         )
         if reply == b"missing":
             raise _no_subscriber(channel, subscriber)
@@ -228,10 +271,21 @@ class Channels:
 # Looked up once: finding a labelled metric costs more than counting.
 _accepted = metrics.channel_messages.labels("accepted")
 _duplicates = metrics.channel_messages.labels("duplicate")
+_refused = metrics.channel_messages.labels("refused")
 
 
 def _no_subscriber(channel: str, subscriber: str) -> SubscriptionNotFoundError:
     return SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+
+
+def _ttl(terms: Terms) -> int:
+    return math.ceil(terms.expire_seconds + TTL_MARGIN_SECONDS)
+
+
+def _published(outcome: bytes, clock: bytes) -> Published:
+    duplicate, full = outcome == b"duplicate", outcome == b"full"
+    (_duplicates if duplicate else _refused if full else _accepted).inc()
+    return Published(clock=int(clock or 0), duplicate=duplicate, full=full)
 
 
 def _decoded(bodies: list[bytes], channel: str) -> list[Message]:
