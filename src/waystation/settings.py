@@ -99,6 +99,15 @@ class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields
     rules: tuple[ChannelRule, ...] = ()
 
 
+class DeliverySettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Outgoing requests: webhooks and everything that is delivered."""
+
+    #: Networks outside the public internet that requests may reach, such as `10.1.0.0/16`.
+    allowed_networks: list[str] = []
+    #: Whether requests may reach this machine itself; `dev` says yes.
+    loopback: bool = False
+
+
 class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the process writes about itself, to standard error."""
 
@@ -114,6 +123,7 @@ class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: ChannelSettings = ChannelSettings()
     #: Where the embedded store, the catalogue and the lake live.
     data: str = ".waystation"
+    delivery: DeliverySettings = DeliverySettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     store: StoreSettings = StoreSettings()
@@ -252,7 +262,7 @@ def _read_secret(path: str, *, origin: str) -> str:
 
 def _from_text(name: str, value: str) -> Any:
     """A list in the environment is separated by commas; the rest is left to validation."""
-    if name == "http.cors_origins":
+    if name in ("http.cors_origins", "delivery.allowed_networks"):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 

@@ -45,4 +45,4 @@ def read_settings(config: str = "", **flags: Any) -> LoadedSettings:
     return load_settings(file=file, environment=os.environ, flags=by_name)
 
 
-_SECTIONS = ("auth", "channels", "http", "log", "store")
+_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store")

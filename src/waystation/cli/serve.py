@@ -46,6 +46,7 @@ def dev(
         data=data,
         auth_insecure=True,
         store_durability="memory",
+        delivery_loopback=True,
         time_machine=time_machine or None,
     )
     if not _is_loopback(loaded.settings.http.host):
