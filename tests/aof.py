@@ -27,9 +27,11 @@ def tear(folder: Path) -> None:
 
 
 def spoil(folder: Path) -> bytes:
-    """Overwrites a few bytes in the middle; returns the whole content as it is then."""
+    """Overwrites the beginning of a command in the middle; returns the content as it is then."""
     part = newest_part(folder)
-    with part.open("r+b") as file:
-        file.seek(part.stat().st_size // 2)
-        file.write(b"#spoiled#")
-    return part.read_bytes()
+    content = bytearray(part.read_bytes())
+    # A changed letter within a value would be a value too, and what begins with # is a comment.
+    place = content.index(b"\r\n*", len(content) // 2) + 2
+    content[place : place + 9] = b"!spoiled!"
+    part.write_bytes(content)
+    return bytes(content)

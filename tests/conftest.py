@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
         runner.run(pyfuncitem.obj(**arguments))
+    finally:
+        # Elsewhere such a warning is an error; raised while uvloop closes, it would hang for ever.
+        with warnings.catch_warnings(record=True) as unclosed:
+            warnings.simplefilter("always", ResourceWarning)
+            runner.close()
+    assert not unclosed, f"left open: {[str(each.message) for each in unclosed]}"
     return True
 
 

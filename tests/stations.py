@@ -28,9 +28,9 @@ class StationProcess:
         self.log = log
 
     @property
-    def port(self) -> int:
+    def url(self) -> str:
         """Where it listens."""
-        return int(self.said["url"].rpartition(":")[2])
+        return str(self.said["url"])
 
     @property
     def store(self) -> Address:

@@ -165,3 +165,12 @@ def test_every_page_of_the_docs_is_reachable_and_every_link_leads_somewhere() ->
             assert found.exists(), f"{page.name} links to {target}, which does not exist"
             linked.add(found)
     assert {page.resolve() for page in pages} <= linked
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 20
+    for file, name in named:
+        assert (ROOT / file).exists(), f"there is no {file}"
+        assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8"), f"no {name} in {file}"

@@ -1,168 +1,194 @@
-"""Requests of the public DSPS clients, replayed byte for byte over a plain socket.
+"""The requests of DSPS's own clients, byte for byte, and the replies that they count on.
 
-What the JavaScript client (on axios) and the load-test script (on k6) put on the wire: paths,
-queries, headers and bodies as those programs write them. Replies are compared as JSON, the content
-of messages as raw bytes.
+The JavaScript client runs on axios 0.21; on Node.js it opens a connection per request and calls
+any body a form. The k6 script keeps its connection, sends no content type at all, and puts the ack
+handle into the URL as it came.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import socket
-from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
-import pytest
+from tests.kit.wire import Answer, Wire, port_of, wire
+
+SUBSCRIBER = "s-3f8e6a1c-52f4-4f0e-9d0b-6b1f3c0d9a77"
+MESSAGE = "msg-9d2c7f6e-0b1a-4c3d-8e5f-7a6b5c4d3e2f"
+CACHE_BUSTER = "_=1605340800000-0.8374612907415268"
 
 
-@dataclass(frozen=True)
-class WireReply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> object:
-        assert self.headers["content-type"].startswith("application/json")
-        return json.loads(self.body)
+# -- The JavaScript client -------------------------------------------------------------------
 
 
-class Wire:
-    """One connection, kept open between requests as both clients keep theirs."""
-
-    def __init__(self, url: str) -> None:
-        self.host = url.removeprefix("http://")
-        name, _, port = self.host.partition(":")
-        self._socket = socket.create_connection((name, int(port)), timeout=20)
-        self._left = b""
-
-    def exchange(self, request: str) -> WireReply:
-        """Sends a request written with plain newlines and `HOST`; reads its reply."""
-        head, _, body = request.partition("\n\n")
-        head = head.replace("HOST", self.host).replace("\n", "\r\n")
-        self._socket.sendall(f"{head}\r\n\r\n{body}".encode())
-        while b"\r\n\r\n" not in self._left:
-            self._left += self._read()
-        top, _, self._left = self._left.partition(b"\r\n\r\n")
-        lines = top.decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:])
-        size = int(headers.get("content-length", "0"))
-        while len(self._left) < size:
-            self._left += self._read()
-        content, self._left = self._left[:size], self._left[size:]
-        return WireReply(int(lines[0].split()[1]), headers, content)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _read(self) -> bytes:
-        data = self._socket.recv(65_536)
-        assert data, "the station hung up"
-        return data
+def axios(method: str, target: str, *, body: str | None = None, key: str = "") -> bytes:
+    """What axios 0.21 sends on Node.js."""
+    lines = [f"{method} {target} HTTP/1.1", "Accept: application/json, text/plain, */*"]
+    if body is not None:
+        lines.append("Content-Type: application/x-www-form-urlencoded")
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
+    lines.append("User-Agent: axios/0.21.1")
+    if body is not None:
+        lines.append(f"Content-Length: {len(body.encode())}")
+    lines += ["Host: localhost:3000", "Connection: close"]
+    if body is None and method == "PUT":
+        lines.append("Content-Length: 0")
+    return ("\r\n".join(lines) + "\r\n\r\n" + (body or "")).encode()
 
 
-AXIOS = """{method} {path} HTTP/1.1
-Accept: application/json
-User-Agent: axios/0.21.1
-Host: HOST
-Connection: keep-alive{more}
-
-{body}"""
-K6 = """{method} {path} HTTP/1.1
-Host: HOST
-User-Agent: k6/0.29.0 (https://k6.io/){more}
-
-{body}"""
-BUSTER = "_=1608739200000-0.8444218515250481"
+def exchange(url: str, data: bytes) -> Answer:
+    """Sends a request on a connection of its own, which the server then closes."""
+    with wire(url) as connection:
+        connection.send(data)
+        answer = connection.answer()
+        assert answer.header("connection") == "close"
+        assert connection.closed()
+        return answer
 
 
-def axios(method: str, path: str, *, query: str = "", body: str = "") -> str:
-    """As the JavaScript client sends: a cache buster first, a string body as a form."""
-    more = ""
-    if body:
-        more = f"\nContent-Type: application/x-www-form-urlencoded\nContent-Length: {len(body)}"
-    elif method == "PUT":
-        more = "\nContent-Type: application/x-www-form-urlencoded\nContent-Length: 0"
-    full = f"{path}?{BUSTER}{'&' + query if query else ''}"
-    return AXIOS.format(method=method, path=full, more=more, body=body)
+def read_json(answer: Answer, status: int = 200) -> Any:
+    assert answer.status == status
+    assert answer.header("content-type") == "application/json"
+    return answer.json()
 
 
-def k6(method: str, path: str, *, body: str = "") -> str:
-    """As k6 sends: no content type at all."""
-    more = f"\nContent-Length: {len(body)}" if body or method == "PUT" else ""
-    return K6.format(method=method, path=path, more=more, body=body)
-
-
-@pytest.fixture
-def wire(open_url: str) -> object:
-    connection = Wire(open_url)
-    yield connection
-    connection.close()
-
-
-def test_the_javascript_client_goes_through_its_whole_life(wire: Wire, channel: str) -> None:
-    subscriber = "s-9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
-    message = "msg-1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed"
-    subscription = f"/channel/{channel}/subscription/polling/{subscriber}"
-    content = '{"text":"h\\u00e9llo <&>","big":12345678901234567890,"one":1.0}'
-
-    created = wire.exchange(axios("PUT", subscription))
-    published = wire.exchange(axios("PUT", f"/channel/{channel}/message/{message}", body=content))
-    polled = wire.exchange(axios("GET", subscription, query="timeout=30s&max=32"))
-    reply = polled.json
-    assert isinstance(reply, dict)
-    handle = reply["ackHandle"]
-    acked = wire.exchange(
-        axios("DELETE", f"{subscription}/message", query=f"ackHandle={quote(handle, safe='')}")
-    )
-    empty = wire.exchange(axios("GET", subscription, query="max=32"))
-    deleted = wire.exchange(axios("DELETE", subscription))
-    gone = wire.exchange(axios("GET", subscription, query="timeout=30s&max=32"))
-
-    assert created.json == {"channelID": channel, "subscriberID": subscriber}
-    assert published.json == {"channelID": channel, "messageID": message}
-    assert set(reply) == {"channelID", "messages", "moreMessages", "ackHandle"}
-    assert reply["moreMessages"] is False
-    assert f'"content":{content}'.encode() in polled.body
+def test_the_javascript_client_is_served_unmodified(open_url: str, channel: str) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/{SUBSCRIBER}"
+    # Create
+    created = exchange(open_url, axios("PUT", f"{subscription}?{CACHE_BUSTER}"))
+    assert read_json(created) == {"channelID": channel, "subscriberID": SUBSCRIBER}
+    # Publish: the content is a text of JSON, with a number that JavaScript would not keep
+    content = '{"text":"Grüße <b>&amp;</b> 😀","total":12345678901234567890,"rate":1.0}'
+    target = f"/channel/{channel}/message/{MESSAGE}?{CACHE_BUSTER}"
+    published = exchange(open_url, axios("PUT", target, body=content))
+    assert read_json(published) == {"channelID": channel, "messageID": MESSAGE}
+    # Poll
+    poll = axios("GET", f"{subscription}?{CACHE_BUSTER}&timeout=30s&max=32")
+    polled = exchange(open_url, poll)
+    fetched = read_json(polled)
+    handle = fetched.pop("ackHandle")
+    assert fetched == {
+        "channelID": channel,
+        "messages": [{"messageID": MESSAGE, "content": json.loads(content)}],
+        "moreMessages": False,
+    }
+    assert b'"content":' + content.encode() + b"}" in polled.body
+    # Ack: 204 is all that the client accepts
+    target = f"{subscription}/message?{CACHE_BUSTER}&ackHandle={quote(handle, safe='')}"
+    acked = exchange(open_url, axios("DELETE", target))
     assert (acked.status, acked.body) == (204, b"")
-    assert empty.json == {"channelID": channel, "messages": [], "moreMessages": False}
-    assert deleted.json == created.json
-    assert gone.status == 404
-    assert isinstance(gone.json, dict)
-    assert gone.json["code"] == "dsps.storage.subscription-not-found"
+    # Close: the poll under way is dropped, then the subscriber is deleted
+    with wire(open_url) as waiting:
+        waiting.send(poll)
+        deleted = exchange(open_url, axios("DELETE", f"{subscription}?{CACHE_BUSTER}"))
+        assert read_json(deleted) == {"channelID": channel, "subscriberID": SUBSCRIBER}
+        # A client that did not drop it would learn why
+        assert read_json(waiting.answer(), 404)["code"] == "dsps.storage.subscription-not-found"
 
 
-def test_the_load_test_script_goes_through_an_iteration(wire: Wire, channel: str) -> None:
-    subscription = f"/channel/{channel}/subscription/polling/sbsc-2"
-    at = '{"at":1608739200000}'
-
-    created = wire.exchange(k6("PUT", subscription))
-    for number in range(3):
-        path = f"/channel/{channel}/message/1-0-{number}"
-        published = wire.exchange(k6("PUT", path, body=at))
-        assert published.json == {"channelID": channel, "messageID": f"1-0-{number}"}
-    fetched = wire.exchange(k6("GET", f"{subscription}?timeout=3s"))
-    reply = fetched.json
-    assert isinstance(reply, dict)
-    handle = reply["ackHandle"]
-    # Unescaped, as the script puts it there.
-    acked = wire.exchange(k6("DELETE", f"{subscription}/message?ackHandle={handle}"))
-    after = wire.exchange(k6("GET", subscription))
-
-    assert created.status == 200
-    assert [each["messageID"] for each in reply["messages"]] == ["1-0-0", "1-0-1", "1-0-2"]
-    assert fetched.body.count(f'"content":{at}'.encode()) == 3
-    assert re.fullmatch(r"[0-9A-Za-z=]+", handle), "nothing in it needs escaping"
-    assert acked.status == 204
-    assert after.json == {"channelID": channel, "messages": [], "moreMessages": False}
+def test_an_empty_poll_of_the_javascript_client_takes_as_long_as_it_asked(
+    open_url: str, channel: str
+) -> None:
+    """An earlier reply would make it sleep for the rest."""
+    subscription = f"/channel/{channel}/subscription/polling/{SUBSCRIBER}"
+    exchange(open_url, axios("PUT", f"{subscription}?{CACHE_BUSTER}"))
+    with wire(open_url) as connection:
+        connection.send(axios("GET", f"{subscription}?{CACHE_BUSTER}&timeout=1s&max=32"))
+        connection.socket.settimeout(0.9)
+        try:
+            early = connection.socket.recv(1)
+        except TimeoutError:
+            early = b""
+        connection.socket.settimeout(20)
+        assert early == b""
+        assert read_json(connection.answer()) == {
+            "channelID": channel,
+            "messages": [],
+            "moreMessages": False,
+        }
 
 
-def test_both_clients_share_one_channel(wire: Wire, channel: str) -> None:
-    wire.exchange(axios("PUT", f"/channel/{channel}/subscription/polling/s-1"))
-    wire.exchange(k6("PUT", f"/channel/{channel}/message/7-0-0", body='{"at":1}'))
+def test_what_ends_the_javascript_client_has_the_codes_that_it_knows(
+    open_url: str, channel: str
+) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/{SUBSCRIBER}"
+    gone = exchange(open_url, axios("GET", f"{subscription}?{CACHE_BUSTER}&timeout=30s&max=32"))
+    assert read_json(gone, 404)["code"] == "dsps.storage.subscription-not-found"
 
-    got = wire.exchange(axios("GET", f"/channel/{channel}/subscription/polling/s-1")).json
 
-    assert isinstance(got, dict)
-    assert got["messages"] == [{"messageID": "7-0-0", "content": {"at": 1}}]
+# -- The k6 script ---------------------------------------------------------------------------
+
+
+def k6(method: str, target: str, body: str | None = None) -> bytes:
+    """What the k6 script sends: Go's client, which names a length for every PUT."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost:3000"]
+    lines.append("User-Agent: k6/0.29.0 (https://k6.io/)")
+    if method == "PUT":
+        lines.append(f"Content-Length: {len(body or '')}")
+    return ("\r\n".join(lines) + "\r\n\r\n" + (body or "")).encode()
+
+
+def ask_k6(connection: Wire, method: str, target: str, body: str | None = None) -> Answer:
+    connection.send(k6(method, target, body))
+    return connection.answer()
+
+
+def test_the_k6_script_is_served_unmodified(open_url: str, channel: str) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/sub-1"
+    with wire(open_url) as subscriber, wire(open_url) as publisher:
+        created = ask_k6(subscriber, "PUT", subscription)
+        assert read_json(created) == {"channelID": channel, "subscriberID": "sub-1"}
+        for round_ in range(3):
+            ids = [f"1-{round_}-{number}" for number in range(3)]
+            for message_id in ids:
+                body = f'{{"at":{1605340800000 + round_}}}'
+                target = f"/channel/{channel}/message/{message_id}"
+                published = ask_k6(publisher, "PUT", target, body)
+                assert read_json(published) == {"channelID": channel, "messageID": message_id}
+            answer = ask_k6(subscriber, "GET", f"{subscription}?timeout=3s")
+            fetched = read_json(answer)
+            assert [message["messageID"] for message in fetched["messages"]] == ids
+            assert answer.body.count(b'"content":' + body.encode() + b"}") == 3
+            # The handle goes into the URL as it is
+            target = f"{subscription}/message?ackHandle={fetched['ackHandle']}"
+            assert ask_k6(subscriber, "DELETE", target).status == 204
+        deleted = ask_k6(subscriber, "DELETE", subscription)
+        assert read_json(deleted) == {"channelID": channel, "subscriberID": "sub-1"}
+
+
+def test_a_poll_of_the_k6_script_gets_what_is_published_while_it_waits(
+    open_url: str, channel: str
+) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/sub-1"
+    with wire(open_url) as subscriber, wire(open_url) as publisher:
+        ask_k6(subscriber, "PUT", subscription)
+        subscriber.send(k6("GET", f"{subscription}?timeout=3s"))
+        ask_k6(publisher, "PUT", f"/channel/{channel}/message/1-0-0", '{"at":1}')
+        assert len(read_json(subscriber.answer())["messages"]) == 1
+
+
+# -- Both ------------------------------------------------------------------------------------
+
+
+def test_both_clients_share_one_channel(open_url: str, channel: str) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/{SUBSCRIBER}"
+    exchange(open_url, axios("PUT", f"{subscription}?{CACHE_BUSTER}"))
+    with wire(open_url) as publisher:
+        ask_k6(publisher, "PUT", f"/channel/{channel}/message/7-0-0", '{"at":1}')
+    fetched = exchange(open_url, axios("GET", f"{subscription}?{CACHE_BUSTER}"))
+    assert read_json(fetched)["messages"] == [{"messageID": "7-0-0", "content": {"at": 1}}]
+
+
+def test_requests_may_arrive_byte_by_byte(open_url: str, channel: str) -> None:
+    subscription = f"/channel/{channel}/subscription/polling/sub-1"
+    script = k6("PUT", subscription) + k6("PUT", f"/channel/{channel}/message/m", '{"at": 1}')
+    script += k6("GET", f"{subscription}?timeout=3s")
+    with socket.create_connection(("127.0.0.1", port_of(open_url)), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        replies = Wire(connection)
+        for byte in script:
+            connection.send(bytes([byte]))
+        assert [replies.answer().status for _ in range(2)] == [200, 200]
+        assert b'"content":{"at": 1}}' in replies.answer().body

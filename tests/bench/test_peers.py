@@ -6,10 +6,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from waystation.bench.benchmark import Benchmark, Run
-from waystation.bench.peers import Peer, PeerMissingError, ensure_peer
+from waystation.bench.peers import Peer, ensure_peer
 from waystation.bench.report import Promise, Sample, row_of
 from waystation.bench.runner import run_benchmark
 
@@ -85,6 +83,10 @@ def test_a_missing_peer_makes_its_bar_fail_by_name_and_the_others_are_judged(
         ),
     )
 
+    # And an installation of it that was interrupted: an interpreter, but no stamp
+    (tmp_path / "peers" / "ghost" / "bin").mkdir(parents=True)
+    (tmp_path / "peers" / "ghost" / "bin" / "python").touch()
+
     # When it is run
     report = run_benchmark(
         benchmark, quick=True, progress=lambda *_: None, peers_folder=tmp_path / "peers"
@@ -97,13 +99,3 @@ def test_a_missing_peer_makes_its_bar_fail_by_name_and_the_others_are_judged(
     assert not report.holds
     assert report.notes[0].startswith("The peer ghost cannot be installed:")
     assert "ours_vs_ghost" in report.notes[1]
-
-
-def test_an_interrupted_installation_is_done_again(tmp_path: Path) -> None:
-    # Given an environment that was made but never finished
-    (tmp_path / "ghost" / "bin").mkdir(parents=True)
-    (tmp_path / "ghost" / "bin" / "python").touch()
-
-    # Then its interpreter is not simply trusted
-    with pytest.raises(PeerMissingError):
-        ensure_peer(MISSING, tmp_path)

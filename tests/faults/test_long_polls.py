@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.wire import AsyncWire, async_wire, open_async_wire, request_bytes
 from tests.stations import station_process
 from tests.stores import store_at
-from tests.wire import Wire, open_wire, wire_to
 from waystation.settings import HttpSettings
 from waystation.store import Store
 from waystation.telemetry import metrics
@@ -42,20 +42,20 @@ def subscriber_path(number: int) -> str:
     return f"/channel/ch-{number}/subscription/polling/me"
 
 
-async def subscribe(port: int, count: int) -> None:
-    async with wire_to(port) as wire:
+async def subscribe(url: str, count: int) -> None:
+    async with async_wire(url) as wire:
         for number in range(count):
             assert (await wire.ask("PUT", subscriber_path(number))).status == 200
 
 
-async def open_polls(port: int, count: int) -> list[Wire]:
+async def open_polls(url: str, count: int) -> list[AsyncWire]:
     """Starts one long poll on each of so many channels."""
-    polls: list[Wire] = []
+    polls: list[AsyncWire] = []
     while len(polls) < count:
         opening = min(OPENED_AT_ONCE, count - len(polls))
-        fresh = await asyncio.gather(*(open_wire(port) for _ in range(opening)))
+        fresh = await asyncio.gather(*(open_async_wire(url) for _ in range(opening)))
         for number, wire in enumerate(fresh, start=len(polls)):
-            wire.send("GET", f"{subscriber_path(number)}?timeout={POLL_SECONDS}s")
+            wire.send(request_bytes("GET", f"{subscriber_path(number)}?timeout={POLL_SECONDS}s"))
         polls += fresh
     return polls
 
@@ -67,14 +67,14 @@ async def until_waiting(serving: Serving, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def until_gauge(control: Wire, count: int) -> None:
+async def until_gauge(control: AsyncWire, count: int) -> None:
     """The same, as a server process tells it in its metrics."""
     async with asyncio.timeout(SOON_SECONDS):
         while await gauge(control) != count:
             await asyncio.sleep(0.02)
 
 
-async def gauge(control: Wire) -> int:
+async def gauge(control: AsyncWire) -> int:
     exposition = (await control.ask("GET", "/metrics")).body.decode()
     found = re.search(r"^waystation_channel_polls_waiting (\d+)", exposition, re.MULTILINE)
     assert found, exposition
@@ -90,12 +90,12 @@ async def subscription_connections(store: Store) -> int:
 async def test_polls_whose_clients_vanish_leave_no_waiter_and_no_task(tmp_path: Path) -> None:
     settings = quick_settings(str(tmp_path), http=patient())
     async with serving(settings) as server:
-        await subscribe(server.port, POLLS)
+        await subscribe(server.url, POLLS)
         await until_waiting(server, 0)
         tasks_before = len(asyncio.all_tasks())
         gauge_before = metrics.channel_polls_waiting._value.get()
 
-        polls = await open_polls(server.port, POLLS)
+        polls = await open_polls(server.url, POLLS)
         await until_waiting(server, POLLS)
         assert metrics.channel_polls_waiting._value.get() == gauge_before + POLLS
         for wire in polls:
@@ -112,20 +112,20 @@ async def test_those_who_stay_get_their_message_when_others_have_vanished(
     tmp_path: Path,
 ) -> None:
     async with serving(quick_settings(str(tmp_path), http=patient())) as server:
-        await subscribe(server.port, POLLS)
-        polls = await open_polls(server.port, POLLS)
+        await subscribe(server.url, POLLS)
+        polls = await open_polls(server.url, POLLS)
         await until_waiting(server, POLLS)
         for wire in polls[::2]:
             wire.vanish()
         await until_waiting(server, POLLS // 2)
 
-        async with wire_to(server.port) as publisher:
+        async with async_wire(server.url) as publisher:
             for number in range(POLLS):
                 await publisher.ask("PUT", f"/channel/ch-{number}/message/m", b"%d" % number)
 
         for number, wire in list(enumerate(polls))[1::2]:
             answer = await wire.answer()
-            assert answer.json["messages"] == [{"messageID": "m", "content": number}]
+            assert answer.json()["messages"] == [{"messageID": "m", "content": number}]
             wire.close()
         await until_waiting(server, 0)
 
@@ -134,8 +134,8 @@ async def test_all_polls_of_a_process_share_one_subscription_connection(
     tmp_path: Path,
 ) -> None:
     async with serving(quick_settings(str(tmp_path), http=patient())) as server:
-        await subscribe(server.port, POLLS)
-        polls = await open_polls(server.port, POLLS)
+        await subscribe(server.url, POLLS)
+        polls = await open_polls(server.url, POLLS)
         await until_waiting(server, POLLS)
 
         async with store_at(server.node.opened.store.address) as store:
@@ -152,12 +152,12 @@ async def test_a_client_may_vanish_at_any_moment_of_its_poll(tmp_path: Path) -> 
     """Before the request is read, between its looks, while it waits, while it is answered."""
     rng = random.Random(31)
     async with serving(quick_settings(str(tmp_path), http=patient())) as server:
-        await subscribe(server.port, 20)
+        await subscribe(server.url, 20)
 
         async def come_and_go(number: int) -> None:
-            wire = await open_wire(server.port)
+            wire = await open_async_wire(server.url)
             path = f"{subscriber_path(number % 20)}?timeout={POLL_SECONDS}s"
-            wire.send("GET", path)
+            wire.send(request_bytes("GET", path))
             await asyncio.sleep(rng.choice((0, 0.0005, 0.002, 0.01, 0.05)))
             if number % 5 == 0:
                 await server.node.channels.publish("default", f"ch-{number % 20}", "m", b"1")
@@ -185,12 +185,12 @@ async def test_memory_is_flat_over_rounds_of_polls_that_vanish(
         *("--insecure", "--durability", "memory"),
         WAYSTATION_HTTP_POLL_SECONDS_MAX=str(POLL_SECONDS),
     ) as station:
-        await subscribe(station.port, polls_at_once)
+        await subscribe(station.url, polls_at_once)
         resident: list[int] = []
-        async with wire_to(station.port) as control, store_at(station.store) as store:
+        async with async_wire(station.url) as control, store_at(station.store) as store:
             descriptors_before = station.descriptors()
             for _ in range(rounds):
-                polls = await open_polls(station.port, polls_at_once)
+                polls = await open_polls(station.url, polls_at_once)
                 await until_gauge(control, polls_at_once)
                 assert await subscription_connections(store) == 1
                 for wire in polls:
@@ -205,8 +205,8 @@ async def test_memory_is_flat_over_rounds_of_polls_that_vanish(
 async def test_topics_that_nobody_waits_for_any_more_are_given_up(tmp_path: Path) -> None:
     """A while after the last waiter: pollers come back, and subscribing anew costs a round trip."""
     async with serving(quick_settings(str(tmp_path), http=patient())) as server:
-        await subscribe(server.port, POLLS)
-        polls = await open_polls(server.port, POLLS)
+        await subscribe(server.url, POLLS)
+        polls = await open_polls(server.url, POLLS)
         await until_waiting(server, POLLS)
         for wire in polls:
             wire.vanish()

@@ -8,6 +8,8 @@ import os
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,24 @@ async def readiness(serving_now: Serving) -> tuple[int, dict[str, Any]]:
     return await asyncio.to_thread(get)
 
 
+@asynccontextmanager
+async def station(settings: Settings) -> AsyncIterator[Node]:
+    """A node without a door; its server has ended in order when the block is left."""
+    node = await open_node(settings)
+    server = node.opened.server
+    assert server is not None
+    try:
+        yield node
+        keeper_id = parent_of(server.process_id)
+    finally:
+        await node.close()
+    assert await asyncio.to_thread(ended, keeper_id)
+
+
+async def messages_in(node: Node) -> int:
+    return int(await node.opened.store.call("GET", "c.{orders}.clock", repeatable=True) or 0)
+
+
 async def kill_store(node: Node) -> None:
     """kill -9, and wait until a connection to the next one works."""
     server = node.opened.server
@@ -77,15 +97,14 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed_under_load(
     settings: Settings,
 ) -> None:
     """F-06."""
-    node = await open_node(settings)
-    try:
+    async with station(settings) as node:
         await node.channels.subscribe(*CHANNEL, "me")
         stop = asyncio.Event()
         load = [asyncio.ensure_future(publish_until(stop, node.channels, n)) for n in range(16)]
         for _ in range(3):
             # Some hundred messages, then the end, in the middle of others on their way
-            reached = (await node.opened.store.call("GET", "c.{orders}.clock")) or b"0"
-            while int(await _clock(node)) < int(reached) + 300:
+            target = await messages_in(node) + 300
+            while await messages_in(node) < target:
                 await asyncio.sleep(0.005)
             await kill_store(node)
         stop.set()
@@ -100,16 +119,6 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed_under_load(
         for publisher in range(16):
             mine = [int(each.split("-")[1]) for each in found if each.startswith(f"p{publisher}-")]
             assert mine == sorted(mine)
-    finally:
-        await node.close()
-
-
-async def _clock(node: Node) -> bytes:
-    while True:
-        try:
-            return (await node.opened.store.call("GET", "c.{orders}.clock")) or b"0"
-        except WaystationError:
-            continue
 
 
 async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
@@ -125,11 +134,10 @@ async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
 
 async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) -> None:
     """F-08."""
-    node = await open_node(settings)
-    await node.channels.subscribe(*CHANNEL, "me")
-    await node.channels.publish(*CHANNEL, "m-1", b"1")
-    await node.channels.publish(*CHANNEL, "m-2", b"2")
-    await close_and_wait(node)
+    async with station(settings) as node:
+        await node.channels.subscribe(*CHANNEL, "me")
+        await node.channels.publish(*CHANNEL, "m-1", b"1")
+        await node.channels.publish(*CHANNEL, "m-2", b"2")
     tear(settings.data_dir / "store")
 
     async with serving(settings) as running:
@@ -143,13 +151,13 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) 
 
 async def test_a_spoiled_file_is_refused_at_the_start(settings: Settings) -> None:
     """F-08."""
-    node = await open_node(settings)
-    for number in range(10):
-        await node.channels.publish(*CHANNEL, f"m-{number}", b"1")
-    await close_and_wait(node)
+    async with station(settings) as node:
+        for number in range(10):
+            await node.channels.publish(*CHANNEL, f"m-{number}", b"1")
     spoil(settings.data_dir / "store")
     with pytest.raises(StoreRefusedError, match=r"does not start: .*[Bb]ad file format"):
-        await open_node(settings)
+        async with station(settings):
+            pass
 
 
 async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
@@ -177,20 +185,11 @@ async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
         assert "Bad file format" in said["problems"]["store"]
 
 
-async def close_and_wait(node: Node) -> None:
-    """Closes a node and waits for the orderly end of its server."""
-    server = node.opened.server
-    assert server is not None
-    keeper_id = parent_of(server.process_id)
-    await node.close()
-    assert await asyncio.to_thread(ended, keeper_id)
-
-
-def test_the_file_that_is_torn_is_the_one_in_use(tmp_path: Path) -> None:
+def test_a_file_is_torn_at_its_end_and_spoiled_in_its_middle(tmp_path: Path) -> None:
     """The tools of this test do what they say."""
     (tmp_path / "appendonlydir").mkdir()
     part = tmp_path / "appendonlydir" / "appendonly.aof.1.incr.aof"
-    part.write_bytes(b"0123456789" * 10)
+    part.write_bytes(b"*1\r\n$4\r\nPING\r\n" * 10)
     tear(tmp_path)
-    assert part.stat().st_size == 95
-    assert b"#spoiled#" in spoil(tmp_path)
+    assert part.stat().st_size == 135
+    assert b"PING\r\n!spoiled!" in spoil(tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -145,10 +146,11 @@ class AsyncWire:
         self.writer.write(data)
 
     async def answer(self, method: str = "GET", *, seconds: float = SECONDS_MAX) -> Answer:
-        """Waits for the next reply."""
+        """Waits for the next reply; ConnectionError when the server hangs up instead."""
         async with asyncio.timeout(seconds):
             while (found := self._reader.next(method)) is None:
-                assert not self._reader.ended, "the connection ended before the reply did"
+                if self._reader.ended:
+                    raise ConnectionResetError("the connection ended before the reply did")
                 self._reader.feed(await self._stream.read(65536))
         return found
 
@@ -157,8 +159,26 @@ class AsyncWire:
         self.send(request_bytes(*request, **options))
         return await self.answer(request[0])
 
+    async def closed(self, *, seconds: float = SECONDS_MAX) -> bool:
+        """Waits for the end of the connection; false when something else came, or nothing."""
+        try:
+            async with asyncio.timeout(seconds):
+                return not await self._stream.read(65536)
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+    def close(self) -> None:
+        """Hangs up in order."""
+        self.writer.close()
+
     def vanish(self) -> None:
-        """Hangs up without a word."""
+        """Hangs up with a reset, as a client that crashed."""
+        connection: socket.socket = self.writer.get_extra_info("socket")
+        if connection.fileno() >= 0:
+            at_once = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         self.writer.transport.abort()
 
 
@@ -174,17 +194,38 @@ def wire(url: str) -> Iterator[Wire]:
         yield Wire(connection)
 
 
+async def open_async_wire(url: str) -> AsyncWire:
+    """Connects to a station; the caller hangs up."""
+    return AsyncWire(*await asyncio.open_connection("127.0.0.1", port_of(url)))
+
+
 @asynccontextmanager
 async def async_wire(url: str) -> AsyncIterator[AsyncWire]:
     """Connects to a station for the length of the block."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+    async with async_wires(url, 1) as (opened,):
+        yield opened
+
+
+@asynccontextmanager
+async def async_wires(url: str, count: int) -> AsyncIterator[list[AsyncWire]]:
+    """Connects to a station many times for the length of the block."""
+    opened: list[AsyncWire] = []
     try:
-        yield AsyncWire(reader, writer)
+        for _ in range(count):
+            opened.append(await open_async_wire(url))
+        yield opened
     finally:
-        writer.transport.abort()
+        for each in opened:
+            each.writer.transport.abort()
 
 
 def ask(url: str, *request: Any, **options: Any) -> Answer:
     """One request on a connection of its own; see `request_bytes`."""
     with wire(url) as connection:
         return connection.ask(*request, **options)
+
+
+async def async_ask(url: str, *request: Any, **options: Any) -> Answer:
+    """The same for a test that runs in the server's own event loop."""
+    async with async_wire(url) as connection:
+        return await connection.ask(*request, **options)

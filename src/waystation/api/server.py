@@ -42,6 +42,7 @@ class ApiServer:
         self._settings = node.settings.http
         self._stopping = False
         self._bounds = Bounds(
+            body_bytes_max=self._settings.body_bytes_max,
             connections_max=_connections_max(self._settings.connections_max),
             header_bytes_max=self._settings.header_bytes_max,
             read_seconds_max=self._settings.read_seconds_max,

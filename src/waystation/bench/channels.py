@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from waystation.access import Scope, new_key
+from waystation.bench import driver, servers
 from waystation.bench.benchmark import Benchmark, Contender, Run
 from waystation.bench.children import Child
 from waystation.bench.http_load import CONNECTIONS, CONTENT
@@ -28,8 +29,9 @@ from waystation.store.embedded import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
 
 POLLS = 5000
-_SERVERS = "waystation.bench.servers"
-_DRIVER = "waystation.bench.driver"
+#: Run by name, in processes of their own.
+_SERVERS = servers.__name__
+_DRIVER = driver.__name__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ that one ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -49,7 +50,8 @@ class Child:
     ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(_END_SECONDS_MAX)
         except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from waystation.bench.http_connection import HttpConnection, packed_request, raise_problems
 from waystation.bench.report import Sample
-from waystation.bench.target import Target, measured
+from waystation.bench.target import Target, Window
 from waystation.store.keys import DEFAULT_PROJECT
 
 CONNECTIONS = 64
@@ -93,8 +93,10 @@ async def _run(target: Target, scripts: list[Script], seconds: float, *, request
         for connection, script in zip(connections, scripts, strict=True):
             load.start(connection, script)
         await asyncio.sleep(WARM_SECONDS)
-        sample = await measured(target, target.process, seconds, lambda: load.replies // requests)
+        window, begun = Window(target, target.process), load.replies
+        await asyncio.sleep(seconds)
         raise_problems(connections)
+        sample = window.close((load.replies - begun) // requests)
         # The next round empties the store: nothing of this one may be under way then.
         load.stopping = True
         async with asyncio.timeout(_DRAIN_SECONDS_MAX):

@@ -35,6 +35,8 @@ _TICK_SECONDS_STARTING = 0.005
 _TAKE_SECONDS_MAX = 1.0
 _ADOPT_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 20.0
+#: From letting go of its lock to its end a server needs a moment, not more.
+_COLLECT_SECONDS_MAX = 1.0
 #: A server that dies so soon after its start is started again only after a pause.
 _QUICK_SECONDS = 5.0
 _QUICK_PAUSE_SECONDS = 0.5

@@ -1,0 +1,218 @@
+"""Clients that send too slowly, too much or for ever, or never read: bounded in time and memory."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.background import background_station
+from tests.kit.wire import Wire, ask, request_bytes, wire
+from tests.stations import StationProcess, station_process
+from waystation.settings import HttpSettings
+from waystation.testing.station import Serving, quick_settings
+
+#: Well above one body and its copies, far below the 100 MB that are sent.
+GROWTH_BYTES_MAX = 30_000_000
+MEGABYTE = b"1" * 1_000_000
+READ_SECONDS_MAX = 0.3
+HEAD = b"PUT /channel/slow/message/m HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A station that does not wait long for a request to be sent."""
+    settings = quick_settings(
+        str(tmp_path_factory.mktemp("impatient")),
+        http=HttpSettings(port=0, read_seconds_max=READ_SECONDS_MAX),
+    )
+    with background_station(settings) as running:
+        yield running
+
+
+# -- Slow ------------------------------------------------------------------------------------
+
+
+def drip(connection: Wire, byte: bytes) -> None:
+    """Sends a byte now and then until the server has had enough."""
+    connection.socket.settimeout(0.1)
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        try:
+            connection.socket.sendall(byte)
+            connection.socket.recv(1, socket.MSG_PEEK)
+            break
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            break
+    connection.socket.settimeout(15)
+
+
+def keep_sending(connection: Wire) -> None:
+    """Sends blank lines, which are nothing, for a while."""
+    for _ in range(150):
+        time.sleep(0.1)
+        connection.send(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("start", "byte"),
+    [
+        (b"", b""),
+        (b"GE", b""),
+        (HEAD, b"a"),
+        (HEAD + b"Content-Length: 1000\r\n\r\n", b""),
+        (HEAD + b"Content-Length: 1000\r\n\r\n[", b"1"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    ],
+    ids=["nothing", "a start", "a head", "no body", "a body", "chunks"],
+)
+def test_a_request_that_is_not_sent_in_time_is_408_and_the_connection_is_closed(
+    impatient: Serving, start: bytes, byte: bytes
+) -> None:
+    with wire(impatient.url) as connection:
+        begun = time.monotonic()
+        connection.send(start)
+        drip(connection, byte)
+        answer = connection.answer()
+        assert (answer.status, answer.header("connection")) == (408, "close")
+        assert connection.closed()
+        assert READ_SECONDS_MAX <= time.monotonic() - begun < 10
+
+
+def test_the_second_request_of_a_connection_has_the_same_deadline(impatient: Serving) -> None:
+    with wire(impatient.url) as connection:
+        assert connection.ask("GET", "/livez").status == 200
+        connection.send(b"GET /livez HTTP/1.1\r\n")
+        assert connection.answer().status == 408
+
+
+def test_an_idle_connection_and_a_long_poll_are_not_slow_requests(impatient: Serving) -> None:
+    subscription = "/channel/patient/subscription/polling/s"
+    with wire(impatient.url) as idle, wire(impatient.url) as connection:
+        assert idle.ask("PUT", subscription).status == 200
+        begun = time.monotonic()
+        answer = connection.ask("GET", f"{subscription}?timeout=2s")
+        assert (answer.status, answer.json()["messages"]) == (200, [])
+        assert time.monotonic() - begun >= 2
+        assert idle.ask("GET", "/livez").status == 200
+
+
+def test_a_body_that_is_answered_before_it_is_sent_is_not_waited_for_either(
+    impatient: Serving,
+) -> None:
+    with wire(impatient.url) as connection:
+        connection.send(b"PUT /channel/A/message/m HTTP/1.1\r\nContent-Length: 1000\r\n\r\n12")
+        assert connection.answer().status == 400
+        assert connection.closed(), "one request has one answer"
+
+
+def test_a_client_that_never_reads_is_let_go(
+    impatient: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.api.connection.STALLED_SECONDS_MAX", 1.0)
+    subscription = "/channel/unread/subscription/polling/s"
+    ask(impatient.url, "PUT", subscription)
+    for number in range(8):
+        target = f"/channel/unread/message/m{number}"
+        assert ask(impatient.url, "PUT", target, b'"%b"' % (b"x" * 1_000_000)).status == 200
+    with wire(impatient.url) as connection:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.send(request_bytes("GET", subscription))
+        # Then the connection is reset: a send finds that out without reading
+        with pytest.raises(ConnectionError):
+            keep_sending(connection)
+
+
+# -- Large -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StationProcess]:
+    """A station whose memory is its own."""
+    data = tmp_path_factory.mktemp("large") / "data"
+    options = ("--insecure", "--durability", "memory")
+    with station_process(data, *options, WAYSTATION_HTTP_READ_SECONDS_MAX="3") as running:
+        url = running.said["url"]
+        for number in range(10):  # what it needs for bodies at all, it needs from here on
+            ask(url, "PUT", f"/channel/warm/message/m{number}", b'"%b"' % MEGABYTE)
+        yield running
+
+
+def send_until_refused(connection: Wire, pieces: Iterator[bytes]) -> int:
+    """Sends until the server hangs up; returns how many bytes it took."""
+    sent = 0
+    try:
+        for piece in pieces:
+            connection.send(piece)
+            sent += len(piece)
+    except ConnectionError:
+        pass
+    return sent
+
+
+def announced() -> Iterator[bytes]:
+    yield HEAD + b"Content-Length: 100000000\r\n\r\n"
+    for _ in range(100):
+        yield MEGABYTE
+
+
+def chunked() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for _ in range(100):
+        yield b"%x\r\n%b\r\n" % (len(MEGABYTE), MEGABYTE)
+    yield b"0\r\n\r\n"
+
+
+def endless_chunks() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    while True:
+        yield b"1\r\n1\r\n" * 10_000
+
+
+def one_endless_chunk() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n7fffffffffff\r\n"
+    while True:
+        yield MEGABYTE
+
+
+def endless_extension() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;a="
+    while True:
+        yield MEGABYTE
+
+
+def endless_trailer() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\nA: "
+    while True:
+        yield MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (announced, {413}),
+        (chunked, {413}),
+        (endless_chunks, {413}),
+        (one_endless_chunk, {413}),
+        (endless_extension, {413}),
+        (endless_trailer, {413}),
+    ],
+)
+def test_a_body_without_measure_is_refused_early_in_bounded_memory(
+    process: StationProcess, pieces: type[Iterator[bytes]], expected: set[int]
+) -> None:
+    url = process.said["url"]
+    before = process.resident_bytes()
+    highest = before
+    with wire(url) as connection:
+        taken = send_until_refused(connection, pieces())
+        highest = max(highest, process.resident_bytes())
+        assert connection.answer().status in expected
+    assert taken < 50_000_000
+    assert highest - before < GROWTH_BYTES_MAX
+    assert ask(url, "GET", "/readyz").status == 200
+    assert process.alive
