@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from litestar import Litestar
 
+from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.channel_routes import ChannelRoutes
 from waystation.api.connection import Bounds, bounded_connection, expire_slow
 from waystation.api.cors import Cors
@@ -21,6 +22,8 @@ from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
 from waystation.api.wide import wide_app, wide_document
+from waystation.channels.revocation import Revocation
+from waystation.channels.tokens import TokenVerifier
 from waystation.errors import SettingsError
 from waystation.node import Node
 from waystation.settings import HttpSettings
@@ -83,6 +86,12 @@ class ApiServer:
         routes = [
             *ChannelRoutes(
                 node.channels,
+                ChannelAdmission(
+                    node.channels,
+                    TokenVerifier(node.settings.channels.rules),
+                    Revocation(node.opened.store),
+                    node.clock,
+                ),
                 poll_seconds_max=settings.poll_seconds_max,
                 fetch_messages_max=node.settings.channels.fetch_messages_max,
             ).routes(),

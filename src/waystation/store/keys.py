@@ -84,6 +84,48 @@ CATALOGUE = (
         dies="expire + 15 s after publish",
     ),
     KeyKind(
+        pattern="jwt.{<jti>}.revoke",
+        type="string, integer",
+        content="expiry of a revoked token, seconds since the epoch",
+        writer="channels: revoke",
+        dies="when the token expires",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.out.<webhook>.due",
+        type="sorted set",
+        content="outbox lane: message id → time of its next attempt in ms",
+        writer="channels: publish; delivery: claim, settle, redrive",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.out.<webhook>.items",
+        type="hash",
+        content="outbox lane: message id → what to send; `.attempts`, `.cause`, `.token` beside it",
+        writer="channels: publish; delivery: claim, settle, redrive",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.out.<webhook>.failed",
+        type="sorted set",
+        content="outbox lane: message id → when it was given up",
+        writer="delivery: settle, redrive",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="c.{<channel>}.out.<webhook>.attempts",
+        type="stream",
+        content="outbox lane: records of the newest attempts, about 1,000",
+        writer="delivery: settle",
+        dies="never",
+    ),
+    KeyKind(
+        pattern="waystation.outbox.lanes",
+        type="sorted set",
+        content="register of outbox lanes: lane → when it was registered, in ms",
+        writer="delivery: register, retire",
+        dies="when it is empty",
+    ),
+    KeyKind(
         pattern="dsps.c.{<channel>}",
         type="pub/sub",
         content="wake-up hint for long polls; the payload means nothing",
@@ -116,6 +158,11 @@ def channel_message_prefix(tag: str) -> str:
 def channel_message_id(tag: str, message_id: str) -> str:
     """Deduplication entry of a message."""
     return f"c.{tag}.mid.{message_id}"
+
+
+def token_revocation(token_id: str) -> str:
+    """Mark of a revoked token. Its id is free text, so it must not close the hash tag."""
+    return f"jwt.{{{token_id.replace('}', '%7D')}}}.revoke"
 
 
 def channel_topic(tag: str) -> str:
