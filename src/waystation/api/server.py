@@ -22,6 +22,7 @@ from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
 from waystation.api.wide import wide_app, wide_document
+from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
 from waystation.channels.tokens import TokenVerifier
 from waystation.errors import SettingsError
@@ -100,6 +101,8 @@ class ApiServer:
         ]
         wide: Litestar = wide_app(
             node.catalogue,
+            node.channels,
+            ChannelListing(node.opened.store),
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,

@@ -24,7 +24,10 @@ from waystation.access.keys import new_key
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
+from waystation.api.wide_channels import ChannelController
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
+from waystation.channels import Channels
+from waystation.channels.listing import ChannelListing
 from waystation.clock import Clock
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import NAME_PATTERN, Identity
@@ -183,6 +186,8 @@ class TimeController(Controller):
 
 def wide_app(
     catalogue: Catalogue,
+    channels: Channels,
+    listing: ChannelListing,
     *,
     clock: Clock,
     identity: Identity,
@@ -195,6 +200,8 @@ def wide_app(
         state=State(
             {
                 "catalogue": catalogue,
+                "channels": channels,
+                "listing": listing,
                 "clock": clock,
                 "identity": identity,
                 "time_machine": time_machine,
@@ -217,7 +224,7 @@ def wide_document() -> dict[str, Any]:
 def _versioned() -> Router:
     return Router(
         "/v1",
-        route_handlers=[ProjectController, KeyController, TimeController],
+        route_handlers=[ChannelController, ProjectController, KeyController, TimeController],
         guards=[_guard],
         security=[{"key": []}],
     )

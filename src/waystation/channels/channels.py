@@ -17,7 +17,12 @@ from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.webhooks import ChannelWebhooks
 from waystation.clock import Clock
 from waystation.delivery.outbox import Outbox
-from waystation.errors import ChannelFullError, InvalidChannelError, SubscriptionNotFoundError
+from waystation.errors import (
+    ChannelFullError,
+    InvalidChannelError,
+    InvalidInputError,
+    SubscriptionNotFoundError,
+)
 from waystation.settings import ChannelSettings
 from waystation.store import Store, Wakeups, keys, script
 from waystation.store.connection import Reply
@@ -31,6 +36,7 @@ _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
 _PUBLISH_MANY = script(__package__, "publish_many")
 _FETCH = script(__package__, "fetch")
+_SEEK = script(__package__, "seek")
 _ACK = script(__package__, "ack")
 
 #: Kept beyond the expiry, so that what a slow client was just told of is still there (seed 002).
@@ -133,6 +139,22 @@ class Channels:
             _UNSUBSCRIBE, [keys.channel_cursor(tag, subscriber)], [keys.channel_topic(tag)]
         )
         return bool(reply)
+
+    async def seek(
+        self, project: str, channel: str, subscriber: str, how: str, target: int
+    ) -> tuple[int, int]:
+        """Moves a cursor to `beginning`, `end`, a `clock` or a `time` in ms; returns it and the lag."""
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _SEEK,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [keys.channel_message_prefix(tag), _ttl(self.terms(channel)), how, target],
+        )
+        if not reply:
+            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+        if reply[0] == b"range":
+            raise InvalidInputError("The clock lies outside of what is kept.", field="clock")
+        return int(reply[0]), int(reply[1])
 
     async def ack(self, project: str, channel: str, subscriber: str, handle: str) -> bool:
         """Acknowledges everything up to the handle; false when that was done before."""
