@@ -136,6 +136,18 @@ class ChannelError(WaystationError):
     code = "dsps.channel"
 
 
+class InvalidChannelError(ChannelError):
+    """The channel name is well formed, but no channel rule allows it."""
+
+    code = "dsps.storage.invalid-channel"
+
+
+class ChannelFullError(ChannelError):
+    """The channel keeps as many messages as its rule allows; nothing was published."""
+
+    code = "channel.full"
+
+
 class SubscriptionNotFoundError(ChannelError):
     """The subscriber was never created, was deleted, or expired."""
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from waystation.access import Gate
 from waystation.catalogue import Catalogue, SqliteCatalogue
 from waystation.channels import Channels
+from waystation.channels.webhooks import endpoints
 from waystation.clock import Clock
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.deliverer import Deliverer
+from waystation.delivery.outbox import Outbox
+from waystation.delivery.sender import Sender
 from waystation.errors import SettingsError
 from waystation.ids import Identity, RandomIdentity
 from waystation.settings import Settings
@@ -28,13 +33,41 @@ class Node:
     gate: Gate
     opened: OpenStore
     channels: Channels
+    delivery: Delivery | None = None
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
+        if self.delivery is not None:
+            await self.delivery.close()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The outgoing side of a node."""
+
+    deliverer: Deliverer
+    sender: Sender
+
+    async def close(self) -> None:
+        """Lets attempts finish, gives the rest back."""
+        await self.deliverer.stop()
+        await self.sender.close()
+
+
+async def open_delivery(settings: Settings, opened: OpenStore, *, clock: Clock) -> Delivery | None:
+    """Begins to deliver, when there is anything that a delivery could go to."""
+    book = endpoints(settings.channels.rules)
+    if not book:
+        return None
+    guard = AddressGuard(settings.delivery.allowed_networks, loopback=settings.delivery.loopback)
+    sender = Sender(guard)
+    deliverer = Deliverer(Outbox(opened.store), opened.wakeups, sender, book.get, clock=clock)
+    await deliverer.start()
+    return Delivery(deliverer, sender)
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -65,7 +98,14 @@ async def open_node(
         raise
     for note in opened.notes:
         _log.warning("store", note=note)
-    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=settings.channels)
+    try:
+        channels = Channels(opened.store, opened.wakeups, clock=clock, settings=settings.channels)
+        delivery = await open_delivery(settings, opened, clock=clock)
+    except BaseException:
+        await opened.close()
+        await gate.close()
+        await catalogue.close()
+        raise
     return Node(
         settings=settings,
         clock=clock,
@@ -74,4 +114,5 @@ async def open_node(
         gate=gate,
         opened=opened,
         channels=channels,
+        delivery=delivery,
     )

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from waystation.channel_settings import ChannelRule
 from waystation.errors import SettingsError
 
 Durability = Literal["memory", "disk"]
@@ -109,6 +110,17 @@ class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields
     fetch_bytes_max: Count = 8_388_608
     #: A larger `max` is answered 400.
     fetch_messages_max: Count = 10_000
+    #: Rules by pattern, each a `[[channels.rules]]` table; see docs/guides/channel-rules.md.
+    rules: tuple[ChannelRule, ...] = ()
+
+
+class DeliverySettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Outgoing requests: webhooks and everything that is delivered."""
+
+    #: Networks outside the public internet that requests may reach, such as `10.1.0.0/16`.
+    allowed_networks: list[str] = []
+    #: Whether requests may reach this machine itself; `dev` says yes.
+    loopback: bool = False
 
 
 class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +138,7 @@ class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: ChannelSettings = ChannelSettings()
     #: Where the embedded store, the catalogue and the lake live.
     data: str = ".waystation"
+    delivery: DeliverySettings = DeliverySettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     store: StoreSettings = StoreSettings()
@@ -284,7 +297,7 @@ def _read_secret(path: str, *, origin: str) -> str:
 
 def _from_text(name: str, value: str) -> Any:
     """A list in the environment is separated by commas; the rest is left to validation."""
-    if name == "http.cors_origins":
+    if name in ("http.cors_origins", "delivery.allowed_networks"):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 

@@ -6,6 +6,7 @@ import re
 
 from waystation.access import Scope
 from waystation.api import channel_schemas as schemas
+from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.problems import dsps_error
 from waystation.api.reply import JSON, Reply, encode
 from waystation.api.request import Request
@@ -25,9 +26,15 @@ class ChannelRoutes:
     """Handlers of `/channel/…`."""
 
     def __init__(
-        self, channels: Channels, *, poll_seconds_max: float, fetch_messages_max: int
+        self,
+        channels: Channels,
+        admission: ChannelAdmission,
+        *,
+        poll_seconds_max: float,
+        fetch_messages_max: int,
     ) -> None:
         self._channels = channels
+        self._admission = admission
         self._poll_seconds_max = poll_seconds_max
         self._fetch_messages_max = fetch_messages_max
 
@@ -119,7 +126,8 @@ class ChannelRoutes:
                 handler=self.publish,
                 scope=Scope.WRITE,
                 manner="dsps",
-                precheck=_check_channel,
+                precheck=self._admission.check_channel,
+                admission=self._admission.admit,
                 tag="channels",
                 verb="PublishMessages",
                 summary="Publish a message",
@@ -142,7 +150,8 @@ class ChannelRoutes:
                 handler=self.subscribe,
                 scope=Scope.WRITE,
                 manner="dsps",
-                precheck=_check_channel,
+                precheck=self._admission.check_channel,
+                admission=self._admission.admit,
                 tag="channels",
                 verb="NewSubscriber",
                 summary="Create a subscriber",
@@ -160,7 +169,8 @@ class ChannelRoutes:
                 handler=self.unsubscribe,
                 scope=Scope.WRITE,
                 manner="dsps",
-                precheck=_check_channel,
+                precheck=self._admission.check_channel,
+                admission=self._admission.admit,
                 tag="channels",
                 verb="RemoveSubscriber",
                 summary="Delete a subscriber",
@@ -176,7 +186,8 @@ class ChannelRoutes:
                 handler=self.fetch,
                 scope=Scope.READ,
                 manner="dsps",
-                precheck=_check_channel,
+                precheck=self._admission.check_channel,
+                admission=self._admission.admit,
                 tag="channels",
                 verb="FetchMessages",
                 summary="Fetch unread messages, waiting for the first",
@@ -217,7 +228,8 @@ class ChannelRoutes:
                 handler=self.ack,
                 scope=Scope.WRITE,
                 manner="dsps",
-                precheck=_check_channel,
+                precheck=self._admission.check_channel,
+                admission=self._admission.admit,
                 tag="channels",
                 verb="AcknowledgeMessages",
                 summary="Acknowledge everything up to a handle",
@@ -235,11 +247,6 @@ class ChannelRoutes:
                 },
             ),
         ]
-
-
-def _check_channel(request: Request) -> Reply | None:
-    """The check that comes before the key, as in DSPS; None when all is well."""
-    return None if is_name(request.params[0]) else _invalid("channelID")
 
 
 def _ok(template: bytes, first: str, second: str) -> Reply:

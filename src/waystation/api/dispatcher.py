@@ -158,6 +158,8 @@ class Dispatcher:
         """The handler's reply, behind the checks that come before it."""
         if route.precheck is not None and (refusal := route.precheck(request)) is not None:
             return refusal
+        if route.admission is not None:
+            request.access = await route.admission(request)
         if route.scope is not None and not self._knows(request, route.scope):
             await self._check(request, route.scope)
         reply = await route.handler(request)
@@ -168,7 +170,7 @@ class Dispatcher:
 
     def _knows(self, request: Request, needed: Scope) -> bool:
         """The common case of `_check`, without a coroutine: a known key that may do this."""
-        access = self._gate.admit(request.authorization)
+        access = request.access or self._gate.admit(request.authorization)
         if access is None or needed not in access.scopes:
             return False
         request.access = access

@@ -14,6 +14,7 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.SubscriptionNotFoundError, 404),
     (errors.NotFoundError, 404),
     (errors.ConflictError, 409),
+    (errors.ChannelFullError, 507),
     (errors.ChannelError, 400),
     (errors.BusyError, 503),
     (errors.CatalogueError, 503),

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from waystation.access import Scope
+from waystation.access import Access, Scope
 from waystation.api.reply import Reply
 from waystation.api.request import Request
 
@@ -37,6 +37,8 @@ class Route:
     manner: Manner
     #: Looked at before the key; a reply from it ends the request.
     precheck: Callable[[Request], Reply | None] | None = None
+    #: Another way in than a key: an access, None to ask for a key, or an error.
+    admission: Callable[[Request], Awaitable[Access | None]] | None = None
     summary: str
     description: str = ""
     tag: str = ""

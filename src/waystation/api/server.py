@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from litestar import Litestar
 
+from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.channel_routes import ChannelRoutes
 from waystation.api.connection import Bounds, bounded_connection, expire_slow
 from waystation.api.cors import Cors
@@ -22,6 +23,9 @@ from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
 from waystation.api.wide import wide_app, wide_document
+from waystation.channels.listing import ChannelListing
+from waystation.channels.revocation import Revocation
+from waystation.channels.tokens import TokenVerifier
 from waystation.errors import SettingsError
 from waystation.node import Node
 from waystation.settings import HttpSettings
@@ -84,6 +88,12 @@ class ApiServer:
         routes = [
             *ChannelRoutes(
                 node.channels,
+                ChannelAdmission(
+                    node.channels,
+                    TokenVerifier(node.settings.channels.rules),
+                    Revocation(node.opened.store),
+                    node.clock,
+                ),
                 poll_seconds_max=settings.poll_seconds_max,
                 fetch_messages_max=node.settings.channels.fetch_messages_max,
             ).routes(),
@@ -92,6 +102,8 @@ class ApiServer:
         ]
         wide: Litestar = wide_app(
             node.catalogue,
+            node.channels,
+            ChannelListing(node.opened.store),
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,

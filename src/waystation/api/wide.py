@@ -24,7 +24,10 @@ from waystation.access.keys import new_key
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
+from waystation.api.wide_channels import ChannelController
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
+from waystation.channels import Channels
+from waystation.channels.listing import ChannelListing
 from waystation.clock import Clock
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import NAME_PATTERN, Identity, require_name
@@ -185,6 +188,8 @@ class TimeController(Controller):
 
 def wide_app(
     catalogue: Catalogue,
+    channels: Channels,
+    listing: ChannelListing,
     *,
     clock: Clock,
     identity: Identity,
@@ -197,6 +202,8 @@ def wide_app(
         state=State(
             {
                 "catalogue": catalogue,
+                "channels": channels,
+                "listing": listing,
                 "clock": clock,
                 "identity": identity,
                 "time_machine": time_machine,
@@ -219,7 +226,7 @@ def wide_document() -> dict[str, Any]:
 def _versioned() -> Router:
     return Router(
         "/v1",
-        route_handlers=[ProjectController, KeyController, TimeController],
+        route_handlers=[ChannelController, ProjectController, KeyController, TimeController],
         guards=[_guard],
         security=[{"key": []}],
     )

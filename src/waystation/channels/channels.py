@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from waystation.channels.handles import decode_handle
 from waystation.channels.message import Fetched, Message, Published, decode_message, encode_message
+from waystation.channels.rules import ChannelRules, Terms
+from waystation.channels.webhooks import ChannelWebhooks
 from waystation.clock import Clock
-from waystation.errors import SubscriptionNotFoundError
+from waystation.delivery.outbox import Outbox
+from waystation.errors import (
+    ChannelFullError,
+    InvalidChannelError,
+    InvalidInputError,
+    SubscriptionNotFoundError,
+)
 from waystation.settings import ChannelSettings
 from waystation.store import Store, Wakeups, keys, script
 from waystation.store.connection import Reply
@@ -28,7 +36,9 @@ _log = logger("channels")
 _PUBLISH = script(__package__, "publish")
 _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
+_PUBLISH_MANY = script(__package__, "publish_many")
 _FETCH = script(__package__, "fetch")
+_SEEK = script(__package__, "seek")
 _ACK = script(__package__, "ack")
 
 #: Kept beyond the expiry, so that what a slow client was just told of is still there (seed 002).
@@ -52,7 +62,8 @@ class Channels:
         self._wakeups = wakeups
         self._clock = clock
         self._bytes_max = settings.fetch_bytes_max
-        self._ttl = math.ceil(settings.expire_seconds + TTL_MARGIN_SECONDS)
+        self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
+        self._webhooks = ChannelWebhooks(Outbox(store), clock)
         self._stopping = False
         self._forget_jumps = clock.on_jump(wakeups.wake_all)
 
@@ -60,6 +71,10 @@ class Channels:
         self, project: str, channel: str, message_id: str, content: bytes
     ) -> Published:
         """Publishes JSON `content`; the first content under an id wins while it is kept."""
+        terms = self.terms(channel)
+        if terms.webhooks or terms.backlog_max:
+            (published,) = await self.publish_many(project, channel, [(message_id, content)])
+            return published
         tag = keys.channel_tag(project, channel)
         outcome, clock = await self._store.run(
             _PUBLISH,
@@ -67,13 +82,47 @@ class Channels:
             [
                 keys.channel_message_prefix(tag),
                 encode_message(message_id, content),
-                self._ttl,
+                _ttl(terms),
                 keys.channel_topic(tag),
             ],
         )
-        duplicate = outcome == b"duplicate"
-        (_duplicates if duplicate else _accepted).inc()
-        return Published(clock=int(clock), duplicate=duplicate)
+        return _published(outcome, clock)
+
+    async def publish_many(
+        self, project: str, channel: str, messages: Sequence[tuple[str, bytes]]
+    ) -> list[Published]:
+        """Publishes messages in order; each is accepted, known already, or refused as too many.
+
+        Raises ChannelFullError only when not one of them found room.
+        """
+        terms = self.terms(channel)
+        tag = keys.channel_tag(project, channel)
+        lanes = await self._webhooks.lanes(tag, terms)
+        arguments: list[str | bytes | int] = [
+            keys.channel_message_prefix(tag),
+            keys.channel_message_id(tag, ""),
+            _ttl(terms),
+            keys.channel_topic(tag),
+            terms.backlog_max or 0,
+            terms.backlog_policy,
+            len(lanes),
+            *lanes,
+        ]
+        for message_id, content in messages:
+            arguments += [message_id, encode_message(message_id, content)]
+            arguments += self._webhooks.items(channel, message_id, content, terms)
+        reply = await self._store.run(_PUBLISH_MANY, [keys.channel_clock(tag)], arguments)
+        published = [_published(*reply[i : i + 2]) for i in range(0, len(reply), 2)]
+        if published and all(each.full for each in published):
+            raise ChannelFullError(f"Channel {channel} keeps {terms.backlog_max} messages at most.")
+        return published
+
+    def terms(self, channel: str) -> Terms:
+        """What the rules say about a channel; InvalidChannelError when none allows it."""
+        terms = self.rules.terms(channel)
+        if terms is None:
+            raise InvalidChannelError(f"No rule allows a channel {channel}.")
+        return terms
 
     async def subscribe(self, project: str, channel: str, subscriber: str) -> bool:
         """Creates a subscriber; false when it was there and simply lives on."""
@@ -81,7 +130,7 @@ class Channels:
         reply = await self._store.run(
             _SUBSCRIBE,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [self._ttl],
+            [_ttl(self.terms(channel))],
         )
         return bool(reply == b"created")
 
@@ -92,6 +141,22 @@ class Channels:
             _UNSUBSCRIBE, [keys.channel_cursor(tag, subscriber)], [keys.channel_topic(tag)]
         )
         return bool(reply)
+
+    async def seek(
+        self, project: str, channel: str, subscriber: str, how: str, target: int
+    ) -> tuple[int, int]:
+        """Moves a cursor to `beginning`, `end`, a `clock` or a `time` in ms: (cursor, unread)."""
+        tag = keys.channel_tag(project, channel)
+        reply = await self._store.run(
+            _SEEK,
+            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [keys.channel_message_prefix(tag), _ttl(self.terms(channel)), how, target],
+        )
+        if not reply:
+            raise SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+        if reply[0] == b"range":
+            raise InvalidInputError("The clock lies outside of what is kept.", field="clock")
+        return int(reply[0]), int(reply[1])
 
     async def ack(self, project: str, channel: str, subscriber: str, handle: str) -> bool:
         """Acknowledges everything up to the handle; false when that was done before."""
@@ -205,7 +270,7 @@ class Channels:
                 keys.channel_message_prefix(tag),
                 limit,
                 self._bytes_max - size,
-                self._ttl,
+                _ttl(self.terms(channel)),
                 LOOK_MAX,
                 "" if after is None else after,
             ],
@@ -216,7 +281,7 @@ class Channels:
         reply = await self._store.run(
             _ACK,
             [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [clock, self._ttl],
+            [clock, _ttl(self.terms(channel))],
         )
         if reply == b"missing":
             raise _no_subscriber(channel, subscriber)
@@ -259,6 +324,7 @@ class _Waiting:
 # Looked up once: finding a labelled metric costs more than counting.
 _accepted = metrics.channel_messages.labels("accepted")
 _duplicates = metrics.channel_messages.labels("duplicate")
+_refused = metrics.channel_messages.labels("refused")
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
@@ -270,6 +336,16 @@ def _with_expired(fetched: Fetched, expired: int) -> Fetched:
 
 def _no_subscriber(channel: str, subscriber: str) -> SubscriptionNotFoundError:
     return SubscriptionNotFoundError(f"Channel {channel} has no subscriber {subscriber}.")
+
+
+def _ttl(terms: Terms) -> int:
+    return math.ceil(terms.expire_seconds + TTL_MARGIN_SECONDS)
+
+
+def _published(outcome: bytes, clock: bytes) -> Published:
+    duplicate, full = outcome == b"duplicate", outcome == b"full"
+    (_duplicates if duplicate else _refused if full else _accepted).inc()
+    return Published(clock=int(clock or 0), duplicate=duplicate, full=full)
 
 
 def _decoded(bodies: list[bytes], channel: str) -> list[Message]:

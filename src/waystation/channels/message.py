@@ -19,6 +19,8 @@ class Published(msgspec.Struct, frozen=True):
 
     clock: int
     duplicate: bool
+    #: Refused: the channel keeps as many messages as it may.
+    full: bool = False
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

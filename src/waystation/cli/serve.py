@@ -46,6 +46,7 @@ def dev(
         http_port=port,
         data=data,
         auth_insecure=True,
+        delivery_loopback=True,
         time_machine=time_machine or None,
     )
     if loaded.settings.store.url:

@@ -84,17 +84,24 @@ CATALOGUE = (
         dies="expire + 15 s after publish",
     ),
     KeyKind(
+        pattern="jwt.{<jti>}.revoke",
+        type="string, integer",
+        content="expiry of a revoked token, seconds since the epoch",
+        writer="channels: revoke",
+        dies="when the token expires",
+    ),
+    KeyKind(
         pattern="<lane>.due",
         type="sorted set",
         content="outbox lane: item id → time of its next attempt in ms",
-        writer="delivery: add, claim, settle, redrive",
+        writer="delivery: add, claim, settle, redrive; channels: publish",
         dies="when it is empty",
     ),
     KeyKind(
         pattern="<lane>.items",
         type="hash",
         content="outbox lane: item id → what to send; `.attempts`, `.cause`, `.token` beside it",
-        writer="delivery: add, claim, settle, redrive",
+        writer="delivery: add, claim, settle, redrive; channels: publish",
         dies="when it is empty",
     ),
     KeyKind(
@@ -158,6 +165,11 @@ def channel_message_prefix(tag: str) -> str:
 def channel_message_id(tag: str, message_id: str) -> str:
     """Deduplication entry of a message."""
     return f"c.{tag}.mid.{message_id}"
+
+
+def token_revocation(token_id: str) -> str:
+    """Mark of a revoked token. Its id is free text, so it must not close the hash tag."""
+    return f"jwt.{{{token_id.replace('}', '%7D')}}}.revoke"
 
 
 def channel_topic(tag: str) -> str:

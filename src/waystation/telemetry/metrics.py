@@ -25,7 +25,7 @@ http_shed = Counter(
 )
 channel_messages = Counter(
     "waystation_channel_messages",
-    "Messages published, by outcome (accepted, duplicate).",
+    "Messages published, by outcome (accepted, duplicate, refused).",
     ["outcome"],
     registry=registry,
 )

@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 from waystation.api.server import ApiServer
 from waystation.errors import SettingsError
 from waystation.node import Node, open_node
-from waystation.settings import AuthSettings, HttpSettings, Settings, StoreSettings
+from waystation.settings import (
+    AuthSettings,
+    DeliverySettings,
+    HttpSettings,
+    Settings,
+    StoreSettings,
+)
 
 _T = TypeVar("_T")
 
@@ -38,6 +44,7 @@ def quick_settings(data: str, **overrides: Any) -> Settings:
     defaults: dict[str, Any] = {
         "data": data,
         "auth": AuthSettings(insecure=True),
+        "delivery": DeliverySettings(loopback=True),
         "http": HttpSettings(port=0),
         "store": StoreSettings(durability="memory"),
     }

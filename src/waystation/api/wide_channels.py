@@ -1,0 +1,211 @@
+"""`/v1/channels`: looking at channels, publishing many messages at once, moving subscribers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.datastructures import State
+from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec import Meta
+
+from waystation.access import Access, Scope
+from waystation.channels import Channels
+from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
+from waystation.channels.message import is_json
+from waystation.errors import InvalidInputError
+from waystation.ids import NAME_PATTERN, require_name
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+_PAGE_MAX = 1000
+_CLOCK_MAX = 2**53 - 1
+
+
+class ChannelPage(msgspec.Struct, kw_only=True):
+    """A page of channels; `cursor` leads to the next and is empty on the last."""
+
+    channels: list[ChannelRow]
+    cursor: str
+
+
+class SubscriberPage(msgspec.Struct, kw_only=True):
+    """A page of subscribers; `cursor` leads to the next and is empty on the last."""
+
+    subscribers: list[SubscriberRow]
+    cursor: str
+
+
+class NewMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a batch; its content is kept byte for byte."""
+
+    id: Name
+    content: msgspec.Raw
+
+
+class NewMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A batch, published in its order."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=1000)]
+
+
+class PublishedMessage(msgspec.Struct, kw_only=True):
+    """What became of one message of a batch."""
+
+    id: str
+    outcome: Literal["accepted", "duplicate", "full"]
+    #: None when it was refused.
+    clock: int | None
+
+
+class PublishedMessages(msgspec.Struct, kw_only=True):
+    """What became of a batch, in its order."""
+
+    messages: list[PublishedMessage]
+
+
+class Seek(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where to go on reading: one of the three."""
+
+    to: Literal["beginning", "end"] | None = None
+    #: The clock of the last message that counts as read.
+    clock: Annotated[int, Meta(ge=-_CLOCK_MAX, le=_CLOCK_MAX)] | None = None
+    #: Messages published at or after this are unread.
+    time_ms: Annotated[int, Meta(ge=0, le=_CLOCK_MAX)] | None = None
+
+
+class Sought(msgspec.Struct, kw_only=True):
+    """Where the subscriber is now."""
+
+    cursor: int
+    unread: int
+
+
+class ChannelController(Controller):
+    """Channels of the caller's own project."""
+
+    path = "/channels"
+    tags = ("channels",)
+
+    @get(opt={"scope": Scope.READ}, summary="List channels")
+    async def list_channels(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        cursor: FromQuery[str] = "",
+        limit: FromQuery[int] = 100,
+    ) -> ChannelPage:
+        """Lists channels page by page. A page may be empty and still have a cursor."""
+        rows, following = await _listing(state).channels(
+            _project(request), limit=_page_size(limit), cursor=cursor
+        )
+        return ChannelPage(channels=rows, cursor=following)
+
+    @get("/{channel:str}/subscribers", opt={"scope": Scope.READ}, summary="List subscribers")
+    async def list_subscribers(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        channel: FromPath[str],
+        cursor: FromQuery[str] = "",
+        limit: FromQuery[int] = 100,
+    ) -> SubscriberPage:
+        """Lists the subscribers of a channel with how far behind each one is."""
+        rows, following = await _listing(state).subscribers(
+            _project(request),
+            require_name(channel, field="channel"),
+            limit=_page_size(limit),
+            cursor=cursor,
+        )
+        return SubscriberPage(subscribers=rows, cursor=following)
+
+    @post(
+        "/{channel:str}/messages",
+        opt={"scope": Scope.WRITE},
+        summary="Publish many messages",
+        status_code=200,
+    )
+    async def publish(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        channel: FromPath[str],
+        data: JSONBody[NewMessages],
+    ) -> PublishedMessages:
+        """Publishes a batch in its order, with one call to the store."""
+        for each in data.messages:
+            if not is_json(bytes(each.content)):
+                raise InvalidInputError(f"The content of {each.id} is not JSON.", field="content")
+        published = await _channels(state).publish_many(
+            _project(request),
+            require_name(channel, field="channel"),
+            [(each.id, bytes(each.content)) for each in data.messages],
+        )
+        return PublishedMessages(
+            messages=[
+                PublishedMessage(
+                    id=message.id,
+                    outcome="full" if done.full else "duplicate" if done.duplicate else "accepted",
+                    clock=None if done.full else done.clock,
+                )
+                for message, done in zip(data.messages, published, strict=True)
+            ]
+        )
+
+    @post(
+        "/{channel:str}/subscribers/{subscriber:str}/seek",
+        opt={"scope": Scope.WRITE},
+        summary="Move a subscriber",
+        status_code=200,
+    )
+    async def seek(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        channel: FromPath[str],
+        subscriber: FromPath[str],
+        data: JSONBody[Seek],
+    ) -> Sought:
+        """Moves a subscriber forwards or backwards: to an end, a clock, or a time."""
+        how, target = _target(data)
+        cursor, unread = await _channels(state).seek(
+            _project(request),
+            require_name(channel, field="channel"),
+            require_name(subscriber, field="subscriber"),
+            how,
+            target,
+        )
+        return Sought(cursor=cursor, unread=unread)
+
+
+def _target(seek: Seek) -> tuple[str, int]:
+    """How to seek, and where to."""
+    if sum(each is not None for each in (seek.to, seek.clock, seek.time_ms)) != 1:
+        raise InvalidInputError("Give one of to, clock and time_ms.")
+    if seek.clock is not None:
+        return "clock", seek.clock
+    if seek.time_ms is not None:
+        return "time", seek.time_ms
+    return str(seek.to), 0
+
+
+def _page_size(limit: int) -> int:
+    if not 1 <= limit <= _PAGE_MAX:
+        raise InvalidInputError(f"limit must be between 1 and {_PAGE_MAX}.", field="limit")
+    return limit
+
+
+def _project(request: Request[Any, Any, Any]) -> str:
+    access = request.scope["state"]["access"]
+    assert isinstance(access, Access)
+    return access.project
+
+
+def _channels(state: State) -> Channels:
+    channels: Channels = state["channels"]
+    return channels
+
+
+def _listing(state: State) -> ChannelListing:
+    listing: ChannelListing = state["listing"]
+    return listing
