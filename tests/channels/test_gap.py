@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.channel_store import ChannelStore, open_channels
 from waystation.channels import Fetched
-from waystation.channels.channels import LOOK_MAX
+from waystation.channels.reader import LOOK_MAX
 from waystation.channels.handles import encode_handle
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
@@ -256,7 +256,7 @@ async def test_the_cursor_is_behind_a_wide_gap_after_one_fetch(
 async def test_a_gap_that_takes_too_long_is_passed_in_several_fetches(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waystation.channels.channels.GAP_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("waystation.channels.reader.GAP_SECONDS_MAX", 0.0)
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await opened.set_clock("ch", 3 * LOOK_MAX)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
-from waystation.channels.channels import TTL_MARGIN_SECONDS
+from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.channels.handles import encode_handle
 from waystation.settings import ChannelSettings
 from waystation.testing import serving

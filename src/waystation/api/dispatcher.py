@@ -22,11 +22,11 @@ from waystation.api.reply import (
     CLOSE,
     TEXT,
     Header,
+    Heads,
     Receive,
     Reply,
     Send,
     expects_continue,
-    header_block,
     write_whole,
 )
 from waystation.api.reply import Scope as AsgiScope
@@ -88,7 +88,7 @@ class Dispatcher:
         self._body_bytes_max = body_bytes_max
         self._prefix = path_prefix
         self._headers = (*_DEFAULT_HEADERS, (b"waystation-durability", durability.encode()))
-        self._header_block = header_block(self._headers)
+        self._heads = Heads(self._headers)
         # Request ids: unique without asking the operating system each time.
         self._id_prefix = secrets.token_hex(4).encode() + b"-"
         self._id_counter = itertools.count(1)
@@ -102,11 +102,20 @@ class Dispatcher:
         if not request.id or not _is_request_id(request.id):
             request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
         try:
-            name, reply = await self._answer(request, send, begun)
-            if reply is not None:
-                if not self._write(request, reply, send):
-                    await self._send(request, reply, send)
-                self._measure(scope["method"], name, reply.status, begun)
+            route = self._find(request)
+            if route is None:
+                await self._call_wide(request, send)
+                return
+            if isinstance(route, Route):
+                name, reply = route.path, await self._call(route, request, begun)
+            else:
+                name, reply = route
+            # The short way out, unless a client's own text is in the headers, as its origin.
+            if request.origin is not None or not write_whole(send, reply, self._heads, request.id):
+                await self._send(request, reply, send)
+            # Methods are free text on the wire; only those of a route may become a label.
+            label = scope["method"] if name[0] == "/" else "-"
+            metrics.http.of(label, name, reply.status).note(self._seconds() - begun)
         except ClientGoneError:
             pass
         except asyncio.CancelledError:
@@ -118,10 +127,11 @@ class Dispatcher:
 
     # -- Finding and calling -----------------------------------------------------------------
 
-    async def _answer(self, request: Request, send: Send, begun: float) -> tuple[str, Reply | None]:
-        """The reply, or None when the wide application has sent one itself."""
-        path = self._path(request.scope["path"])
-        if SURPLUS in request.scope["state"]:
+    def _find(self, request: Request) -> Route | tuple[str, Reply] | None:
+        """The route of a request; or why there is none, and the reply; None: it is not for us."""
+        scope = request.scope
+        path = self._path(scope["path"])
+        if SURPLUS in scope["state"]:
             metrics.http_shed.inc()
             busy = BusyError("The server has as many connections as it can serve.")
             reply = self._failure(busy, request, dsps=_is_dsps(path))
@@ -131,41 +141,39 @@ class Dispatcher:
             foreign = ForbiddenError("A station without keys does not serve pages of other sites.")
             return "foreign", self._failure(foreign, request, dsps=_is_dsps(path))
         found = self._table.find(path)
+        method = scope["method"]
         if found is None:
             if _is_dsps(path):
                 return "unknown", Reply(404, b"404 page not found", (TEXT,))
-            if request.scope["method"] == "OPTIONS" and request.origin is not None:
+            if method == "OPTIONS" and request.origin is not None:
                 return "wide", Reply(204, b"", self._cors.preflight(request.origin, _WIDE_METHODS))
-            await self._call_wide(request, path, send)
-            return "", None
+            return None
         routes, request.params = found
-        method = request.scope["method"]
         route = routes.get(method)
+        if route is not None:
+            return route
         if method == "HEAD" and "GET" in routes and routes["GET"].manner == "own":
-            route = routes["GET"]
-        if route is None:
-            return "method", self._no_such_method(request, routes, method)
-        try:
-            return route.path, await self._call(route, request, begun)
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            return route.path, self._failure(
-                error, request, dsps=route.manner == "dsps", verb=route.verb
-            )
+            return routes["GET"]
+        return "method", self._no_such_method(request, routes, method)
 
     async def _call(self, route: Route, request: Request, begun: float) -> Reply:
         """The handler's reply, behind the checks that come before it."""
-        if route.precheck is not None and (refusal := route.precheck(request)) is not None:
-            return refusal
-        if route.admission is not None:
-            request.access = await route.admission(request)
-        if route.scope is not None and not self._knows(request, route.scope):
-            await self._check(request, route.scope)
-        reply = await route.handler(request)
-        if route.scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
-            # A poll may outlive its key: what came meanwhile is not for a revoked one.
-            await self._check(request, route.scope)
+        try:
+            if route.precheck is not None and (refusal := route.precheck(request)) is not None:
+                return refusal
+            if route.admission is not None and (coming := route.admission(request)) is not None:
+                request.access = await coming
+            scope = route.scope
+            if scope is not None and not self._knows(request, scope):
+                await self._check(request, scope)
+            reply = await route.handler(request)
+            if scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
+                # A poll may outlive its key: what came meanwhile is not for a revoked one.
+                await self._check(request, scope)
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            reply = self._failure(error, request, dsps=route.manner == "dsps", verb=route.verb)
         return reply
 
     def _knows(self, request: Request, needed: Scope) -> bool:
@@ -184,9 +192,10 @@ class Dispatcher:
             raise ForbiddenError(f"The key lacks the scope {needed.value!r}.")
         request.access = access
 
-    async def _call_wide(self, request: Request, path: str, send: Send) -> None:
+    async def _call_wide(self, request: Request, send: Send) -> None:
         """Hands over to the wide application, which asks for the access where it needs one."""
         begun = self._seconds()
+        path = self._path(request.scope["path"])
         scope = {**request.scope, "path": path, "root_path": ""}
         scope["state"] = {**scope.get("state", {}), "request": request, "admit": self._admit}
         extra = self._common_headers(request)
@@ -253,12 +262,6 @@ class Dispatcher:
             return (*common, *self._cors.headers(request.origin))
         return common
 
-    def _write(self, request: Request, reply: Reply, send: Send) -> bool:
-        """The short way out; what a client sent as its origin is no text of ours."""
-        return request.origin is None and write_whole(
-            send, reply, b"%bx-request-id: %b\r\n" % (self._header_block, request.id)
-        )
-
     async def _send(self, request: Request, reply: Reply, send: Send) -> None:
         headers = [*reply.headers, *self._common_headers(request)]
         if expects_continue(send):
@@ -268,11 +271,6 @@ class Dispatcher:
             headers.append((b"content-length", b"%d" % len(reply.body)))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
-
-    def _measure(self, method: str, name: str, status: int, begun: float) -> None:
-        # Methods are free text on the wire; only those of a route may become a label.
-        label = method if name.startswith("/") else "-"
-        metrics.http.of(label, name, status).note(self._seconds() - begun)
 
 
 def _is_dsps(path: str) -> bool:

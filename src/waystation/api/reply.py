@@ -18,6 +18,9 @@ PROBLEM = (b"content-type", b"application/problem+json")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 CLOSE = (b"connection", b"close")
 
+#: Different heads that are kept; a reply may have a header with a value of its own.
+_HEADS_MAX = 200
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -37,39 +40,59 @@ def json_reply(value: object, status: int = 200, headers: tuple[Header, ...] = (
     return Reply(status, encode(value) + b"\n", (JSON, *headers))
 
 
-def header_block(headers: Iterable[Header]) -> bytes:
-    """Headers as they go over the wire; for those that are the same in every reply."""
-    return b"".join(b"%b: %b\r\n" % header for header in headers)
-
-
 def expects_continue(send: Send) -> bool:
     """Whether the client waits to be told to go on before it sends its body."""
     return bool(getattr(getattr(send, "__self__", None), "waiting_for_100_continue", False))
 
 
-def write_whole(send: Send, reply: Reply, block: bytes) -> bool:
+class Heads:
+    """The heads of replies up to what differs from one to the next, each put together once."""
+
+    def __init__(self, common: Iterable[Header]) -> None:
+        self._common = tuple(common)
+        self._heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
+
+    def of(self, status: int, headers: tuple[Header, ...]) -> bytes:
+        """Status line and headers. They must be our own text, never the client's."""
+        head = self._heads.get((status, headers))
+        if head is None:
+            lines = [b"%b: %b\r\n" % header for header in (*self._common, *headers)]
+            head = STATUS_LINE[status] + b"".join(lines)
+            if len(self._heads) < _HEADS_MAX:
+                self._heads[status, headers] = head
+        return head
+
+
+def write_whole(send: Send, reply: Reply, heads: Heads, request_id: bytes) -> bool:
     """Writes head and body with one system call; false when the reply has to go the long way.
 
     uvicorn writes them one after the other and looks at every header anew, which is a fifth of a
     small request. Its `send` is a method of the request's cycle: what is done here is what it does
-    for a plain reply on a connection that stays open. `block` and the headers must be our own
-    text, never the client's.
+    for a plain reply on a connection that stays open.
     """
     cycle = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or CLOSE in reply.headers:
         return False
-    if cycle.response_started or cycle.disconnected or cycle.flow.write_paused:
+    if (
+        cycle.response_started
+        or cycle.disconnected
+        or cycle.flow.write_paused
+        or cycle.waiting_for_100_continue
+        or not cycle.keep_alive
+        or cycle.scope["method"] == "HEAD"
+    ):
         return False
-    if cycle.waiting_for_100_continue or not cycle.keep_alive or cycle.scope["method"] == "HEAD":
-        return False
-    parts = [STATUS_LINE[reply.status], block]
-    for name, value in (*cycle.default_headers, *reply.headers):
-        parts += (name, b": ", value, b"\r\n")
-    if reply.status != 204:
-        parts.append(b"content-length: %d\r\n" % len(reply.body))
-    parts += (b"\r\n", reply.body)
+    changing = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+    head = heads.of(reply.status, reply.headers)
     cycle.response_started = cycle.response_complete = True
-    cycle.transport.write(b"".join(parts))
+    if reply.status == 204:
+        cycle.transport.write(b"%b%bx-request-id: %b\r\n\r\n" % (head, changing, request_id))
+    else:
+        body = reply.body
+        cycle.transport.write(
+            b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b"
+            % (head, changing, request_id, len(body), body)
+        )
     cycle.message_event.set()
     cycle.on_response()
     return True

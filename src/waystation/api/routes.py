@@ -37,8 +37,9 @@ class Route:
     manner: Manner
     #: Looked at before the key; a reply from it ends the request.
     precheck: Callable[[Request], Reply | None] | None = None
-    #: Another way in than a key: an access, None to ask for a key, or an error.
-    admission: Callable[[Request], Awaitable[Access | None]] | None = None
+    #: Another way in than a key. None asks for a key at once, without a wait; else it is waited
+    #: for: an access, None to ask for a key, or an error.
+    admission: Callable[[Request], Awaitable[Access | None] | None] | None = None
     summary: str
     description: str = ""
     tag: str = ""

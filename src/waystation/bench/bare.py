@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from waystation.api.reply import Receive, Scope, Send
-from waystation.channels.channels import LOOK_MAX
+from waystation.channels.reader import LOOK_MAX
 from waystation.store import Store, keys, script
 
 _PUBLISH = script("waystation.channels", "publish")

@@ -9,9 +9,9 @@ The text has no character that a URL would need to escape: clients put it there 
 
 from __future__ import annotations
 
-import base64
 import binascii
 import struct
+from binascii import a2b_base64, b2a_base64, crc32
 
 import msgspec
 
@@ -19,7 +19,7 @@ from waystation.errors import AckHandleMalformedError
 
 #: DSPS can write to several storages; ours is one, under the name that DSPS gives it.
 _STORAGE = "default"
-_TAG = b"dsps.storage.redis"
+_TAG = "dsps.storage.redis"
 _CLOCK_MAX = 2**53 - 1
 
 
@@ -28,20 +28,22 @@ class _Inner(msgspec.Struct):
     xs: str
 
 
+_packed_clock = struct.Struct(">q").pack
 _decode_outer = msgspec.json.Decoder(dict[str, str]).decode
 _decode_inner = msgspec.json.Decoder(_Inner).decode
 
 
 def encode_handle(channel: str, subscriber: str, clock: int) -> str:
     """The handle that acknowledges everything up to `clock`."""
-    inner = f'{{\\"clk\\":{clock},\\"xs\\":\\"{_checksum(channel, subscriber, clock)}\\"}}'
-    return binascii.b2a_base64(f'{{"{_STORAGE}":"{inner}"}}'.encode(), newline=False).decode()
+    checksum = _checksum(channel, subscriber, clock)
+    inner = f'{{\\"clk\\":{clock},\\"xs\\":\\"{checksum}\\"}}'
+    return b2a_base64(f'{{"{_STORAGE}":"{inner}"}}'.encode(), newline=False).decode()
 
 
 def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
     """The clock in a handle; None when it names only other storages and so acknowledges nothing."""
     try:
-        outer = _decode_outer(binascii.a2b_base64(handle, strict_mode=True))
+        outer = _decode_outer(a2b_base64(handle, strict_mode=True))
         if _STORAGE not in outer:
             return None
         inner = _decode_inner(outer[_STORAGE])
@@ -53,7 +55,6 @@ def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
 
 
 def _checksum(channel: str, subscriber: str, clock: int) -> str:
-    parts = (_TAG, channel.encode(), subscriber.encode(), struct.pack(">q", clock))
-    return (
-        base64.b64encode(struct.pack(">I", binascii.crc32(b"\0".join(parts)))).decode().rstrip("=")
-    )
+    text = f"{_TAG}\0{channel}\0{subscriber}\0".encode() + _packed_clock(clock)
+    # Four bytes are six characters and two of padding, which DSPS leaves out.
+    return b2a_base64(crc32(text).to_bytes(4, "big"))[:6].decode()

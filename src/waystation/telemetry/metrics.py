@@ -6,11 +6,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from waystation.telemetry.counts import Counts
 from waystation.telemetry.measures import Measures
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 registry = CollectorRegistry()
 ProcessCollector(registry=registry)
+
+
+def _counts(name: str, help_text: str, *, label: str = "") -> Counts:
+    counts = Counts(name, help_text, label=label)
+    registry.register(counts)
+    return counts
+
 
 #: Requests and their times, by route.
 http = Measures()
@@ -23,15 +31,14 @@ http_shed = Counter(
     "Requests refused because a bound was reached.",
     registry=registry,
 )
-channel_messages = Counter(
+channel_messages = _counts(
     "waystation_channel_messages",
     "Messages published, by outcome (accepted, duplicate, refused).",
-    ["outcome"],
-    registry=registry,
+    label="outcome",
 )
-channel_fetched = Counter(
-    "waystation_channel_messages_fetched", "Messages handed to subscribers.", registry=registry
-)
+channel_fetched = _counts(
+    "waystation_channel_messages_fetched", "Messages handed to subscribers."
+).of()
 channel_lost = Counter(
     "waystation_channel_messages_lost",
     "Messages that expired before a subscriber fetched them.",
@@ -40,10 +47,10 @@ channel_lost = Counter(
 channel_polls_waiting = Gauge(
     "waystation_channel_polls_waiting", "Long polls that wait for a message.", registry=registry
 )
-store_calls = Counter("waystation_store_calls", "Calls sent to the store.", registry=registry)
-store_writes = Counter(
-    "waystation_store_writes", "Writes that carried them; calls share writes.", registry=registry
-)
+store_calls = _counts("waystation_store_calls", "Calls sent to the store.").of()
+store_writes = _counts(
+    "waystation_store_writes", "Writes that carried them; calls share writes."
+).of()
 store_reconnects = Counter(
     "waystation_store_reconnects", "Connections to the store that were lost.", registry=registry
 )
