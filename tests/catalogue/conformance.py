@@ -65,6 +65,20 @@ class CatalogueConformance:
             with pytest.raises(ConflictError, match="default"):
                 await catalogue.add_project(ProjectRecord(name="default", created_ms=1))
 
+    async def test_a_project_comes_with_its_first_key_or_not_at_all(self, make: Make) -> None:
+        async with opened(make) as catalogue:
+            zoo, art = (
+                ProjectRecord(name="zoo", created_ms=1),
+                ProjectRecord(name="art", created_ms=1),
+            )
+            await catalogue.add_project(zoo, key=key("k1", project="zoo"))
+            with pytest.raises(ConflictError, match="key k1"):
+                await catalogue.add_project(art, key=key("k1", project="art"))
+            with pytest.raises(ConflictError, match="project zoo"):
+                await catalogue.add_project(zoo, key=key("k2", project="zoo"))
+            assert [project.name for project in await catalogue.projects()] == ["default", "zoo"]
+            assert await catalogue.keys() == [key("k1", project="zoo")]
+
     async def test_a_key_is_kept_as_it_was_given(self, make: Make) -> None:
         async with opened(make) as catalogue:
             await catalogue.add_key(key("k1"))

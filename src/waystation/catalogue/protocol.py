@@ -49,8 +49,8 @@ class Catalogue(Protocol):
         """A number that grows with every change of projects or keys."""
         ...
 
-    async def add_project(self, project: ProjectRecord) -> None:
-        """Adds a project; ConflictError when the name is taken."""
+    async def add_project(self, project: ProjectRecord, *, key: KeyRecord | None = None) -> None:
+        """Adds a project, with its first key or without; ConflictError when a name is taken."""
         ...
 
     async def projects(self) -> list[ProjectRecord]:

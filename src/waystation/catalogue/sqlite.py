@@ -38,6 +38,10 @@ def migrations() -> list[tuple[int, str]]:
     return sorted(found)
 
 
+_Statement = tuple[str, tuple[object, ...]]
+_INSERT_KEY = "INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
 class SqliteCatalogue:
     """A `Catalogue` in a file."""
 
@@ -63,12 +67,17 @@ class SqliteCatalogue:
         rows = await self._query("SELECT number FROM generation")
         return int(rows[0][0])
 
-    async def add_project(self, project: ProjectRecord) -> None:
+    async def add_project(self, project: ProjectRecord, *, key: KeyRecord | None = None) -> None:
+        statements: list[_Statement] = [
+            ("INSERT INTO project VALUES (?, ?)", (project.name, project.created_ms))
+        ]
+        if key is not None:
+            statements.append((_INSERT_KEY, _key_row(key)))
         try:
-            await self._write(
-                "INSERT INTO project VALUES (?, ?)", (project.name, project.created_ms)
-            )
+            await self._write(*statements)
         except sqlite3.IntegrityError as error:
+            if key is not None and "api_key" in str(error):
+                raise ConflictError(f"There is a key {key.id} already.") from error
             raise ConflictError(f"There is a project {project.name} already.") from error
 
     async def projects(self) -> list[ProjectRecord]:
@@ -76,18 +85,8 @@ class SqliteCatalogue:
         return [ProjectRecord(name=name, created_ms=created) for name, created in rows]
 
     async def add_key(self, key: KeyRecord) -> None:
-        values = (
-            key.id,
-            key.project,
-            " ".join(key.scopes),
-            key.secret_hash,
-            key.label,
-            key.created_ms,
-            key.expires_ms,
-            key.revoked_ms,
-        )
         try:
-            await self._write("INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            await self._write((_INSERT_KEY, _key_row(key)))
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorname != "SQLITE_CONSTRAINT_FOREIGNKEY":
                 raise ConflictError(f"There is a key {key.id} already.") from error
@@ -117,12 +116,11 @@ class SqliteCatalogue:
         ]
 
     async def revoke_key(self, project: str | None, key_id: str, *, now_ms: int) -> bool:
-        changed = await self._write(
+        sql = (
             "UPDATE api_key SET revoked_ms = CASE revoked_ms WHEN 0 THEN ? ELSE revoked_ms END"
-            " WHERE id = ? AND (? IS NULL OR project = ?)",
-            (now_ms, key_id, project, project),
+            " WHERE id = ? AND (? IS NULL OR project = ?)"
         )
-        return changed > 0
+        return await self._write((sql, (now_ms, key_id, project, project))) > 0
 
     # -- In the thread -----------------------------------------------------------------------
 
@@ -166,13 +164,13 @@ class SqliteCatalogue:
     async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         return await self._do(lambda: self._connected().execute(sql, values).fetchall())
 
-    async def _write(self, sql: str, values: tuple[object, ...]) -> int:
-        """One statement and the step of the generation, in one transaction."""
+    async def _write(self, *statements: _Statement) -> int:
+        """Statements and the step of the generation, in one transaction; rows that changed."""
 
         def write() -> int:
             database = self._connected()
             with _transaction(database):
-                changed = database.execute(sql, values).rowcount
+                changed = sum(database.execute(*each).rowcount for each in statements)
                 database.execute("UPDATE generation SET number = number + 1")
             return changed
 
@@ -192,6 +190,19 @@ class SqliteCatalogue:
             raise
         except (sqlite3.Error, OSError) as error:
             raise CatalogueError(f"The catalogue {self._file}: {error}.") from error
+
+
+def _key_row(key: KeyRecord) -> tuple[object, ...]:
+    return (
+        key.id,
+        key.project,
+        " ".join(key.scopes),
+        key.secret_hash,
+        key.label,
+        key.created_ms,
+        key.expires_ms,
+        key.revoked_ms,
+    )
 
 
 def _use_wal(database: sqlite3.Connection) -> None:

@@ -61,8 +61,10 @@ def create(
 
     async def work(catalogue: Catalogue) -> None:
         if new_project:
-            await catalogue.add_project(ProjectRecord(name=project, created_ms=clock.now_ms()))
-        await catalogue.add_key(record)
+            created = ProjectRecord(name=project, created_ms=clock.now_ms())
+            await catalogue.add_project(created, key=record)
+        else:
+            await catalogue.add_key(record)
 
     _with_catalogue(config, data, work)
     if as_json:
