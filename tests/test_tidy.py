@@ -35,6 +35,8 @@ RANKS = {
     "catalogue": 3,
     "access": 4,
     "channels": 5,
+    "logs": 3,
+    "topics": 5,
     "delivery": 4,
     "node": 6,
     "api": 7,

@@ -164,3 +164,54 @@ class MessageMalformedError(ChannelError):
     """The content of a message is not JSON."""
 
     code = "dsps.storage.message-json-malformed"
+
+
+class LogError(WaystationError):
+    """Root of the errors of logs."""
+
+    code = "log.error"
+
+
+class LogNotFoundError(LogError):
+    """There is no such log, or no such partition of it."""
+
+    code = "log.not-found"
+
+
+class LogSealedError(LogError):
+    """The partition takes nothing more; what follows it does. Nothing was written."""
+
+    code = "log.sealed"
+
+    def __init__(self, message: str = "The partition is sealed.", *, following: int) -> None:
+        super().__init__(message)
+        self.following = following
+
+
+class LogFullError(LogError):
+    """The partition keeps as much as its retention allows and refuses more; nothing was written."""
+
+    code = "log.full"
+
+
+class OffsetOutOfRangeError(LogError):
+    """The offset is before what is kept or after the end; `first` and `end` say what is valid."""
+
+    code = "log.offset-out-of-range"
+
+    def __init__(self, message: str, *, first: int, end: int) -> None:
+        super().__init__(message, hint=f"Valid are {first} to {end}.")
+        self.first = first
+        self.end = end
+
+
+class TopicNotFoundError(NotFoundError):
+    """There is no such topic in the project, or it was deleted."""
+
+    code = "topic.not-found"
+
+
+class TopicBlockedError(WaystationError):
+    """The topic takes no messages for now; nothing was written."""
+
+    code = "topic.blocked"

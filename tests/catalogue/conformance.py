@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
+from waystation.catalogue import Catalogue, DefinitionRecord, KeyRecord, ProjectRecord
 from waystation.errors import CatalogueError, ConflictError, NotFoundError
 
 Make = Callable[[], Catalogue]
@@ -41,6 +41,17 @@ def key(key_id: str, *, project: str = "default", created_ms: int = 1) -> KeyRec
         label="of a test, with 'quotes' and ünïcode",
         created_ms=created_ms,
         expires_ms=2**53,
+    )
+
+
+def topic(name: str, *, version: int = 1, project: str = "default") -> DefinitionRecord:
+    return DefinitionRecord(
+        kind="topic",
+        project=project,
+        name=name,
+        version=version,
+        body=b'{"of":"version %d"}' % version,
+        changed_ms=version,
     )
 
 
@@ -163,6 +174,47 @@ class CatalogueConformance:
         async with opened(make) as catalogue:
             assert await catalogue.keys() == [key("k1")]
             assert await catalogue.generation() == generation
+
+    async def test_a_definition_is_kept_as_it_was_given(self, make: Make) -> None:
+        async with opened(make) as catalogue:
+            await catalogue.add_definition(topic("orders"))
+            assert await catalogue.definition("topic", "default", "orders") == topic("orders")
+            assert await catalogue.definition("topic", "default", "order") is None
+            assert await catalogue.definition("pool", "default", "orders") is None
+            with pytest.raises(ConflictError):
+                await catalogue.add_definition(topic("orders", version=7))
+            with pytest.raises(NotFoundError):
+                await catalogue.add_definition(topic("orders", project="nobody"))
+
+    async def test_of_two_who_change_one_version_one_gets_through(self, make: Make) -> None:
+        async with opened(make) as one, opened(make) as other:
+            await one.add_definition(topic("orders"))
+            changes = [each.change_definition(topic("orders", version=2)) for each in (one, other)]
+            results = await asyncio.gather(*changes, return_exceptions=True)
+            assert sorted(type(result) for result in results if result) == [ConflictError]
+            assert await other.definition("topic", "default", "orders") == topic(
+                "orders", version=2
+            )
+            with pytest.raises(ConflictError):
+                await one.change_definition(topic("orders", version=4))
+            with pytest.raises(ConflictError):
+                await one.change_definition(topic("unknown", version=2))
+
+    async def test_definitions_come_by_name_page_by_page(self, make: Make) -> None:
+        async with opened(make) as catalogue:
+            for name in ("b", "d", "a", "c"):
+                await catalogue.add_definition(topic(name))
+            page = await catalogue.definitions("topic", "default", limit=3)
+            rest = await catalogue.definitions("topic", "default", after="c", limit=3)
+            assert [each.name for each in page] == ["a", "b", "c"]
+            assert [each.name for each in rest] == ["d"]
+
+    async def test_definitions_are_no_news_for_those_who_watch_keys(self, make: Make) -> None:
+        async with opened(make) as catalogue:
+            before = await catalogue.generation()
+            await catalogue.add_definition(topic("orders"))
+            await catalogue.change_definition(topic("orders", version=2))
+            assert await catalogue.generation() == before
 
     async def test_a_closed_catalogue_says_so(self, make: Make) -> None:
         async with opened(make) as catalogue:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from waystation.catalogue.protocol import Catalogue, KeyRecord, ProjectRecord
+from waystation.catalogue.protocol import (
+    Catalogue,
+    DefinitionRecord,
+    KeyRecord,
+    ProjectRecord,
+)
 from waystation.catalogue.sqlite import SqliteCatalogue
 
-__all__ = ["Catalogue", "KeyRecord", "ProjectRecord", "SqliteCatalogue"]
+__all__ = ["Catalogue", "DefinitionRecord", "KeyRecord", "ProjectRecord", "SqliteCatalogue"]

@@ -30,6 +30,18 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     revoked_ms: int = 0
 
 
+class DefinitionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a project has defined: a topic, say. The body belongs to the part that wrote it."""
+
+    kind: str
+    project: str
+    name: str
+    #: 1 at first, and one more with every change.
+    version: int
+    body: bytes
+    changed_ms: int
+
+
 class Catalogue(Protocol):
     """A database of definitions. All methods may be called from any task; each is atomic."""
 
@@ -70,4 +82,25 @@ class Catalogue(Protocol):
 
         Revoking twice keeps the first time.
         """
+        ...
+
+    async def add_definition(self, record: DefinitionRecord) -> None:
+        """Adds a definition; NotFoundError without its project, ConflictError if there is one."""
+        ...
+
+    async def change_definition(self, record: DefinitionRecord) -> None:
+        """Puts a definition in the place of the version before it; ConflictError if that is not it.
+
+        Of two who change the same version, one gets through.
+        """
+        ...
+
+    async def definition(self, kind: str, project: str, name: str) -> DefinitionRecord | None:
+        """One definition."""
+        ...
+
+    async def definitions(
+        self, kind: str, project: str, *, after: str = "", limit: int
+    ) -> list[DefinitionRecord]:
+        """Definitions of a project by name, from the first name after `after` on."""
         ...

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waystation.catalogue.protocol import KeyRecord, ProjectRecord
+from waystation.catalogue.protocol import DefinitionRecord, KeyRecord, ProjectRecord
 from waystation.errors import CatalogueError, ConflictError, NotFoundError
 from waystation.settings import make_private
 
@@ -39,6 +39,9 @@ def migrations() -> list[tuple[int, str]]:
 
 
 _Statement = tuple[str, tuple[object, ...]]
+#: Steps the number by which processes notice that projects or keys have changed.
+_STEP: _Statement = ("UPDATE generation SET number = number + 1", ())
+_DEFINITION = "SELECT kind, project, name, version, body, changed_ms FROM definition"
 _INSERT_KEY = "INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -74,7 +77,7 @@ class SqliteCatalogue:
         if key is not None:
             statements.append((_INSERT_KEY, _key_row(key)))
         try:
-            await self._write(*statements)
+            await self._write(*statements, _STEP)
         except sqlite3.IntegrityError as error:
             if key is not None and "api_key" in str(error):
                 raise ConflictError(f"There is a key {key.id} already.") from error
@@ -86,7 +89,7 @@ class SqliteCatalogue:
 
     async def add_key(self, key: KeyRecord) -> None:
         try:
-            await self._write((_INSERT_KEY, _key_row(key)))
+            await self._write((_INSERT_KEY, _key_row(key)), _STEP)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorname != "SQLITE_CONSTRAINT_FOREIGNKEY":
                 raise ConflictError(f"There is a key {key.id} already.") from error
@@ -120,7 +123,39 @@ class SqliteCatalogue:
             "UPDATE api_key SET revoked_ms = CASE revoked_ms WHEN 0 THEN ? ELSE revoked_ms END"
             " WHERE id = ? AND (? IS NULL OR project = ?)"
         )
-        return await self._write((sql, (now_ms, key_id, project, project))) > 0
+        return await self._write((sql, (now_ms, key_id, project, project)), _STEP) > 0
+
+    async def add_definition(self, record: DefinitionRecord) -> None:
+        values = (record.kind, record.project, record.name)
+        rest = (record.version, record.body, record.changed_ms)
+        try:
+            await self._write(("INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?)", values + rest))
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorname != "SQLITE_CONSTRAINT_FOREIGNKEY":
+                raise ConflictError(f"There is a {record.kind} {record.name} already.") from error
+            raise NotFoundError(f"There is no project {record.project}.") from error
+
+    async def change_definition(self, record: DefinitionRecord) -> None:
+        sql = (
+            "UPDATE definition SET version = ?, body = ?, changed_ms = ?"
+            " WHERE kind = ? AND project = ? AND name = ? AND version = ?"
+        )
+        named = (record.kind, record.project, record.name, record.version - 1)
+        changed = (record.version, record.body, record.changed_ms)
+        if not await self._write((sql, changed + named)):
+            raise ConflictError(f"The {record.kind} {record.name} was changed by another.")
+
+    async def definition(self, kind: str, project: str, name: str) -> DefinitionRecord | None:
+        where = " WHERE kind = ? AND project = ? AND name = ?"
+        rows = await self._query(_DEFINITION + where, (kind, project, name))
+        return _definition(rows[0]) if rows else None
+
+    async def definitions(
+        self, kind: str, project: str, *, after: str = "", limit: int
+    ) -> list[DefinitionRecord]:
+        where = " WHERE kind = ? AND project = ? AND name > ? ORDER BY name LIMIT ?"
+        rows = await self._query(_DEFINITION + where, (kind, project, after, limit))
+        return [_definition(row) for row in rows]
 
     # -- In the thread -----------------------------------------------------------------------
 
@@ -165,13 +200,12 @@ class SqliteCatalogue:
         return await self._do(lambda: self._connected().execute(sql, values).fetchall())
 
     async def _write(self, *statements: _Statement) -> int:
-        """Statements and the step of the generation, in one transaction; rows that changed."""
+        """Statements in one transaction; how many rows the first one changed."""
 
         def write() -> int:
             database = self._connected()
             with _transaction(database):
-                changed = sum(database.execute(*each).rowcount for each in statements)
-                database.execute("UPDATE generation SET number = number + 1")
+                changed, *_ = [database.execute(*each).rowcount for each in statements]
             return changed
 
         return await self._do(write)
@@ -190,6 +224,13 @@ class SqliteCatalogue:
             raise
         except (sqlite3.Error, OSError) as error:
             raise CatalogueError(f"The catalogue {self._file}: {error}.") from error
+
+
+def _definition(row: tuple[Any, ...]) -> DefinitionRecord:
+    kind, project, name, version, body, changed_ms = row
+    return DefinitionRecord(
+        kind=kind, project=project, name=name, version=version, body=body, changed_ms=changed_ms
+    )
 
 
 def _key_row(key: KeyRecord) -> tuple[object, ...]:

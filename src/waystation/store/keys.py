@@ -133,6 +133,48 @@ CATALOGUE = (
         dies="with its unit; the epoch must never run backwards",
     ),
     KeyKind(
+        pattern="{<log>.<partition>}:log",
+        type="stream",
+        content="partition of a log: entries `<offset>-<ms>`, one field `m`, the packed message",
+        writer="logs: append, trim",
+        dies="with its log",
+    ),
+    KeyKind(
+        pattern="{<log>.<partition>}:log:head",
+        type="hash",
+        content="`first`, `end`, `ms`, `bytes`, `dropped`, limits and `sealed` of a partition",
+        writer="logs: create, append, trim, seal",
+        dies="with its log",
+    ),
+    KeyKind(
+        pattern="{<log>.<partition>}:log:holds",
+        type="hash",
+        content="reader → the offset from which on it still needs everything",
+        writer="logs: hold, release",
+        dies="with its log",
+    ),
+    KeyKind(
+        pattern="{<log>.<partition>}:log:id:<message id in its scope>",
+        type="string",
+        content="`<offset>-<ms>` of the message, for deduplication",
+        writer="topics: append_once",
+        dies="when the window of the topic has passed",
+    ),
+    KeyKind(
+        pattern="{t.<project>.<topic>}:topic",
+        type="hash",
+        content="working copy of a topic: `version`, `body` (JSON); the catalogue has the truth",
+        writer="topics: put",
+        dies="never",
+    ),
+    KeyKind(
+        pattern="waystation.logs",
+        type="hash",
+        content="register of logs: log → number of partitions",
+        writer="logs: create, delete",
+        dies="when it is empty",
+    ),
+    KeyKind(
         pattern="dsps.c.{<channel>}",
         type="pub/sub",
         content="wake-up hint for long polls; the payload means nothing",
@@ -175,3 +217,32 @@ def token_revocation(token_id: str) -> str:
 def channel_topic(tag: str) -> str:
     """Pub/sub topic that wakes the long polls of a channel."""
     return f"dsps.c.{tag}"
+
+
+#: All logs by name.
+LOG_REGISTER = "waystation.logs"
+
+
+def log_entries(log: str, partition: int) -> str:
+    """The stream of a partition."""
+    return f"{{{log}.{partition}}}:log"
+
+
+def log_head(log: str, partition: int) -> str:
+    """What is known of a partition; scripts make this name from that of the stream."""
+    return f"{{{log}.{partition}}}:log:head"
+
+
+def log_holds(log: str, partition: int) -> str:
+    """What readers of a partition still need."""
+    return f"{{{log}.{partition}}}:log:holds"
+
+
+def topic(project: str, name: str) -> str:
+    """Working copy of a topic."""
+    return f"{{t.{project}.{name}}}:topic"
+
+
+def log_message_id(log: str, partition: int, scoped_id: str) -> str:
+    """Deduplication entry of a message; scripts make this name from that of the stream."""
+    return f"{{{log}.{partition}}}:log:id:{scoped_id}"

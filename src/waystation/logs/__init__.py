@@ -1,0 +1,7 @@
+"""Logs: ordered, partitioned, kept until nobody needs them; one protocol for every kind."""
+
+from __future__ import annotations
+
+from waystation.logs.protocol import Appended, Entry, Logs, LogState, Retention, Trimmed
+
+__all__ = ["Appended", "Entry", "LogState", "Logs", "Retention", "Trimmed"]

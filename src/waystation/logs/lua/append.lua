@@ -1,0 +1,12 @@
+#!lua
+-- Appends a batch to a log, all or nothing.
+-- KEYS  1 log, 2 its head
+-- ARGV  payloads
+-- Reply {'appended', first offset, ms}, or {'missing' | 'sealed' | 'full', what follows}
+--- @include "now"
+--- @include "log_append"
+local offset, ms, following = log_append(KEYS[1], now(), ARGV)
+if not offset then
+  return { ms, following }
+end
+return { 'appended', string.format('%.0f', offset), string.format('%.0f', ms) }

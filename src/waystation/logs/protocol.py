@@ -1,0 +1,113 @@
+"""What every log can do. A log is a name with partitions; offsets are dense integers from 0.
+
+An implementation passes the suite in tests/logs/conformance.py. The protocol leaves room for a
+broker that owns its offsets and confirms batches later: to append is to wait for a receipt, and
+several appends may be under way at once; those of one caller to one partition keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+#: `refuse`: a full log takes nothing more. `drop_and_count`: it drops its oldest, needed or not.
+FullPolicy = Literal["refuse", "drop_and_count"]
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a partition is kept; None: no bound."""
+
+    max_bytes: int | None = None
+    max_age_ms: int | None = None
+    policy: FullPolicy = "refuse"
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """The receipt of a batch: its first message's offset, and the time that all of it has."""
+
+    offset: int
+    ms: int
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One message of a partition."""
+
+    offset: int
+    ms: int
+    payload: bytes
+
+
+class LogState(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition as it is now."""
+
+    #: Offset of the oldest message that is kept, and of the next one that will come.
+    first: int
+    end: int
+    bytes: int
+    #: Time of the newest message; 0 before the first.
+    last_ms: int
+    #: What comes after this log, once it takes nothing more; None while it does.
+    sealed: int | None
+    #: When that was; 0 while it takes messages.
+    sealed_ms: int
+    #: Messages that were dropped although somebody still needed them.
+    dropped: int
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """What a step of trimming did."""
+
+    removed: int
+    #: Whether another step would find something.
+    more: bool
+
+
+class Logs(Protocol):
+    """All logs of one kind. Methods raise LogNotFoundError for a log or partition that is none."""
+
+    async def create(self, log: str, partitions: int, retention: Retention) -> bool:
+        """Creates a log; false when it is there already, and then as it was."""
+        ...
+
+    async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
+        """Appends a batch, all or nothing: LogSealedError or LogFullError write nothing."""
+        ...
+
+    async def read(
+        self, log: str, partition: int, offset: int, *, limit: int, bytes_max: int = ...
+    ) -> list[Entry]:
+        """Messages from an offset on; none at the end. OffsetOutOfRangeError outside of the log.
+
+        Stops after about `bytes_max`, but returns one message at least where there is one.
+        """
+        ...
+
+    async def state(self, log: str, partition: int) -> LogState:
+        """First and end offset, size, seal."""
+        ...
+
+    async def offset_at(self, log: str, partition: int, ms: int) -> int:
+        """Offset of the first kept message at or after a time; the end offset if there is none."""
+        ...
+
+    async def hold(self, log: str, partition: int, reader: str, offset: int) -> None:
+        """Says that a reader still needs everything from an offset on; trimming spares it."""
+        ...
+
+    async def release(self, log: str, partition: int, reader: str) -> None:
+        """Says that a reader needs nothing any more."""
+        ...
+
+    async def trim(self, log: str, partition: int) -> Trimmed:
+        """Removes some of what retention lets go and nobody holds; a bounded step."""
+        ...
+
+    async def seal(self, log: str, partition: int, following: int) -> LogState:
+        """Ends a partition: it takes nothing more. The first seal stays; returns the state."""
+        ...
+
+    async def delete(self, log: str, partitions: int) -> None:
+        """Deletes a log with all its partitions."""
+        ...

@@ -1,0 +1,1 @@
+"""Topics: ordered logs that grow without moving a group to another shard (seed 004)."""

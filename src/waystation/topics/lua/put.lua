@@ -1,0 +1,12 @@
+#!lua
+-- repeatable
+-- Puts the working copy of a topic, unless a newer one is there.
+-- KEYS  1 working copy
+-- ARGV  1 version, 2 topic, JSON
+-- Reply 1 when it was put, else 0
+local known = redis.call('HGET', KEYS[1], 'version')
+if known and tonumber(known) >= tonumber(ARGV[1]) then
+  return 0
+end
+redis.call('HSET', KEYS[1], 'version', ARGV[1], 'body', ARGV[2])
+return 1

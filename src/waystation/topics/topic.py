@@ -1,0 +1,120 @@
+"""A topic: a sequence of storage topics, of which one is produced to (seed 004).
+
+The truth is in the catalogue. The store has a working copy, which every process reads.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.logs import Retention
+from waystation.logs.protocol import FullPolicy
+from waystation.topics.routing import Spread
+
+PARTITIONS_DEFAULT = 4
+PARTITIONS_MAX = 1024
+
+RateMode = Literal["disabled", "shadow", "enforced"]
+
+
+class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One log of a topic."""
+
+    #: Part of the log's name. Never used twice under one name of a topic, a deleted one included.
+    number: int
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+    #: K of seed 004: how many times it has the partitions that its chain began with.
+    factor: int = 1
+
+    @property
+    def spread(self) -> Spread:
+        """How it spreads hashes."""
+        return Spread(self.partitions, self.factor)
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much may be produced in a second; None: no bound."""
+
+    mode: RateMode = "disabled"
+    qps: Annotated[float, Meta(gt=0)] | None = None
+    bytes_per_second: Annotated[float, Meta(gt=0)] | None = None
+
+
+class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user decides about a topic."""
+
+    #: Every message needs a group; those of one group keep their order.
+    grouped: bool = False
+    #: Per partition; None: no bound.
+    max_bytes: Annotated[int, Meta(ge=1)] | None = None
+    max_age_seconds: Annotated[float, Meta(gt=0)] | None = None
+    full_policy: FullPolicy = "refuse"
+    #: How long a message id is remembered; 0: not at all.
+    dedup_seconds: Annotated[float, Meta(ge=0, le=7 * 86400)] = 0.0
+    #: JSON Schema that every payload must match.
+    json_schema: dict[str, object] | None = None
+    rate: RateLimit = RateLimit()
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as it is now."""
+
+    project: str
+    name: str
+    version: int
+    options: TopicOptions
+    storage: tuple[StorageTopic, ...]
+    #: Index of the storage topic that is produced to.
+    produce_pointer: int = 0
+    state: Literal["active", "blocked", "deleted"] = "active"
+    created_ms: int = 0
+
+    @property
+    def target(self) -> StorageTopic:
+        """The storage topic that is produced to."""
+        return self.storage[self.produce_pointer]
+
+    @property
+    def retention(self) -> Retention:
+        """What its logs keep."""
+        age = self.options.max_age_seconds
+        return Retention(
+            max_bytes=self.options.max_bytes,
+            max_age_ms=None if age is None else round(age * 1000),
+            policy=self.options.full_policy,
+        )
+
+    def log(self, storage: StorageTopic) -> str:
+        """The name of a storage topic's log."""
+        return f"t.{self.project}.{self.name}.{storage.number}"
+
+    def with_storage(self, partitions: int) -> Topic:
+        """The topic with one more storage topic at its end; the pointer stays."""
+        last = self.storage[-1]
+        spread = last.spread.followed_by(partitions)
+        added = StorageTopic(number=last.number + 1, partitions=partitions, factor=spread.factor)
+        return self._changed(storage=(*self.storage, added))
+
+    def switched(self) -> Topic:
+        """The topic with its pointer one further; at the last storage topic it stays there."""
+        if self.produce_pointer + 1 >= len(self.storage):
+            return self
+        return self._changed(produce_pointer=self.produce_pointer + 1)
+
+    def in_state(self, state: Literal["active", "blocked", "deleted"]) -> Topic:
+        """The topic in another state."""
+        return self._changed(state=state)
+
+    def with_options(self, options: TopicOptions) -> Topic:
+        """The topic with other options."""
+        return self._changed(options=options)
+
+    def _changed(self, **changes: object) -> Topic:
+        return msgspec.structs.replace(self, version=self.version + 1, **changes)
+
+
+encode_topic = msgspec.json.Encoder().encode
+decode_topic = msgspec.json.Decoder(Topic).decode

@@ -1,0 +1,277 @@
+"""What every kind of log must do. A test module of an implementation inherits this class.
+
+    class TestStreams(LogConformance):
+        @pytest.fixture
+        async def logs(self): ...
+
+`logs` is a context manager of a new, empty set of logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from waystation.errors import (
+    LogFullError,
+    LogNotFoundError,
+    LogSealedError,
+    OffsetOutOfRangeError,
+)
+from waystation.logs import Entry, Logs, Retention
+
+Open = Callable[[], AbstractAsyncContextManager[Logs]]
+KEEP_ALL = Retention()
+
+
+def payloads(entries: list[Entry]) -> list[bytes]:
+    return [entry.payload for entry in entries]
+
+
+async def read_all(logs: Logs, log: str, partition: int) -> list[Entry]:
+    entries: list[Entry] = []
+    while batch := await logs.read(log, partition, len(entries), limit=1000):
+        entries += batch
+    return entries
+
+
+class LogConformance:
+    """The suite; `open_logs` is the only thing that an implementation brings."""
+
+    async def test_a_new_log_is_empty_and_is_created_once(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            assert await logs.create("t.p.orders.0", 3, KEEP_ALL) is True
+            assert await logs.create("t.p.orders.0", 3, KEEP_ALL) is False
+            for partition in range(3):
+                state = await logs.state("t.p.orders.0", partition)
+                assert (state.first, state.end, state.sealed, state.dropped) == (0, 0, None, 0)
+                assert await logs.read("t.p.orders.0", partition, 0, limit=10) == []
+
+    async def test_offsets_are_dense_from_zero_in_the_order_of_appending(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 2, KEEP_ALL)
+            first = await logs.append("log", 1, [b"a", b"b", b"c"])
+            second = await logs.append("log", 1, [b"d"])
+            assert (first.offset, second.offset) == (0, 3)
+            entries = await logs.read("log", 1, 0, limit=10)
+            assert [(entry.offset, entry.payload) for entry in entries] == [
+                (0, b"a"),
+                (1, b"b"),
+                (2, b"c"),
+                (3, b"d"),
+            ]
+            assert (await logs.state("log", 1)).end == 4
+            assert (await logs.state("log", 0)).end == 0
+
+    async def test_bytes_are_kept_as_they_are(self, open_logs: Open) -> None:
+        bodies = [b"", b"\0", bytes(range(256)), b"\r\n$5\r\n", "ünï".encode(), b"x" * 2_000_000]
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            await logs.append("log", 0, bodies)
+            assert payloads(await read_all(logs, "log", 0)) == bodies
+
+    async def test_time_never_runs_backwards_in_a_partition(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            for _ in range(5):
+                await logs.append("log", 0, [b"a", b"b"])
+            times = [entry.ms for entry in await logs.read("log", 0, 0, limit=100)]
+            assert times == sorted(times)
+            assert times[0] > 0
+            assert (await logs.state("log", 0)).last_ms == times[-1]
+
+    async def test_a_read_stops_at_its_limits_but_returns_one_message_at_least(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            await logs.append("log", 0, [b"x" * 1000] * 50)
+            assert len(await logs.read("log", 0, 10, limit=7)) == 7
+            few = await logs.read("log", 0, 10, limit=50, bytes_max=3500)
+            assert 1 <= len(few) <= 4
+            assert len(await logs.read("log", 0, 10, limit=50, bytes_max=10)) == 1
+
+    @pytest.mark.parametrize("offset", [-1, 5, 10**15])
+    async def test_an_offset_outside_of_the_log_is_told_with_what_is_valid(
+        self, open_logs: Open, offset: int
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            await logs.append("log", 0, [b"a"] * 4)
+            with pytest.raises(OffsetOutOfRangeError) as refusal:
+                await logs.read("log", 0, offset, limit=1)
+            assert (refusal.value.first, refusal.value.end) == (0, 4)
+            with pytest.raises(OffsetOutOfRangeError):
+                await logs.hold("log", 0, "reader", offset)
+
+    async def test_a_log_or_partition_that_is_none_is_told_by_every_verb(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            for name, partition in (("none", 0), ("log", 1)):
+                for attempt in (
+                    logs.append(name, partition, [b"a"]),
+                    logs.read(name, partition, 0, limit=1),
+                    logs.state(name, partition),
+                    logs.offset_at(name, partition, 1),
+                    logs.hold(name, partition, "reader", 0),
+                    logs.trim(name, partition),
+                    logs.seal(name, partition, 1),
+                ):
+                    with pytest.raises(LogNotFoundError):
+                        await attempt
+
+    async def test_a_sealed_partition_refuses_whole_batches_and_stays_readable(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 2, KEEP_ALL)
+            await logs.append("log", 0, [b"a"])
+            sealed = await logs.seal("log", 0, 1)
+            assert (sealed.sealed, sealed.end) == (1, 1)
+            # The first seal stays.
+            assert (await logs.seal("log", 0, 7)).sealed == 1
+            with pytest.raises(LogSealedError) as refusal:
+                await logs.append("log", 0, [b"b", b"c"])
+            assert refusal.value.following == 1
+            assert payloads(await logs.read("log", 0, 0, limit=10)) == [b"a"]
+            assert (await logs.append("log", 1, [b"b"])).offset == 0
+
+    async def test_nothing_lands_after_a_seal_that_races_appends(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            appends = [logs.append("log", 0, [b"%d" % n]) for n in range(40)]
+            seal = logs.seal("log", 0, 1)
+            results = await asyncio.gather(
+                *appends[:20], seal, *appends[20:], return_exceptions=True
+            )
+            end = (await logs.state("log", 0)).end
+            accepted = [each for each in results if hasattr(each, "offset")]
+            assert len(accepted) == end == len(await logs.read("log", 0, 0, limit=100))
+            refused = [each for each in results if isinstance(each, LogSealedError)]
+            assert len(refused) == 40 - end
+
+    async def test_the_offset_of_a_time_is_that_of_the_first_message_since(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            assert await logs.offset_at("log", 0, 1) == 0
+            batches = []
+            for size in (3, 1, 5, 2, 100):
+                batches.append(await logs.append("log", 0, [b"x"] * size))
+                await asyncio.sleep(0.003)
+            for batch in batches:
+                # Batches of one millisecond are one: the first of them counts.
+                first = next(each.offset for each in batches if each.ms == batch.ms)
+                assert await logs.offset_at("log", 0, batch.ms) == first
+            assert await logs.offset_at("log", 0, 0) == 0
+            assert await logs.offset_at("log", 0, batches[-1].ms + 1) == 111
+
+    async def test_trimming_keeps_what_retention_and_readers_need(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000))
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            assert (await logs.trim("log", 0)).removed == 0
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"y"])
+            assert (await logs.state("log", 0)).end == 10
+
+    async def test_a_dropping_log_takes_more_and_counts_what_readers_lost(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            await logs.hold("log", 0, "slow", 4)
+            await logs.append("log", 0, [b"y" * 100] * 6)
+            trimmed = await logs.trim("log", 0)
+            state = await logs.state("log", 0)
+            assert (trimmed.removed, state.first, state.end, state.bytes) == (6, 6, 16, 1000)
+            assert state.dropped == 2
+            with pytest.raises(OffsetOutOfRangeError) as refusal:
+                await logs.read("log", 0, 4, limit=1)
+            assert refusal.value.first == 6
+
+    async def test_age_lets_go_only_what_nobody_holds(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_age_ms=0))
+            await logs.append("log", 0, [b"x"] * 10)
+            await logs.hold("log", 0, "slow", 3)
+            await logs.hold("log", 0, "quick", 8)
+            await asyncio.sleep(0.005)
+            assert (await logs.trim("log", 0)).removed == 3
+            await logs.hold("log", 0, "slow", 7)
+            assert (await logs.trim("log", 0)).removed == 4
+            await logs.release("log", 0, "slow")
+            assert (await logs.trim("log", 0)).removed == 1
+            await logs.release("log", 0, "quick")
+            assert (await logs.trim("log", 0)).removed == 2
+            state = await logs.state("log", 0)
+            assert (state.first, state.end, state.bytes, state.dropped) == (10, 10, 0, 0)
+            assert (await logs.append("log", 0, [b"y"])).offset == 10
+            assert payloads(await logs.read("log", 0, 10, limit=5)) == [b"y"]
+
+    async def test_a_deleted_log_is_gone_and_can_begin_anew(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 2, KEEP_ALL)
+            await logs.append("log", 0, [b"a"])
+            await logs.hold("log", 0, "reader", 1)
+            await logs.delete("log", 2)
+            await logs.delete("log", 2)
+            with pytest.raises(LogNotFoundError):
+                await logs.append("log", 0, [b"a"])
+            assert await logs.create("log", 2, KEEP_ALL) is True
+            assert (await logs.append("log", 0, [b"b"])).offset == 0
+
+    async def test_concurrent_appenders_interleave_whole_batches(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+
+            async def appender(name: bytes) -> list[int]:
+                receipts = []
+                for n in range(20):
+                    batch = [b"%b-%d-%d" % (name, n, i) for i in range(5)]
+                    receipts.append((await logs.append("log", 0, batch)).offset)
+                return receipts
+
+            offsets = await asyncio.gather(*(appender(b"w%d" % n) for n in range(4)))
+            assert sorted(itertools.chain.from_iterable(offsets)) == list(range(0, 400, 5))
+            entries = await read_all(logs, "log", 0)
+            for name, own in enumerate(offsets):
+                for n, offset in enumerate(own):
+                    batch = payloads(entries[offset : offset + 5])
+                    assert batch == [b"w%d-%d-%d" % (name, n, i) for i in range(5)]
+
+    @settings(
+        max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(
+        sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+        start=st.integers(0, 300),
+        limit=st.integers(1, 50),
+    )
+    def test_whatever_was_appended_is_read_from_any_offset_on(
+        self, open_logs: Open, sizes: list[int], start: int, limit: int
+    ) -> None:
+        async def scenario() -> None:
+            async with open_logs() as logs:
+                await logs.create("log", 1, KEEP_ALL)
+                bodies = [b"%d" % n for n in range(sum(sizes))]
+                done = 0
+                for size in sizes:
+                    await logs.append("log", 0, bodies[done : done + size])
+                    done += size
+                at = min(start, done)
+                assert payloads(await logs.read("log", 0, at, limit=limit)) == bodies[at:][:limit]
+
+        asyncio.run(scenario())

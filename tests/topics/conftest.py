@@ -1,0 +1,81 @@
+"""What tests of topics share: a bench of catalogue, store, topics and producer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from waystation.catalogue import SqliteCatalogue
+from waystation.clock import Clock
+from waystation.envelope import Envelope, unpack
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store
+from waystation.store.embedded import EmbeddedServer
+from waystation.topics.deduplication import Deduplication
+from waystation.topics.producer import Producer, Receipt
+from waystation.topics.topic import Topic
+from waystation.topics.topics import Topics
+
+
+@dataclass
+class TopicBench:
+    """One process's view of all topics."""
+
+    catalogue: SqliteCatalogue
+    store: Store
+    logs: StreamLogs
+    topics: Topics
+    producer: Producer
+
+    async def produce(self, topic: str, *ids: str, group: str | None = None) -> list[Receipt]:
+        envelopes = [
+            Envelope(id=each, project="default", data=each.encode(), group=group) for each in ids
+        ]
+        results = await self.producer.produce("default", topic, envelopes)
+        for result in results:
+            assert isinstance(result, Receipt), result
+        return results  # type: ignore[return-value]
+
+    async def contents(self, topic: Topic) -> list[tuple[int, int, Envelope]]:
+        """All messages as (storage index, partition, message), in the order of each partition."""
+        found = []
+        for index, storage in enumerate(topic.storage):
+            for partition in range(storage.partitions):
+                at = 0
+                while batch := await self.logs.read(topic.log(storage), partition, at, limit=1000):
+                    at += len(batch)
+                    for entry in batch:
+                        found.append((index, partition, unpack(entry.payload, project="default")))
+        return found
+
+
+Open = Callable[[], AbstractAsyncContextManager[TopicBench]]
+
+
+@pytest.fixture
+def open_bench(store_server: EmbeddedServer, tmp_path: Path) -> Open:
+    """Opens benches on the same catalogue and store, as processes would; empty at first."""
+    stores: list[Store] = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[TopicBench]:
+        catalogue = SqliteCatalogue(tmp_path / "catalogue.db")
+        await catalogue.open()
+        store, clock = Store(store_server.address), Clock()
+        if not stores:
+            await store.call("FLUSHALL")
+        stores.append(store)
+        logs = StreamLogs(store)
+        topics = Topics(catalogue, store, logs, clock=clock)
+        deduplication = Deduplication(store, logs, clock=clock)
+        try:
+            yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
+        finally:
+            await store.close()
+            await catalogue.close()
+
+    return opened

@@ -1,0 +1,168 @@
+"""The router of seed 004: range, spread, and which shard counts are consistent."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.topics.routing import (
+    Spread,
+    hash_of,
+    is_advised,
+    is_consistent,
+    partitions_of,
+    shard_of,
+    shard_of_partition,
+)
+
+HASHES = st.integers(0, 2**64 - 1)
+
+
+def chain(*counts: int) -> list[Spread]:
+    """Storage topics of these many partitions, one after the other."""
+    spreads = [Spread(counts[0])]
+    for count in counts[1:]:
+        spreads.append(spreads[-1].followed_by(count))
+    return spreads
+
+
+def by_the_seed(hashed: int, spread: Spread) -> int:
+    """The formula as the seed writes it, in integers of any size."""
+    count, factor = spread.partitions, spread.factor
+    return factor * hashed % count + hashed // count % factor
+
+
+def shard_in(spread: Spread, hashed: int, shards: int) -> int:
+    return shard_of_partition(spread.partition_of(hashed), spread.partitions, shards)
+
+
+@pytest.mark.parametrize(
+    ("counts", "factors"),
+    [
+        ((2, 10), [1, 5]),
+        ((4, 12), [1, 3]),
+        ((6, 9), [1, 1]),
+        ((6, 24, 12), [1, 4, 2]),
+        ((12, 6), [1, 1]),
+        ((4, 8, 16), [1, 2, 4]),
+        ((7, 10), [1, 1]),
+    ],
+)
+def test_the_factor_counts_from_where_the_chain_began(
+    counts: tuple[int, ...], factors: list[int]
+) -> None:
+    assert [spread.factor for spread in chain(*counts)] == factors
+
+
+@pytest.mark.parametrize(
+    ("counts", "hashed", "partitions"),
+    [
+        ((2, 10), 7, [1, 5]),
+        ((2, 10), 10, [0, 1]),
+        ((2, 10), 11, [1, 6]),
+        ((2, 10), 37, [1, 8]),
+        ((2, 10), 123456789, [1, 8]),
+        ((4, 12), 12, [0, 1]),
+        ((4, 12), 13, [1, 4]),
+        ((4, 12), 25, [1, 5]),
+        ((4, 12), 100, [0, 2]),
+        ((4, 12), 101, [1, 5]),
+        ((6, 9), 7, [1, 7]),
+        ((6, 9), 10, [4, 1]),
+        ((6, 9), 123456789, [3, 0]),
+    ],
+)
+def test_known_hashes_have_known_partitions(
+    counts: tuple[int, ...], hashed: int, partitions: list[int]
+) -> None:
+    assert [spread.partition_of(hashed) for spread in chain(*counts)] == partitions
+
+
+@given(base=st.integers(1, 64), factor=st.integers(1, 32), hashed=HASHES)
+def test_a_partition_is_in_range_and_as_the_seed_says(base: int, factor: int, hashed: int) -> None:
+    spread = Spread(base * factor, factor)
+    partition = spread.partition_of(hashed)
+    assert 0 <= partition < spread.partitions
+    assert partition == by_the_seed(hashed, spread)
+
+
+@pytest.mark.parametrize("spread", [Spread(1), Spread(12, 3), Spread(10, 5), Spread(96, 24)])
+def test_every_partition_gets_its_even_part_of_a_full_turn(spread: Spread) -> None:
+    turn = spread.factor * spread.partitions
+    hits = Counter(spread.partition_of(hashed) for hashed in range(7 * turn, 8 * turn))
+    assert hits == dict.fromkeys(range(spread.partitions), spread.factor)
+
+
+@pytest.mark.parametrize("spread", [Spread(4), Spread(12, 3), Spread(96, 24)])
+def test_groups_spread_evenly(spread: Spread) -> None:
+    groups = 20_000
+    hits = Counter(spread.partition_of(hash_of(f"customer-{n}")) for n in range(groups))
+    expected = groups / spread.partitions
+    deviation = sum((hits[p] - expected) ** 2 / expected for p in range(spread.partitions))
+    # Chi squared: beyond this the chance is below one in a million for a fair spread.
+    assert deviation < spread.partitions + 6 * (2 * spread.partitions) ** 0.5 + 10
+
+
+@given(
+    base=st.integers(1, 24),
+    factors=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    shards=st.integers(1, 30),
+    hashes=st.lists(HASHES, min_size=1, max_size=20),
+)
+def test_a_group_keeps_its_shard_where_the_shard_count_divides_the_base(
+    base: int, factors: list[int], shards: int, hashes: list[int]
+) -> None:
+    spreads = [Spread(base), *(Spread(base * factor, factor) for factor in factors)]
+    consistent = base % shards == 0 or shards == 1
+    assert is_consistent(spreads, shards) is consistent
+    for hashed in hashes:
+        found = {shard_in(spread, hashed, shards) for spread in spreads}
+        if consistent:
+            assert found == {shard_of(hashed, base, shards)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "shards"),
+    [((4, 12), 6), ((4, 12), 12), ((4, 8, 16), 8), ((6, 9), 3), ((2, 10), 5), ((7, 10), 7)],
+)
+def test_other_shard_counts_really_move_groups(counts: tuple[int, ...], shards: int) -> None:
+    spreads = chain(*counts)
+    assert not is_consistent(spreads, shards)
+    moved = sum(
+        len({shard_in(spread, hash_of(f"g{n}"), shards) for spread in spreads}) > 1
+        for n in range(1000)
+    )
+    assert moved > 100
+
+
+@given(partitions=st.integers(1, 200), shards=st.integers(1, 250))
+def test_every_partition_is_read_by_one_shard(partitions: int, shards: int) -> None:
+    ranges = [partitions_of(shard, partitions, shards) for shard in range(shards)]
+    assert [partition for each in ranges for partition in each] == list(range(partitions))
+    for shard, each in enumerate(ranges):
+        assert all(shard_of_partition(p, partitions, shards) == shard for p in each)
+
+
+def test_the_hash_is_the_published_one() -> None:
+    """Vectors that any XXH64 with seed 42 must give; docs/reference/routing.md repeats them."""
+    assert {key: hash_of(key) for key in ("", "a", "customer-17", "ünï", "x" * 100)} == {
+        "": 11002672306508523268,
+        "a": 9864288744972464332,
+        "customer-17": 5972413428757149882,
+        "ünï": 14070457088475103841,
+        "x" * 100: 365730103971579591,
+    }
+
+
+@pytest.mark.parametrize(("count", "advised"), [(1, 1), (3, 1), (5, 0), (10, 0), (18, 1), (20, 1)])
+def test_the_rule_of_partition_counts(count: int, advised: int) -> None:
+    assert is_advised(count) is bool(advised)
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (4, 0), (4, 3), (-1, 1)])
+def test_a_spread_that_cannot_be_is_refused(wrong: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="partitions"):
+        Spread(*wrong)
