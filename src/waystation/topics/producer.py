@@ -64,25 +64,20 @@ class Producer:
 
     async def produce(self, project: str, name: str, envelopes: Sequence[Envelope]) -> list[Result]:
         """Produces messages in their order; each has a receipt or an error of its own."""
-        topic = self._topics.known(project, name) or await self._topics.get(project, name)
-        if topic.state == "deleted":
-            raise TopicNotFoundError(f"There is no topic {name}.")
-        if topic.state == "blocked":
-            raise TopicBlockedError(f"Topic {name} is blocked.")
         if not envelopes:
             return []
         messages = [_message(position, each) for position, each in enumerate(envelopes)]
         results: list[Result | None] = [None] * len(messages)
-        await self._flow(topic).send(topic, messages, results)
+        await self._flow(project, name).send(messages, results)
         return [result for result in results if result is not None]
 
-    def _flow(self, topic: Topic) -> _Flow:
-        key = (topic.project, topic.name)
-        flow = self._flows.get(key)
+    def _flow(self, project: str, name: str) -> _Flow:
+        flow = self._flows.get((project, name))
         if flow is None:
             if len(self._flows) >= _FLOWS_MAX:
                 self._flows = {key: each for key, each in self._flows.items() if each.busy}
-            flow = self._flows[key] = _Flow(self._topics, self._logs, self._deduplication, topic)
+            flow = _Flow(self._topics, self._logs, self._deduplication, project, name)
+            self._flows[project, name] = flow
         return flow
 
 
@@ -90,13 +85,19 @@ class _Flow:
     """What one process produces to one topic, in order."""
 
     def __init__(
-        self, topics: Topics, logs: Logs, deduplication: Deduplication, topic: Topic
+        self,
+        topics: Topics,
+        logs: Logs,
+        deduplication: Deduplication,
+        project: str,
+        name: str,
     ) -> None:
         self._topics = topics
         self._logs = logs
         self._deduplication = deduplication
+        self._name = (project, name)
         #: What is sent to. Changed only while nothing is on its way.
-        self._topic = topic
+        self._topic: Topic | None = None
         #: Held by whoever may not be disturbed by others. Fair: first come, first served.
         self._turn = asyncio.Lock()
         self._in_turn = 0
@@ -111,17 +112,17 @@ class _Flow:
         """Whether anything is on its way or waits."""
         return bool(self._under_way) or self._in_turn > 0
 
-    async def send(
-        self, topic: Topic, messages: list[Routed], results: list[Result | None]
-    ) -> None:
+    async def send(self, messages: list[Routed], results: list[Result | None]) -> None:
         """Sends messages and waits for all their results.
 
         A caller that gives up breaks nothing: what others wait for goes on without it.
         """
-        if self._in_turn == 0 and topic.version <= self._topic.version:
-            tasks = self._begin(messages, results)
+        topic = self._topics.known(*self._name)
+        if self._in_turn == 0 and topic is not None and topic is self._topic:
+            tasks = self._begin(topic, messages, results)
         else:
-            tasks = await self._take_turn(self._begin_later(topic, messages, results))
+            # To look at the topic takes a while, and nobody may go by meanwhile.
+            tasks = await self._take_turn(self._begin_later(messages, results))
         await asyncio.wait(tasks)
         if any(result is None for result in results):
             # Whoever comes first sends again what was refused of everyone.
@@ -142,18 +143,29 @@ class _Flow:
         return asyncio.shield(asyncio.ensure_future(turn()))
 
     async def _begin_later(
-        self, topic: Topic, messages: list[Routed], results: list[Result | None]
-    ) -> list[asyncio.Task[None]]:
-        if topic.version > self._topic.version:
-            await self._take_over(topic)
-        return self._begin(messages, results)
-
-    def _begin(
         self, messages: list[Routed], results: list[Result | None]
     ) -> list[asyncio.Task[None]]:
+        topic = self._topics.known(*self._name) or await self._topics.get(*self._name)
+        if topic is not self._topic:
+            await self._come_back()
+            self._topic = topic
+            await self._send_refused()
+        return self._begin(self._topic, messages, results)
+
+    async def _come_back(self) -> None:
+        """Waits until nothing is on its way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def _begin(
+        self, topic: Topic, messages: list[Routed], results: list[Result | None]
+    ) -> list[asyncio.Task[None]]:
         """Sends each partition its part. Tasks begin in the order in which they are made."""
-        target = self._topic.target
-        spread = target.spread
+        if topic.state == "deleted":
+            raise TopicNotFoundError(f"There is no topic {topic.name}.")
+        if topic.state == "blocked":
+            raise TopicBlockedError(f"Topic {topic.name} is blocked.")
+        spread = topic.target.spread
         parts: dict[int, list[Routed]] = {}
         for message in messages:
             parts.setdefault(spread.partition_of(message.hashed), []).append(message)
@@ -162,7 +174,7 @@ class _Flow:
             for call in _calls(part):
                 self._sent += 1
                 task = asyncio.ensure_future(
-                    self._append(self._topic, partition, call, results, self._sent)
+                    self._append(topic, partition, call, results, self._sent)
                 )
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
@@ -207,34 +219,25 @@ class _Flow:
                 duplicate=place.duplicate,
             )
 
-    async def _take_over(self, topic: Topic) -> None:
-        """Goes on with a newer topic, once nothing is on its way to the older one."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
-        self._topic = topic
-        await self._send_refused()
-
     async def _send_refused(self) -> None:
         """Sends what was refused to where it belongs now. Nobody else sends meanwhile."""
         for _ in range(_SWITCHES_MAX):
-            while self._under_way:
-                await asyncio.wait(self._under_way)
+            await self._come_back()
             if not self._refused:
                 return
             refused, self._refused = sorted(self._refused, key=lambda each: each[0]), []
             try:
-                self._topic = await self._present_topic()
+                self._topic = topic = await self._present_topic()
+                for _, messages, results in refused:
+                    self._begin(topic, messages, results)
             except WaystationError as error:
                 _fail(refused, error)
-                return
-            for _, messages, results in refused:
-                self._begin(messages, results)
         _fail(self._refused, LogNotFoundError("The topic's logs cannot be found."))
         self._refused = []
 
     async def _present_topic(self) -> Topic:
         """The topic as it is, its logs there, and a switch that somebody began finished."""
-        topic = await self._topics.get(self._topic.project, self._topic.name)
+        topic = await self._topics.get(*self._name)
         await self._topics.provide(topic)
         log = topic.log(topic.target)
         for partition in range(topic.target.partitions):

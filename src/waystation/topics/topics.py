@@ -82,8 +82,7 @@ class Topics:
             # A new store, or a creation that died half-way: the catalogue knows.
             topic = await self._from_catalogue(project, name)
             await self._put(topic)
-        self._remember(topic, read_at)
-        return topic
+        return self._remember(topic, read_at)
 
     async def list(
         self, project: str, *, after: str = "", limit: int, deleted: bool = False
@@ -233,13 +232,16 @@ class Topics:
         )
         self._remember(topic, self._clock.real_seconds())
 
-    def _remember(self, topic: Topic, read_at: float) -> None:
+    def _remember(self, topic: Topic, read_at: float) -> Topic:
+        """Keeps the newest that was seen, and returns it: the same object while it is the same."""
         key = (topic.project, topic.name)
         known = self._known.get(key)
-        if known is None or known[0].version <= topic.version:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = (topic, read_at)
+        if known is not None and known[0].version >= topic.version:
+            topic = known[0]
+        elif len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = (topic, read_at)
+        return topic
 
     def _record(self, topic: Topic) -> DefinitionRecord:
         return DefinitionRecord(
