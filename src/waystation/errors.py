@@ -215,3 +215,44 @@ class TopicBlockedError(WaystationError):
     """The topic takes no messages for now; nothing was written."""
 
     code = "topic.blocked"
+
+
+class GroupRequiredError(InvalidInputError):
+    """A message for a grouped topic has no group; nothing of its request was produced."""
+
+    code = "topic.group-required"
+
+
+class RateLimitedError(WaystationError):
+    """The topic has no credit left for now; nothing of the request was produced."""
+
+    code = "topic.rate-limited"
+
+    def __init__(self, message: str = "", *, retry_after_seconds: int) -> None:
+        super().__init__(message, hint=f"Try again in {retry_after_seconds} s.")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class SchemaInvalidError(InvalidInputError):
+    """What was given as a topic's JSON Schema is none, or one that cannot be used here."""
+
+    code = "topic.schema-invalid"
+
+
+class SchemaMismatchError(InvalidInputError):
+    """A payload does not match the topic's schema; nothing of its request was produced."""
+
+    code = "topic.schema-mismatch"
+
+    def __init__(self, message: str = "", *, field: str, path: str, position: int) -> None:
+        super().__init__(message, field=field)
+        #: JSON Pointer into the payload; empty: the payload itself.
+        self.path = path
+        #: Of the message in its batch, from 0.
+        self.position = position
+
+
+class UnsupportedMediaTypeError(WaystationError):
+    """The body's content type promises a format that is not spoken here; nothing was produced."""
+
+    code = "input.unsupported-media-type"

@@ -18,6 +18,7 @@ from waystation.bench.channels import CHANNELS, Level
 from waystation.bench.children import Child
 from waystation.bench.registry import BENCHMARKS
 from waystation.bench.report import Promise, Sample, row_of
+from waystation.bench.topics import TOPICS, StoreLevel
 from waystation.cli.main import build_app
 
 BARS = {
@@ -27,6 +28,13 @@ BARS = {
     "coalesced_call_cpu_us": 20,
     "poll_wake_p99_ms": 10,
     "mb_per_5000_polls": 400,
+}
+TOPIC_BARS = {
+    "append_vs_raw": 1,
+    "read_vs_raw": 0.6,
+    "cost_1m_vs_1k": 1.2,
+    "cost_64_vs_1_partitions": 1.5,
+    "store_bytes_per_100b": 250,
 }
 
 
@@ -54,7 +62,10 @@ def tiny(rate_least: float) -> Benchmark:
 def test_without_a_name_the_benchmarks_are_listed() -> None:
     found = CliRunner().invoke(build_app(), ["bench", "--json"])
     assert found.exit_code == 0
-    assert json.loads(found.stdout) == [{"name": "channels", "asks": CHANNELS.asks}]
+    assert json.loads(found.stdout) == [
+        {"name": "channels", "asks": CHANNELS.asks},
+        {"name": "topics", "asks": TOPICS.asks},
+    ]
 
 
 def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:
@@ -120,6 +131,27 @@ def test_every_job_of_the_driver_measures_real_servers(tmp_path: Path) -> None:
     assert samples["polls_wait.ours"].operations == 20
 
 
+def test_every_job_of_topics_measures_the_real_store(tmp_path: Path) -> None:
+    with StoreLevel(tmp_path / "memory", "memory") as level:
+        samples = {
+            job: level.drive(job, 0.1)
+            for job in (
+                "log_append_ours",
+                "log_append_raw",
+                "log_read_ours",
+                "log_read_raw",
+                "produce_1",
+                "produce_64",
+                "topic_weigh",
+            )
+        }
+    for name, sample in samples.items():
+        assert sample.operations > 0, name
+        assert sample.cpu_seconds > 0, name
+        assert sample.store_cpu_seconds > 0, name
+    assert 100 < samples["topic_weigh"].figures["message_bytes"] < 1000
+
+
 def test_a_server_that_refuses_ends_the_run_in_words(tmp_path: Path) -> None:
     # Given a target whose key is wrong
     with Level(tmp_path / "memory", "memory") as level:
@@ -159,15 +191,17 @@ def test_children_end_with_their_parent_however_it_ends() -> None:
 # -- The bars --------------------------------------------------------------------------------
 
 
-def test_the_bars_of_channels_are_the_promised_ones() -> None:
+def test_the_bars_are_the_promised_ones() -> None:
     assert {promise.name: promise.bar for promise in CHANNELS.promises} == BARS
+    assert {promise.name: promise.bar for promise in TOPICS.promises} == TOPIC_BARS
 
 
 @pytest.mark.slow
-def test_a_quick_run_of_channels_measures_every_bar_within_its_time() -> None:
+@pytest.mark.parametrize(("name", "bars"), [("channels", BARS), ("topics", TOPIC_BARS)])
+def test_a_quick_run_measures_every_bar_within_its_time(name: str, bars: dict[str, float]) -> None:
     """Whether the bars hold is the benchmark's own verdict, on a quiet machine; not a test's."""
     begun = time.monotonic()
-    command = [str(Path(sys.executable).parent / "waystation"), "bench", "channels"]
+    command = [str(Path(sys.executable).parent / "waystation"), "bench", name]
     found = subprocess.run(
         [*command, "--quick", "--json"], capture_output=True, text=True, check=False
     )
@@ -177,7 +211,7 @@ def test_a_quick_run_of_channels_measures_every_bar_within_its_time() -> None:
     assert took < 45
     assert found.stdout.count("\n") == 1
     assert {row["level"] for row in report["rows"]} == {"memory", "disk"}
-    assert {bar["name"]: bar["bar"] for bar in report["bars"]} == BARS
+    assert {bar["name"]: bar["bar"] for bar in report["bars"]} == bars
     assert report["notes"] == [] or all("round" in note for note in report["notes"])
     assert all(bar["value"] is not None for bar in report["bars"])
     assert found.returncode == (0 if all(bar["holds"] for bar in report["bars"]) else 1)

@@ -1,4 +1,4 @@
-"""A process dies at every store call of a switch, a growth, a creation, a produce with dedup.
+"""A process dies at every store call of what is done to a topic, from its creation to its purge.
 
 Whoever comes next finishes it: every message is there once, where the router says, in the order of
 its group.
@@ -7,6 +7,7 @@ its group.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from waystation.catalogue import SqliteCatalogue
 from waystation.clock import Clock
 from waystation.envelope import Envelope, unpack
-from waystation.errors import ConflictError
+from waystation.errors import ConflictError, TopicNotFoundError
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
@@ -64,8 +65,29 @@ class Process:
     async def switch(self) -> None:
         await self.topics.switch_produce(PROJECT, NAME)
 
+    async def limit(self) -> None:
+        for _ in range(2):
+            topic = await self.topics.get(PROJECT, NAME)
+            options = TopicOptions(dedup_seconds=600, max_bytes=10_000_000)
+            try:
+                await self.topics.change_options(PROJECT, NAME, options, version=topic.version)
+            except ConflictError:
+                # The working copy was old; to be refused brought it up to date.
+                continue
+            break
+        topic = await self.topics.get(PROJECT, NAME)
+        for partition in range(topic.target.partitions):
+            trimmed = await self.logs.trim(topic.log(topic.target), partition)
+            assert trimmed.retention.max_bytes == 10_000_000
+
+    async def purge(self) -> None:
+        with suppress(TopicNotFoundError):
+            await self.topics.delete(PROJECT, NAME)
+        await self.topics.purge(PROJECT, NAME)
+
     async def check(self, numbers: int) -> None:
         topic = await self.topics.get(PROJECT, NAME)
+        assert set(await self.logs.names()) == {topic.log(storage) for storage in topic.storage}
         found: dict[str, list[str]] = {group: [] for group in GROUPS}
         for storage in topic.storage:
             for partition in range(storage.partitions):
@@ -86,6 +108,8 @@ STEPS: dict[str, tuple[Step, int]] = {
     "produce": (lambda process: process.produce(1), 1),
     "grow": (Process.grow, 1),
     "switch": (Process.switch, 1),
+    "limit": (Process.limit, 1),
+    "purge": (Process.purge, 1),
 }
 
 

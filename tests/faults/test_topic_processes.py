@@ -69,7 +69,9 @@ def start(server: EmbeddedServer, file: Path, name: str, batches: int) -> subpro
 
 
 async def test_every_message_is_found_once_and_in_order_while_storage_topics_are_switched(
-    open_bench: Open, store_server: EmbeddedServer, tmp_path: Path
+    open_bench: Open,  # noqa: F811 (the fixture)
+    store_server: EmbeddedServer,
+    tmp_path: Path,
 ) -> None:
     batches = 300
     async with open_bench() as operator:

@@ -88,6 +88,18 @@ class LogConformance:
             assert times[0] > 0
             assert (await logs.state("log", 0)).last_ms == times[-1]
 
+    async def test_every_message_has_the_time_of_its_own_batch(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            expected = []
+            for size in (1, 60, 2, 30, 1, 1, 26, 3):
+                done = await logs.append("log", 0, [b"x"] * size)
+                expected += [(done.offset + index, done.ms) for index in range(size)]
+                await asyncio.sleep(0.002)
+            for start in (0, 1, 40, 63, len(expected) - 1):
+                entries = await logs.read("log", 0, start, limit=1000)
+                assert [(entry.offset, entry.ms) for entry in entries] == expected[start:]
+
     async def test_a_read_stops_at_its_limits_but_returns_one_message_at_least(
         self, open_logs: Open
     ) -> None:
@@ -124,6 +136,7 @@ class LogConformance:
                     logs.state(name, partition),
                     logs.offset_at(name, partition, 1),
                     logs.hold(name, partition, "reader", 0),
+                    logs.retain(name, partition, KEEP_ALL),
                     logs.trim(name, partition),
                     logs.seal(name, partition, 1),
                 ):
@@ -194,10 +207,9 @@ class LogConformance:
             await logs.append("log", 0, [b"x" * 100] * 10)
             await logs.hold("log", 0, "slow", 4)
             await logs.append("log", 0, [b"y" * 100] * 6)
-            trimmed = await logs.trim("log", 0)
             state = await logs.state("log", 0)
-            assert (trimmed.removed, state.first, state.end, state.bytes) == (6, 6, 16, 1000)
-            assert state.dropped == 2
+            assert (state.first, state.end, state.bytes) == (6, 16, 1000)
+            assert (state.dropped, (await logs.trim("log", 0)).dropped) == (2, 2)
             with pytest.raises(OffsetOutOfRangeError) as refusal:
                 await logs.read("log", 0, 4, limit=1)
             assert refusal.value.first == 6
@@ -220,6 +232,86 @@ class LogConformance:
             assert (state.first, state.end, state.bytes, state.dropped) == (10, 10, 0, 0)
             assert (await logs.append("log", 0, [b"y"])).offset == 10
             assert payloads(await logs.read("log", 0, 10, limit=5)) == [b"y"]
+
+    async def test_a_full_log_makes_room_of_what_all_its_readers_have_passed(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000))
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            await logs.hold("log", 0, "quick", 9)
+            await logs.hold("log", 0, "slow", 2)
+            assert (await logs.append("log", 0, [b"y" * 100] * 2)).offset == 10
+            state = await logs.state("log", 0)
+            assert (state.first, state.end, state.bytes, state.dropped) == (2, 12, 1000, 0)
+            # The slow reader needs the rest.
+            with pytest.raises(LogFullError, match="policy is refuse"):
+                await logs.append("log", 0, [b"z"])
+            assert (await logs.state("log", 0)).end == 12
+            await logs.hold("log", 0, "slow", 9)
+            assert (await logs.append("log", 0, [b"z" * 150])).offset == 12
+            assert (await logs.state("log", 0)).first == 4
+
+    async def test_what_is_larger_than_the_whole_limit_costs_nothing_that_is_kept(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000))
+            await logs.append("log", 0, [b"x" * 100] * 5)
+            await logs.hold("log", 0, "reader", 5)
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"y" * 1001])
+            assert (await logs.state("log", 0)).first == 0
+
+    async def test_a_dropping_log_stays_within_its_limit_by_itself(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
+            await logs.hold("log", 0, "slow", 0)
+            for _ in range(30):
+                await logs.append("log", 0, [b"x" * 100])
+            state = await logs.state("log", 0)
+            assert (state.first, state.end, state.bytes, state.dropped) == (20, 30, 1000, 20)
+
+    async def test_retention_can_be_changed_later(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            await logs.retain("log", 0, Retention(max_bytes=300, policy="drop_and_count"))
+            assert (await logs.trim("log", 0)).removed == 7
+            await logs.retain("log", 0, Retention(max_bytes=300))
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"y"])
+            await logs.retain("log", 0, KEEP_ALL)
+            await logs.append("log", 0, [b"y" * 1000])
+            assert (await logs.state("log", 0)).first == 7
+
+    async def test_a_warning_begins_and_ends_once_with_what_is_needed(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000))
+            await logs.append("log", 0, [b"x" * 100] * 6)
+            assert (await logs.trim("log", 0)).warning == ""
+            await logs.append("log", 0, [b"x" * 100] * 2)
+            first = await logs.trim("log", 0)
+            assert (first.warning, first.needed_bytes, first.bytes) == ("begins", 800, 800)
+            assert first.retention == Retention(max_bytes=1000)
+            assert (await logs.trim("log", 0)).warning == "lasts"
+            assert (await logs.state("log", 0)).warned_ms > 0
+            # A reader has passed half of it: what is left to it is far from the limit.
+            await logs.hold("log", 0, "reader", 4)
+            ended = await logs.trim("log", 0)
+            assert (ended.warning, ended.needed_bytes) == ("ends", 400)
+            assert (await logs.trim("log", 0)).warning == ""
+            assert (await logs.state("log", 0)).warned_ms == 0
+
+    async def test_all_logs_are_listed_with_their_partitions(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            for number in range(3):
+                await logs.create(f"log.{number}", number + 1, KEEP_ALL)
+            assert await logs.names() == {"log.0": 1, "log.1": 2, "log.2": 3}
+            await logs.delete("log.1", 2)
+            assert await logs.names() == {"log.0": 1, "log.2": 3}
 
     async def test_a_deleted_log_is_gone_and_can_begin_anew(self, open_logs: Open) -> None:
         async with open_logs() as logs:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
 
+from waystation.catalogue import SqliteCatalogue
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
 from waystation.clock import Clock
 from waystation.delivery import Item, Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
+from waystation.envelope import Envelope
+from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings, Settings
 from waystation.store import Heartbeat, Leases, keys
 from waystation.store.opening import OpenStore, open_store
+from waystation.topics import Deduplication, Producer, Topics
+from waystation.topics.topic import TopicOptions
 
 _NAME = r"[0-9a-z][0-9a-z_-]{0,62}"
 _PARTS = {
@@ -27,6 +34,11 @@ _PARTS = {
     "<clock>": r"-?[0-9]+",
     "<lane>": r"\{unit\}\.out\.[a-z]+",
     "<unit>": r"\{unit\}",
+    "<log>": r"t\.default\.orders\.[0-9]+",
+    "<partition>": "[0-9]+",
+    "<message id in its scope>": r"(?s:.+)",
+    "<project>": _NAME,
+    "<topic>": _NAME,
 }
 KEY_ROWS = [row for row in keys.CATALOGUE if row.type != "pub/sub"]
 TOPIC_ROWS = [row for row in keys.CATALOGUE if row.type == "pub/sub"]
@@ -53,6 +65,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
         await channels.ack(project, "orders", "me", handle)
         await channels.unsubscribe(project, "orders", "other")
     await use_delivery(opened)
+    await use_topics(opened, clock)
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
     channels.close()
@@ -72,6 +85,22 @@ async def use_delivery(opened: OpenStore) -> None:
     heartbeat.close()
 
 
+async def use_topics(opened: OpenStore, clock: Clock) -> None:
+    """A topic with deduplication, a message of strange names, and a reader that holds it."""
+    with TemporaryDirectory() as folder:
+        catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
+        await catalogue.open()
+        logs = StreamLogs(opened.store)
+        topics = Topics(catalogue, opened.store, logs, clock=clock)
+        options = TopicOptions(dedup_seconds=60)
+        topic = await topics.create("default", "orders", partitions=1, options=options)
+        producer = Producer(topics, logs, Deduplication(opened.store, logs, clock=clock))
+        envelope = Envelope(id="{a} }b{ ü\n\0", project="default", data=b"", group="}{")
+        await producer.produce("default", "orders", [envelope])
+        await logs.hold(topic.log(topic.target), 0, "reader", 0)
+        await catalogue.close()
+
+
 async def with_everything_used(
     settings: Settings, look: Callable[[OpenStore], Awaitable[None]]
 ) -> None:
@@ -87,7 +116,7 @@ async def with_everything_used(
 async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
-        assert len(found) == 3 + 2 * 4 + 6
+        assert len(found) == 3 + 2 * 4 + 6 + 6
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

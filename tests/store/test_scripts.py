@@ -15,6 +15,7 @@ from waystation.errors import StoreError
 from waystation.store import script, time_machine
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.scripts import Script, registered_scripts
+from waystation.topics import deduplication, topics
 
 PACKAGE = Path(waystation.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.lua"))
@@ -138,7 +139,9 @@ def test_a_script_is_one_verb_of_readable_length(file: Path) -> None:
 def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
     # The modules that use them are imported above; what nobody asks for is dead.
     assert channels
+    assert deduplication
     assert time_machine
+    assert topics
     package = ".".join(("waystation", *file.parent.parent.relative_to(PACKAGE).parts))
     assert (package, file.stem) in {(each.package, each.name) for each in registered_scripts()}
 

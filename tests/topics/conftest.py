@@ -56,26 +56,33 @@ class TopicBench:
 Open = Callable[[], AbstractAsyncContextManager[TopicBench]]
 
 
+@asynccontextmanager
+async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicBench]:
+    """One more bench on the catalogue in a folder."""
+    catalogue = SqliteCatalogue(folder / "catalogue.db")
+    await catalogue.open()
+    store, clock = Store(server.address), Clock()
+    logs = StreamLogs(store)
+    topics = Topics(catalogue, store, logs, clock=clock)
+    deduplication = Deduplication(store, logs, clock=clock)
+    try:
+        yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
+    finally:
+        await store.close()
+        await catalogue.close()
+
+
 @pytest.fixture
 def open_bench(store_server: EmbeddedServer, tmp_path: Path) -> Open:
     """Opens benches on the same catalogue and store, as processes would; empty at first."""
-    stores: list[Store] = []
+    opened_before: list[TopicBench] = []
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[TopicBench]:
-        catalogue = SqliteCatalogue(tmp_path / "catalogue.db")
-        await catalogue.open()
-        store, clock = Store(store_server.address), Clock()
-        if not stores:
-            await store.call("FLUSHALL")
-        stores.append(store)
-        logs = StreamLogs(store)
-        topics = Topics(catalogue, store, logs, clock=clock)
-        deduplication = Deduplication(store, logs, clock=clock)
-        try:
-            yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
-        finally:
-            await store.close()
-            await catalogue.close()
+        async with bench_at(store_server, tmp_path) as bench:
+            if not opened_before:
+                await bench.store.call("FLUSHALL")
+            opened_before.append(bench)
+            yield bench
 
     return opened

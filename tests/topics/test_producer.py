@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
 from tests.topics.conftest import Open, TopicBench
+from waystation.clock import Clock
 from waystation.envelope import Envelope
-from waystation.errors import LogFullError, TopicBlockedError, TopicNotFoundError
-from waystation.topics.producer import Receipt
-from waystation.topics.routing import hash_of
+from waystation.errors import (
+    BusyError,
+    LogFullError,
+    LogSealedError,
+    TopicBlockedError,
+    TopicNotFoundError,
+)
+from waystation.logs import Appended
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store
+from waystation.telemetry import metrics
+from waystation.topics.deduplication import Deduplication
+from waystation.topics.producer import Producer, Receipt
+from waystation.topics.routing import Spread, hash_of
 from waystation.topics.topic import Topic, TopicOptions
 
 
@@ -129,6 +142,74 @@ async def test_order_holds_while_many_produce_and_storage_topics_are_added_and_s
         await check_everything(operator, topic, dict(sent))
 
 
+class HeldLogs(StreamLogs):
+    """The real logs; appends to some partitions are held up on their way."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.held: dict[tuple[str, int], asyncio.Event] = {}
+        self.arrived = asyncio.Event()
+
+    async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
+        if gate := self.held.get((log, partition)):
+            self.arrived.set()
+            await gate.wait()
+        return await super().append(log, partition, payloads)
+
+
+def held_producer(bench: TopicBench) -> HeldLogs:
+    """Gives the bench a producer whose appends can be held up."""
+    logs = HeldLogs(bench.store)
+    deduplication = Deduplication(bench.store, logs, clock=Clock())
+    bench.producer = Producer(bench.topics, logs, deduplication)
+    return logs
+
+
+async def test_a_message_waits_for_an_earlier_one_that_is_under_way_to_the_older_storage_topic(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        logs = held_producer(bench)
+        # One that has another partition after the switch, and so another lane.
+        group = next(name for name in "abcdef" if Spread(2, 2).partition_of(hash_of(name)) == 1)
+        await bench.produce("orders", "a", group=group)
+        gate = logs.held[topic.log(topic.target), 0] = asyncio.Event()
+        first = asyncio.ensure_future(bench.produce("orders", "b", group=group))
+        await logs.arrived.wait()
+        # The switch is done, and this process knows it, before the store has heard of b.
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        topic = await bench.topics.switch_produce("default", "orders")
+        second = asyncio.ensure_future(bench.produce("orders", "c", group=group))
+        await asyncio.wait([second], timeout=0.1)
+        assert not second.done()
+        gate.set()
+        await asyncio.wait_for(asyncio.gather(first, second), 10)
+        await check_everything(bench, topic, {group: ["a", "b", "c"]})
+
+
+async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        logs = held_producer(bench)
+        spread = topic.target.spread
+        groups = {spread.partition_of(hash_of(name)): name for name in ("a", "b", "c", "d", "e")}
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        gate = logs.held[topic.log(topic.target), 1] = asyncio.Event()
+        slow = [asyncio.ensure_future(bench.produce("orders", "1", group=groups[1]))]
+        await logs.arrived.wait()
+        slow.append(asyncio.ensure_future(bench.produce("orders", "2", group=groups[1])))
+        await bench.logs.seal(topic.log(topic.target), 0, 1)
+        refused = asyncio.ensure_future(bench.produce("orders", "x", group=groups[0]))
+        await asyncio.wait([refused], timeout=0.1)
+        assert not refused.done()
+        gate.set()
+        await asyncio.wait_for(asyncio.gather(*slow, refused), 10)
+        topic = await bench.topics.get("default", "orders")
+        await check_everything(bench, topic, {groups[1]: ["1", "2"], groups[0]: ["x"]})
+        assert slow[0].result()[0].storage == 0
+
+
 async def test_two_who_switch_at_once_move_the_pointer_once_each_or_together(
     open_bench: Open,
 ) -> None:
@@ -159,8 +240,117 @@ async def test_a_caller_that_gives_up_costs_others_nothing(open_bench: Open) -> 
         await asyncio.sleep(0)
         quitter.cancel()
         (receipt,) = await asyncio.wait_for(stayer, 10)
-        assert receipt.storage == 1
+        assert (receipt.storage, receipt.offset) == (1, 1)
         assert (await bench.produce("orders", "c"))[0].storage == 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_what_a_caller_handed_over_is_produced_when_it_gives_up_and_nobody_follows(
+    open_bench: Open, turns: int
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "first")
+        topic = await bench.topics.add_storage_topic("default", "orders", 1)
+        await bench.logs.seal(topic.log(topic.target), 0, 1)
+        quitter = asyncio.ensure_future(bench.produce("orders", "a"))
+        for _ in range(turns + 1):
+            await asyncio.sleep(0)
+        quitter.cancel()
+        async with asyncio.timeout(10):
+            while not await bench.logs.read(topic.log(topic.storage[1]), 0, 0, limit=1):
+                await asyncio.sleep(0.005)
+
+
+async def test_many_small_requests_share_calls_and_keep_their_order(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=4)
+        await bench.produce("orders", "first", group="g0")
+        before = metrics.store_calls.value
+        groups = [f"g{n % 8}" for n in range(200)]
+        receipts = await asyncio.gather(
+            *(bench.produce("orders", f"m{n}", group=group) for n, group in enumerate(groups))
+        )
+        assert [receipt.id for (receipt,) in receipts] == [f"m{n}" for n in range(200)]
+        assert metrics.store_calls.value - before <= 4
+        sent: dict[str, list[str]] = defaultdict(list, {"g0": ["first"]})
+        for n, group in enumerate(groups):
+            sent[group].append(f"m{n}")
+        await check_everything(bench, topic, sent)
+
+
+async def test_nobody_is_refused_for_what_another_brought(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=1000)
+        await bench.topics.create("default", "orders", partitions=1, options=options)
+
+        async def produce(message_id: str, size: int) -> object:
+            envelope = Envelope(id=message_id, project="default", data=b"x" * size)
+            return (await bench.producer.produce("default", "orders", [envelope]))[0]
+
+        results = await asyncio.gather(
+            produce("a", 300), produce("b", 900), produce("c", 300), produce("d", 1)
+        )
+        assert [isinstance(each, Receipt) for each in results] == [True, False, True, True]
+        assert isinstance(results[1], LogFullError)
+        offsets = [each.offset for each in results if isinstance(each, Receipt)]
+        assert offsets == [0, 1, 2]
+
+
+async def test_more_than_may_wait_is_refused_and_nothing_of_it_produced(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.topics.flow._WAITING_MESSAGES_MAX", 5)
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        first = asyncio.ensure_future(bench.produce("orders", "a", "b", "c"))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await bench.produce("orders", "d", "e", "f")
+        await first
+        await bench.produce("orders", *"ghijkl")
+        assert len(await bench.contents(topic)) == 9
+
+
+async def test_a_topic_that_is_sealed_with_nothing_behind_it_says_so_and_can_be_mended(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        for partition in range(2):
+            await bench.logs.seal(topic.log(topic.target), partition, 1)
+        envelope = Envelope(id="a", project="default", data=b"")
+        (result,) = await bench.producer.produce("default", "orders", [envelope])
+        assert isinstance(result, LogSealedError)
+        assert "no storage topic follows" in str(result)
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        await bench.topics.switch_produce("default", "orders")
+        assert (await bench.produce("orders", "a"))[0].storage == 1
+
+
+async def test_logs_that_were_lost_are_made_again(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        await bench.produce("orders", "a", "b", "c")
+        await bench.logs.delete(topic.log(topic.target), 2)
+        receipts = await bench.produce("orders", *(f"n{n}" for n in range(20)))
+        assert sorted({receipt.partition for receipt in receipts}) == [0, 1]
+        assert len(await bench.contents(topic)) == 20
+
+
+async def test_a_switch_of_many_partitions_takes_few_calls_for_each(open_bench: Open) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        await bench.topics.create("default", "orders", partitions=512)
+        await other.produce("orders", "a", group="g")
+        await bench.topics.add_storage_topic("default", "orders", 1024)
+        before = metrics.store_calls.value
+        await bench.topics.switch_produce("default", "orders")
+        # A look whether both logs are there, and a seal.
+        assert metrics.store_calls.value - before <= 512 + 512 + 1024 + 10
+        before = metrics.store_calls.value
+        assert (await other.produce("orders", "b", group="g"))[0].storage == 1
+        # The stale producer reads the topic, and nothing of its partitions.
+        assert metrics.store_calls.value - before <= 5
 
 
 async def test_a_full_partition_refuses_its_own_messages_only(open_bench: Open) -> None:
@@ -213,6 +403,40 @@ async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Op
             assert [each.duplicate for each in again] == [True, False]
             assert (again[0].storage, again[0].offset) == (0, first[0].offset)
         assert (await bench.produce("orders", "n4", group="g"))[0].storage == 1
+
+
+async def test_ids_with_and_without_a_group_are_never_taken_for_one_another(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(dedup_seconds=60)
+        await bench.topics.create("default", "orders", partitions=1, options=options)
+        await bench.produce("orders", "b", group="a")
+        assert not (await bench.produce("orders", "1:a:b"))[0].duplicate
+        await bench.produce("orders", ":b", group="a:")
+        assert not (await bench.produce("orders", "b", group="a::"))[0].duplicate
+
+
+async def test_a_window_of_less_than_a_millisecond_is_one(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(dedup_seconds=0.0001)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        await bench.produce("orders", "a", group="g")
+        await bench.produce("orders", "b", group="g")
+        await check_everything(bench, topic, {"g": ["a", "b"]})
+
+
+async def test_duplicates_have_their_receipts_also_where_the_partition_is_full(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(dedup_seconds=60)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        (first,) = await bench.produce("orders", "a")
+        full = TopicOptions(dedup_seconds=60, max_bytes=1)
+        await bench.topics.change_options("default", "orders", full, version=topic.version)
+        (again,) = await bench.produce("orders", "a")
+        assert (again.duplicate, again.offset) == (True, first.offset)
 
 
 async def test_a_large_batch_goes_in_calls_of_bounded_size(open_bench: Open) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from tests.topics.conftest import Open
+from waystation.catalogue import DefinitionRecord
+from waystation.envelope import Envelope
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
-from waystation.topics.topic import TopicOptions
+from waystation.topics.topic import TopicOptions, encode_topic
 from waystation.topics.topics import Topics
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
@@ -137,3 +140,125 @@ async def test_topics_of_another_project_are_as_good_as_absent(open_bench: Open)
         with pytest.raises(TopicNotFoundError):
             await bench.topics.get("other", "orders")
         assert await bench.topics.list("other", limit=10) == []
+
+
+async def test_a_page_of_topics_is_full_however_many_were_deleted_before(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        for number in range(6):
+            await bench.topics.create("default", f"t{number}", partitions=1)
+        for number in range(3):
+            await bench.topics.delete("default", f"t{number}")
+        await bench.topics.purge("default", "t0")
+        page = await bench.topics.list("default", limit=2)
+        assert [topic.name for topic in page] == ["t3", "t4"]
+        deleted = await bench.topics.list("default", limit=3, deleted=True)
+        assert [topic.name for topic in deleted] == ["t1", "t2", "t3"]
+
+
+async def test_options_that_are_changed_reach_the_logs_that_are_there(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        topic = await bench.topics.add_storage_topic("default", "orders", 4)
+        options = TopicOptions(max_bytes=10, max_age_seconds=60, full_policy="drop_and_count")
+        topic = await bench.topics.change_options(
+            "default", "orders", options, version=topic.version
+        )
+        for storage in topic.storage:
+            for partition in range(storage.partitions):
+                trimmed = await bench.logs.trim(topic.log(storage), partition)
+                assert trimmed.retention == topic.retention
+
+
+async def test_a_deletion_that_died_before_the_working_copy_knew_is_done_by_repeating_it(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        deleted = topic.in_state("deleted")
+        await bench.catalogue.change_definition(
+            DefinitionRecord(
+                kind="topic",
+                project="default",
+                name="orders",
+                version=deleted.version,
+                body=encode_topic(deleted),
+                changed_ms=1,
+            )
+        )
+        assert (await other.topics.get("default", "orders")).state == "active"
+        with pytest.raises(TopicNotFoundError):
+            await bench.topics.delete("default", "orders")
+        with pytest.raises(TopicNotFoundError):
+            await other.topics.get("default", "orders")
+
+
+async def test_a_deleted_topic_is_not_switched(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        await bench.topics.delete("default", "orders")
+        with pytest.raises(TopicNotFoundError):
+            await bench.topics.switch_produce("default", "orders")
+        assert (await bench.logs.state(topic.log(topic.target), 0)).sealed is None
+
+
+async def test_a_purged_topic_leaves_nothing_and_its_numbers_are_never_used_again(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        old = await bench.topics.create("default", "orders", partitions=2)
+        with pytest.raises(ConflictError, match="not deleted"):
+            await bench.topics.purge("default", "orders")
+        await bench.topics.add_storage_topic("default", "orders", 4)
+        await bench.topics.switch_produce("default", "orders")
+        await other.produce("orders", "a", "b", "c")
+        await bench.topics.delete("default", "orders")
+        await bench.topics.purge("default", "orders")
+        await bench.topics.purge("default", "orders")
+        assert await bench.logs.names() == {}
+        assert await bench.store.call("KEYS", "*:log*") == []
+        for verb in (bench.topics.get_any, bench.topics.restore, bench.topics.delete):
+            with pytest.raises(TopicNotFoundError):
+                await verb("default", "orders")
+        assert await bench.topics.list("default", limit=10, deleted=True) == []
+
+        new = await bench.topics.create("default", "orders", partitions=3)
+        assert [each.number for each in new.storage] == [2]
+        assert new.version > old.version
+        # Another process still believes in the old one, and finds the new one by itself.
+        receipts = await other.produce("orders", "a", "b", "c")
+        assert {receipt.storage for receipt in receipts} == {0}
+        assert len(await bench.contents(new)) == 3
+        assert list(await bench.logs.names()) == ["t.default.orders.2"]
+
+
+async def test_a_producer_of_a_purged_topic_is_told_that_there_is_none(open_bench: Open) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        await bench.topics.create("default", "orders", partitions=1)
+        await other.produce("orders", "a")
+        await bench.topics.delete("default", "orders")
+        await bench.topics.purge("default", "orders")
+        envelope = Envelope(id="b", project="default", data=b"")
+        (result,) = await other.producer.produce("default", "orders", [envelope])
+        assert isinstance(result, TopicNotFoundError)
+        assert await bench.logs.names() == {}
+
+
+async def test_a_new_catalogue_never_mixes_its_topic_with_what_the_store_has_under_that_name(
+    open_bench: Open, tmp_path: Path
+) -> None:
+    async with open_bench() as former:
+        await former.topics.create("default", "orders", partitions=1)
+        await former.produce("orders", "old")
+    (tmp_path / "catalogue.db").rename(tmp_path / "lost.db")
+    for rest in tmp_path.glob("catalogue.db-*"):
+        rest.unlink()
+    async with open_bench() as bench, open_bench() as other:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        assert (topic.version, topic.storage[0].number) == (2, 1)
+        assert await other.topics.get("default", "orders") == topic
+        await other.produce("orders", "new")
+        assert [message.id for _, _, message in await bench.contents(topic)] == ["new"]
+        # The old messages are not ours to delete.
+        assert list(topic.purged_numbers) == []
+        assert (await bench.logs.state("t.default.orders.0", 0)).end == 1

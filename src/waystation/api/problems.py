@@ -8,6 +8,10 @@ from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
 #: The first class that fits decides.
 _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.TooLargeError, 413),
+    (errors.GroupRequiredError, 422),
+    (errors.SchemaMismatchError, 422),
+    (errors.UnsupportedMediaTypeError, 415),
+    (errors.RateLimitedError, 429),
     (errors.InvalidInputError, 400),
     (errors.UnauthenticatedError, 401),
     (errors.ForbiddenError, 403),
@@ -32,6 +36,8 @@ _TITLES = {
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
+    422: "Cannot be accepted",
+    429: "Too much at once",
     500: "Internal error",
     503: "Not now",
     507: "The store is full",

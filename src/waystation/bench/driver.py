@@ -2,7 +2,8 @@
 
     python -m waystation.bench.driver
 
-A question is `{"job", "target", "amount"}`: the amount is seconds, or a number of polls.
+A question is `{"job", "target", "amount"}`: the amount is seconds, or a number of whatever the
+job counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.bench import http_load, poll_load, store_load
+from waystation.bench import http_load, log_load, poll_load, store_load
 from waystation.bench.children import answer_questions
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
@@ -33,6 +34,7 @@ JOBS: dict[str, Job] = {
     "publish_http": http_load.publish,
     "publish_ours": store_load.publish_ours,
     "publish_raw": store_load.publish_raw,
+    **log_load.JOBS,
 }
 
 

@@ -17,6 +17,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.SettingsError, USAGE),
     (errors.InvalidInputError, USAGE),
     (errors.MessageMalformedError, USAGE),
+    (errors.UnsupportedMediaTypeError, USAGE),
     (errors.AckHandleMalformedError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
     (errors.SubscriptionNotFoundError, NOT_FOUND),
@@ -26,6 +27,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.StoreError, UNAVAILABLE),
     (errors.CatalogueError, UNAVAILABLE),
     (errors.BusyError, UNAVAILABLE),
+    (errors.RateLimitedError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
 )
 

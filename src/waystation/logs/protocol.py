@@ -12,7 +12,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-#: `refuse`: a full log takes nothing more. `drop_and_count`: it drops its oldest, needed or not.
+#: `refuse`: a full log lets go what all its readers have passed, and takes nothing more if that is
+#: not enough. `drop_and_count`: it drops its oldest, needed or not, and counts what was needed.
 FullPolicy = Literal["refuse", "drop_and_count"]
 
 
@@ -31,7 +32,7 @@ class Appended(msgspec.Struct, frozen=True):
     ms: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One message of a partition."""
 
     offset: int
@@ -54,14 +55,25 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     sealed_ms: int
     #: Messages that were dropped although somebody still needed them.
     dropped: int
+    #: Since when what is needed has been close to the limit of bytes; 0: it is not.
+    warned_ms: int = 0
 
 
-class Trimmed(msgspec.Struct, frozen=True):
-    """What a step of trimming did."""
+class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step of trimming did, and what it left."""
 
     removed: int
     #: Whether another step would find something.
     more: bool
+    bytes: int
+    #: About how many of these bytes may not be let go: what readers have not passed; all of them
+    #: where nobody reads and the policy is to refuse.
+    needed_bytes: int
+    retention: Retention
+    #: Messages that were dropped although somebody still needed them, since ever.
+    dropped: int
+    #: Whether what is needed comes close to the limit; `begins` and `ends` are told once.
+    warning: Literal["", "begins", "lasts", "ends"]
 
 
 class Logs(Protocol):
@@ -100,8 +112,12 @@ class Logs(Protocol):
         """Says that a reader needs nothing any more."""
         ...
 
+    async def retain(self, log: str, partition: int, retention: Retention) -> None:
+        """Changes how much of a partition is kept."""
+        ...
+
     async def trim(self, log: str, partition: int) -> Trimmed:
-        """Removes some of what retention lets go and nobody holds; a bounded step."""
+        """Removes some of what retention lets go; a bounded step."""
         ...
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
@@ -110,4 +126,8 @@ class Logs(Protocol):
 
     async def delete(self, log: str, partitions: int) -> None:
         """Deletes a log with all its partitions."""
+        ...
+
+    async def names(self) -> dict[str, int]:
+        """All logs with their numbers of partitions, those half created or half deleted too."""
         ...

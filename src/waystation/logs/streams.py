@@ -9,6 +9,7 @@ An append whose reply was lost may have been applied: the caller decides whether
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 
 from waystation.errors import (
@@ -25,16 +26,24 @@ _APPEND = script(__package__, "append")
 _CREATE = script(__package__, "create")
 _HOLD = script(__package__, "hold")
 _OFFSET_AT = script(__package__, "offset_at")
+_RETAIN = script(__package__, "retain")
 _SEAL = script(__package__, "seal")
 _TRIM = script(__package__, "trim")
 
-#: Messages that one step of trimming looks at; a step stays below a millisecond or two.
+#: Messages that one step of trimming removes at most; a step stays below a millisecond or two.
 TRIM_STEP = 500
+#: Share of a limit from which on there is a warning.
+WARNING_PERCENT = 70
 #: A read asks for as many messages as these bytes have room for.
 READ_BYTES_MAX = 4 * 1_048_576
 #: What a message is thought to weigh before the first was read.
 _FIRST_GUESS_BYTES = 16_384
 _SIZES_KEPT = 10_000
+#: Entries whose times are parsed together.
+_RUN = 25
+#: Partitions of a log that are deleted at a time.
+_DELETED_AT_ONCE = 64
+_STATE_FIELDS = ("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms")
 
 
 class StreamLogs:
@@ -46,24 +55,19 @@ class StreamLogs:
         self._sizes: dict[str, int] = {}
 
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
-        limits = [
-            "" if value is None else value for value in (retention.max_bytes, retention.max_age_ms)
-        ]
+        limits = _limits(retention)
         # The register first: a log that was created half can be found, and created again.
         await self._store.call("HSETNX", keys.LOG_REGISTER, log, partitions, repeatable=True)
         created = await asyncio.gather(
             *(
-                self._store.run(
-                    _CREATE, [keys.log_head(log, partition)], [*limits, retention.policy]
-                )
+                self._store.run(_CREATE, [keys.log_head(log, partition)], limits)
                 for partition in range(partitions)
             )
         )
         return any(created)
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
-        names = (keys.log_entries(log, partition), keys.log_head(log, partition))
-        reply = await self._store.run(_APPEND, names, payloads)
+        reply = await self._store.run(_APPEND, keys.log_all(log, partition), payloads)
         raise_refusal(reply, log, partition)
         return Appended(int(reply[1]), int(reply[2]))
 
@@ -81,28 +85,21 @@ class StreamLogs:
         reply = await self._store.call(
             "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
         )
-        entries = [_entry(identity, fields) for identity, fields in reply]
-        if not entries or entries[0].offset != offset:
+        if not reply or not reply[0][0].startswith(b"%d-" % offset):
             return await self._explain(log, partition, offset)
-        self._note_sizes(name, entries)
-        return _within(entries, bytes_max)
+        payloads = [entry[1][1] for entry in reply]
+        largest = max(map(len, payloads))
+        self._note_size(name, largest)
+        if largest * len(payloads) > bytes_max:
+            payloads = payloads[: _fitting(payloads, bytes_max)]
+        # Offsets are dense, so they are counted instead of parsed.
+        return list(map(Entry, itertools.count(offset), _times(reply), payloads))
 
     async def state(self, log: str, partition: int) -> LogState:
-        fields = ("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped")
         reply = await self._store.call(
-            "HMGET", keys.log_head(log, partition), *fields, repeatable=True
+            "HMGET", keys.log_head(log, partition), *_STATE_FIELDS, repeatable=True
         )
-        if reply[0] is None:
-            raise _missing(log, partition)
-        return LogState(
-            first=int(reply[0]),
-            end=int(reply[1]),
-            bytes=int(reply[2]),
-            last_ms=int(reply[3]),
-            sealed=None if reply[4] is None else int(reply[4]),
-            sealed_ms=int(reply[5] or 0),
-            dropped=int(reply[6]),
-        )
+        return _state(reply, log, partition)
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
         names = (keys.log_entries(log, partition), keys.log_head(log, partition))
@@ -122,33 +119,58 @@ class StreamLogs:
     async def release(self, log: str, partition: int, reader: str) -> None:
         await self._store.call("HDEL", keys.log_holds(log, partition), reader, repeatable=True)
 
+    async def retain(self, log: str, partition: int, retention: Retention) -> None:
+        head = keys.log_head(log, partition)
+        if not await self._store.run(_RETAIN, [head], _limits(retention)):
+            raise _missing(log, partition)
+
     async def trim(self, log: str, partition: int) -> Trimmed:
-        names = (
-            keys.log_entries(log, partition),
-            keys.log_head(log, partition),
-            keys.log_holds(log, partition),
-        )
-        reply = await self._store.run(_TRIM, names, (TRIM_STEP,))
+        names = keys.log_all(log, partition)
+        reply = await self._store.run(_TRIM, names, (TRIM_STEP, WARNING_PERCENT))
         if not reply:
             raise _missing(log, partition)
-        return Trimmed(int(reply[0]), bool(reply[1]))
+        return Trimmed(
+            removed=int(reply[0]),
+            more=bool(reply[1]),
+            bytes=int(reply[2]),
+            needed_bytes=int(reply[3]),
+            retention=Retention(
+                max_bytes=int(reply[4]) if reply[4] else None,
+                max_age_ms=int(reply[5]) if reply[5] else None,
+                policy=reply[6].decode(),
+            ),
+            dropped=int(reply[7]),
+            warning=reply[8].decode(),
+        )
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
-        if not await self._store.run(_SEAL, [keys.log_head(log, partition)], [following]):
-            raise _missing(log, partition)
-        return await self.state(log, partition)
+        arguments = (following, *_STATE_FIELDS)
+        reply = await self._store.run(_SEAL, [keys.log_head(log, partition)], arguments)
+        return _state(reply, log, partition)
 
     async def delete(self, log: str, partitions: int) -> None:
-        for partition in range(partitions):
-            await self._store.call(
-                "UNLINK",
-                keys.log_head(log, partition),
-                keys.log_entries(log, partition),
-                keys.log_holds(log, partition),
-                repeatable=True,
+        for first in range(0, partitions, _DELETED_AT_ONCE):
+            part = range(first, min(first + _DELETED_AT_ONCE, partitions))
+            # UNLINK frees long streams in the background.
+            await asyncio.gather(
+                *(
+                    self._store.call("UNLINK", *keys.log_all(log, partition), repeatable=True)
+                    for partition in part
+                )
             )
         # Last: a deletion that died half-way is found, and done again.
         await self._store.call("HDEL", keys.LOG_REGISTER, log, repeatable=True)
+
+    async def names(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        cursor = b"0"
+        while True:
+            cursor, pairs = await self._store.call(
+                "HSCAN", keys.LOG_REGISTER, cursor, "COUNT", 500, repeatable=True
+            )
+            found |= {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
+            if cursor == b"0":
+                return found
 
     async def _explain(self, log: str, partition: int, offset: int) -> list[Entry]:
         """Why nothing begins at an offset: it is the end, or outside of the log."""
@@ -158,11 +180,11 @@ class StreamLogs:
         # At the end; or the first message came between the two looks, and is read next time.
         return []
 
-    def _note_sizes(self, name: str, entries: list[Entry]) -> None:
+    def _note_size(self, name: str, largest: int) -> None:
         if len(self._sizes) >= _SIZES_KEPT:
             self._sizes.clear()
-        # The heaviest of the last read: too few at a time is better than too much memory.
-        self._sizes[name] = max(len(entry.payload) for entry in entries) or 1
+        # Too few at a time is better than too much memory: a large one is remembered for a while.
+        self._sizes[name] = max(largest, self._sizes.get(name, 0) // 2, 1)
 
 
 def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
@@ -173,23 +195,58 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
         case b"sealed":
             raise LogSealedError(following=int(reply[1]))
         case b"full":
-            raise LogFullError(f"Partition {partition} of {log} is full.")
+            raise LogFullError(
+                f"Partition {partition} of {log} is full: its policy is refuse,"
+                f" and nothing of its {int(reply[1])} bytes may be let go."
+            )
         case _:
             raise _missing(log, partition)
 
 
-def _entry(identity: bytes, fields: list[Reply]) -> Entry:
-    offset, _, ms = identity.partition(b"-")
-    return Entry(int(offset), int(ms), fields[1])
+def _times(reply: list[Reply]) -> list[int]:
+    """Times of entries. They never run backwards: where two are the same, all between are too."""
+    times: list[int] = []
+    for start in range(0, len(reply), _RUN):
+        run = reply[start : start + _RUN]
+        first = _ms(run[0])
+        if first == _ms(run[-1]):
+            times += [first] * len(run)
+        else:
+            times += map(_ms, run)
+    return times
 
 
-def _within(entries: list[Entry], bytes_max: int) -> list[Entry]:
-    size = 0
-    for index, entry in enumerate(entries):
-        size += len(entry.payload)
+def _ms(entry: list[Reply]) -> int:
+    return int(entry[0].partition(b"-")[2])
+
+
+def _fitting(payloads: list[bytes], bytes_max: int) -> int:
+    """How many messages fit; one at least."""
+    for index, size in enumerate(itertools.accumulate(map(len, payloads))):
         if size > bytes_max:
-            return entries[: max(1, index)]
-    return entries
+            return max(1, index)
+    return len(payloads)
+
+
+def _limits(retention: Retention) -> list[str | int]:
+    bounds = (retention.max_bytes, retention.max_age_ms)
+    return [*("" if bound is None else bound for bound in bounds), retention.policy]
+
+
+def _state(reply: list[Reply], log: str, partition: int) -> LogState:
+    if not reply or reply[0] is None:
+        raise _missing(log, partition)
+    first, end, size, ms, sealed, sealed_ms, dropped, warned_ms = reply
+    return LogState(
+        first=int(first),
+        end=int(end),
+        bytes=int(size),
+        last_ms=int(ms),
+        sealed=None if sealed is None else int(sealed),
+        sealed_ms=int(sealed_ms or 0),
+        dropped=int(dropped),
+        warned_ms=int(warned_ms or 0),
+    )
 
 
 def _missing(log: str, partition: int) -> LogNotFoundError:

@@ -142,8 +142,8 @@ CATALOGUE = (
     KeyKind(
         pattern="{<log>.<partition>}:log:head",
         type="hash",
-        content="`first`, `end`, `ms`, `bytes`, `dropped`, limits and `sealed` of a partition",
-        writer="logs: create, append, trim, seal",
+        content="`first`, `end`, `ms`, `bytes`, `dropped`, limits, `sealed`, `warned_ms`",
+        writer="logs: create, append, trim, seal, retain",
         dies="with its log",
     ),
     KeyKind(
@@ -165,7 +165,7 @@ CATALOGUE = (
         type="hash",
         content="working copy of a topic: `version`, `body` (JSON); the catalogue has the truth",
         writer="topics: put",
-        dies="never",
+        dies="never: versions of a name must not run backwards",
     ),
     KeyKind(
         pattern="waystation.logs",
@@ -236,6 +236,12 @@ def log_head(log: str, partition: int) -> str:
 def log_holds(log: str, partition: int) -> str:
     """What readers of a partition still need."""
     return f"{{{log}.{partition}}}:log:holds"
+
+
+def log_all(log: str, partition: int) -> tuple[str, str, str]:
+    """What scripts need to append to a partition or to trim it: stream, head, holds."""
+    entries = log_entries(log, partition)
+    return entries, f"{entries}:head", f"{entries}:holds"
 
 
 def topic(project: str, name: str) -> str:

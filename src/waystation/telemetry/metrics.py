@@ -54,6 +54,35 @@ store_writes = _counts(
 store_reconnects = Counter(
     "waystation_store_reconnects", "Connections to the store that were lost.", registry=registry
 )
+topic_messages_over_limit = _counts(
+    "waystation_topic_messages_over_limit",
+    "Messages over their topic's limit, by its mode (enforced: refused; shadow: admitted).",
+    label="mode",
+)
+topic_bytes_over_limit = _counts(
+    "waystation_topic_bytes_over_limit", "Their bytes, by the limit's mode.", label="mode"
+)
+topic_limit_failures = _counts(
+    "waystation_topic_limit_failures", "Requests admitted because a limit could not be computed."
+).of()
+
+#: Of logs: told by the node that has the lease of upkeep, as its last pass found them; the others
+#: tell zero.
+log_bytes = Gauge("waystation_log_bytes", "Bytes of messages in all logs.", registry=registry)
+log_dropped = Gauge(
+    "waystation_log_dropped_messages",
+    "Messages in all logs that were dropped although a reader needed them.",
+    registry=registry,
+)
+log_trimmed = Counter(
+    "waystation_log_trimmed_messages", "Messages that upkeep has removed.", registry=registry
+)
+log_warned = Gauge(
+    "waystation_log_partitions_warned",
+    "Partitions whose needed bytes come near their limit, by what happens there (policy).",
+    labelnames=("policy",),
+    registry=registry,
+)
 
 
 def exposition() -> bytes:

@@ -15,29 +15,20 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.clock import Clock
+from waystation.errors import LogNotFoundError
 from waystation.logs import Logs
 from waystation.logs.streams import raise_refusal
 from waystation.store import Store, keys, script
+from waystation.topics.lane import Routed
 from waystation.topics.topic import StorageTopic, Topic
 
 _APPEND_ONCE = script(__package__, "append_once")
 #: Clocks of processes and the store differ a little; to ask once too often does no harm.
 _MARGIN_MS = 60_000
+_SEALS_KEPT = 10_000
 
 
-class Routed(msgspec.Struct, frozen=True):
-    """A message on its way, to be routed by its hash."""
-
-    #: Position in its batch.
-    position: int
-    id: str
-    #: What deduplication knows it by.
-    scoped_id: str
-    hashed: int
-    packed: bytes
-
-
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Where a message is; a duplicate is where the first one is."""
 
     #: Index of the storage topic.
@@ -60,11 +51,12 @@ class Deduplication:
 
     async def append(self, topic: Topic, partition: int, messages: Sequence[Routed]) -> list[Place]:
         """Appends to a partition of the present storage topic what is not remembered anywhere."""
-        earlier = await self._in_earlier_storage(topic, messages)
-        fresh = [message for message in messages if message.position not in earlier]
-        appended = await self._append(topic, partition, fresh) if fresh else []
-        places = dict(zip((message.position for message in fresh), appended, strict=True))
-        return [earlier.get(message.position) or places[message.position] for message in messages]
+        places = await self._in_earlier_storage(topic, messages)
+        fresh = [index for index in range(len(messages)) if index not in places]
+        if fresh:
+            appended = await self._append(topic, partition, [messages[index] for index in fresh])
+            places |= zip(fresh, appended, strict=True)
+        return [places[index] for index in range(len(messages))]
 
     async def _append(
         self, topic: Topic, partition: int, messages: Sequence[Routed]
@@ -72,9 +64,8 @@ class Deduplication:
         log = topic.log(topic.target)
         arguments: list[str | bytes | int] = [_window_ms(topic)]
         for message in messages:
-            arguments += [message.scoped_id, message.packed]
-        names = (keys.log_entries(log, partition), keys.log_head(log, partition))
-        reply = await self._store.run(_APPEND_ONCE, names, arguments)
+            arguments += [scoped_id(message), message.packed]
+        reply = await self._store.run(_APPEND_ONCE, keys.log_all(log, partition), arguments)
         raise_refusal(reply, log, partition)
         return [
             _place(topic.produce_pointer, partition, reply[i], duplicate=bool(reply[i + 1]))
@@ -84,10 +75,10 @@ class Deduplication:
     async def _in_earlier_storage(
         self, topic: Topic, messages: Sequence[Routed]
     ) -> dict[int, Place]:
-        """Messages that are remembered from before a switch, by their positions."""
+        """Messages that are remembered from before a switch, by their indices."""
         found: dict[int, Place] = {}
-        for index in range(topic.produce_pointer):
-            storage = topic.storage[index]
+        for number in range(topic.produce_pointer):
+            storage = topic.storage[number]
             if await self._forgotten(topic, storage):
                 continue
             partitions = [storage.spread.partition_of(message.hashed) for message in messages]
@@ -95,31 +86,44 @@ class Deduplication:
                 *(
                     self._store.call(
                         "GET",
-                        keys.log_message_id(topic.log(storage), partition, message.scoped_id),
+                        keys.log_message_id(topic.log(storage), partition, scoped_id(message)),
                         repeatable=True,
                     )
                     for message, partition in zip(messages, partitions, strict=True)
                 )
             )
-            for message, partition, place in zip(messages, partitions, known, strict=True):
+            for index, (partition, place) in enumerate(zip(partitions, known, strict=True)):
                 if place is not None:
-                    found[message.position] = _place(index, partition, place, duplicate=True)
+                    found[index] = _place(number, partition, place, duplicate=True)
         return found
 
     async def _forgotten(self, topic: Topic, storage: StorageTopic) -> bool:
         """Whether a storage topic was sealed so long ago that it remembers nothing."""
         log = topic.log(storage)
         if log not in self._sealed_ms:
-            states = await asyncio.gather(
-                *(self._logs.state(log, partition) for partition in range(storage.partitions))
-            )
+            try:
+                states = await asyncio.gather(
+                    *(self._logs.state(log, partition) for partition in range(storage.partitions))
+                )
+            except LogNotFoundError:
+                return True
+            if len(self._sealed_ms) >= _SEALS_KEPT:
+                self._sealed_ms.clear()
             self._sealed_ms[log] = max(state.sealed_ms for state in states)
         age = self._clock.now_ms() - self._sealed_ms[log]
         return age > _window_ms(topic) + _MARGIN_MS
 
 
+def scoped_id(message: Routed) -> str:
+    """What a message is known by: its id within its group, or within the topic."""
+    # A colon or a length first, so that no two can be read as one another.
+    group = message.group
+    return f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
+
+
 def _window_ms(topic: Topic) -> int:
-    return round(topic.options.dedup_seconds * 1000)
+    # One at least: a key that expires in no time cannot be written.
+    return max(1, round(topic.options.dedup_seconds * 1000))
 
 
 def _place(storage: int, partition: int, text: bytes, *, duplicate: bool) -> Place:

@@ -18,6 +18,9 @@ PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
 
 RateMode = Literal["disabled", "shadow", "enforced"]
+#: A deleted topic can be restored. Of a purged one only a row is left, which knows what numbers
+#: were used; a new topic of that name goes on from there.
+TopicState = Literal["active", "blocked", "deleted", "purged"]
 
 
 class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +72,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     storage: tuple[StorageTopic, ...]
     #: Index of the storage topic that is produced to.
     produce_pointer: int = 0
-    state: Literal["active", "blocked", "deleted"] = "active"
+    state: TopicState = "active"
     created_ms: int = 0
+    #: Where the numbers of storage topics began. Those from here on that it does not have any more
+    #: were purged; those before were another's, of whom the catalogue knows nothing.
+    first_number: int = 0
 
     @property
     def target(self) -> StorageTopic:
@@ -87,15 +93,30 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
             policy=self.options.full_policy,
         )
 
+    @property
+    def purged_numbers(self) -> range:
+        """Numbers of storage topics whose logs are to be deleted, if there is anything left."""
+        purged = self.state == "purged"
+        end = self.storage[-1].number + 1 if purged else self.storage[0].number
+        return range(self.first_number, end)
+
+    @property
+    def next_number(self) -> int:
+        """The first number that was never used."""
+        return self.storage[-1].number + 1
+
     def log(self, storage: StorageTopic) -> str:
         """The name of a storage topic's log."""
-        return f"t.{self.project}.{self.name}.{storage.number}"
+        return self.log_of(storage.number)
+
+    def log_of(self, number: int) -> str:
+        """The name of the log of a storage topic that has this number, or had it."""
+        return f"t.{self.project}.{self.name}.{number}"
 
     def with_storage(self, partitions: int) -> Topic:
         """The topic with one more storage topic at its end; the pointer stays."""
-        last = self.storage[-1]
-        spread = last.spread.followed_by(partitions)
-        added = StorageTopic(number=last.number + 1, partitions=partitions, factor=spread.factor)
+        factor = self.storage[-1].spread.followed_by(partitions).factor
+        added = StorageTopic(number=self.next_number, partitions=partitions, factor=factor)
         return self._changed(storage=(*self.storage, added))
 
     def switched(self) -> Topic:
@@ -104,7 +125,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return self._changed(produce_pointer=self.produce_pointer + 1)
 
-    def in_state(self, state: Literal["active", "blocked", "deleted"]) -> Topic:
+    def in_state(self, state: TopicState) -> Topic:
         """The topic in another state."""
         return self._changed(state=state)
 

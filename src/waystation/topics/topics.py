@@ -1,26 +1,21 @@
-"""The verbs of topics: create, add a storage topic, switch, block, delete, restore.
+"""The verbs of topics: create, add a storage topic, switch, block, delete, restore, purge.
 
-Every change is written to the catalogue first, against the version it was made from, and then to
-the working copy in the store. Whoever finds the two apart, or a log missing that the topic names,
-finishes what another began: all steps can be repeated.
+Each is a sequence of steps that can be repeated: catalogue, logs, working copy. Whoever finds the
+two copies apart, or a log missing that the topic names, finishes what another began.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 
-from waystation.catalogue import Catalogue, DefinitionRecord
+from waystation.catalogue import Catalogue
 from waystation.clock import Clock
-from waystation.errors import (
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    TopicNotFoundError,
-)
+from waystation.errors import ConflictError, InvalidInputError, LogNotFoundError
 from waystation.ids import require_name
 from waystation.logs import Logs
-from waystation.store import Store, keys, script
+from waystation.store import Store
+from waystation.topics.book import ALIVE, TopicBook, not_found
 from waystation.topics.routing import is_advised
 from waystation.topics.topic import (
     PARTITIONS_DEFAULT,
@@ -28,17 +23,7 @@ from waystation.topics.topic import (
     StorageTopic,
     Topic,
     TopicOptions,
-    decode_topic,
-    encode_topic,
 )
-
-_PUT = script(__package__, "put")
-_KIND = "topic"
-#: A topic that was read longer ago is read again before it is used.
-_FRESH_SECONDS = 2.0
-_KNOWN_MAX = 10_000
-#: How often a change is made anew because others changed the topic meanwhile.
-_ATTEMPTS_MAX = 20
 
 
 class Topics:
@@ -47,50 +32,54 @@ class Topics:
     def __init__(
         self, catalogue: Catalogue, store: Store, logs: Logs, *, clock: Clock, strict: bool = False
     ) -> None:
-        self._catalogue = catalogue
-        self._store = store
+        self._book = TopicBook(catalogue, store, clock=clock)
         self._logs = logs
         self._clock = clock
         #: Whether the rule of partition counts is more than advice.
         self._strict = strict
-        self._known: dict[tuple[str, str], tuple[Topic, float]] = {}
 
     # -- Looking -----------------------------------------------------------------------------
 
     def known(self, project: str, name: str) -> Topic | None:
-        """The topic, if it was read a moment ago; never waits."""
-        found = self._known.get((project, name))
-        if found is None or self._clock.real_seconds() - found[1] > _FRESH_SECONDS:
-            return None
-        return found[0]
+        """The topic, if it was read a moment ago, in whichever state; never waits."""
+        return self._book.known(project, name)
 
     async def get(self, project: str, name: str) -> Topic:
         """The topic as it is; TopicNotFoundError also for a deleted one."""
         topic = await self.get_any(project, name)
-        if topic.state == "deleted":
-            raise _not_found(name)
+        if topic.state not in ALIVE:
+            raise not_found(name)
         return topic
 
     async def get_any(self, project: str, name: str) -> Topic:
         """The topic as it is, a deleted one included."""
         require_name(name, field="topic")
-        read_at = self._clock.real_seconds()
-        body = await self._store.call("HGET", keys.topic(project, name), "body", repeatable=True)
-        if body is not None:
-            topic = decode_topic(body)
-        else:
-            # A new store, or a creation that died half-way: the catalogue knows.
-            topic = await self._from_catalogue(project, name)
-            await self._put(topic)
-        return self._remember(topic, read_at)
+        topic = await self._book.copy(project, name)
+        if topic is None:
+            # A new store, or a creation that died half-way: the catalogue knows. Logs first: who
+            # finds a working copy relies on them.
+            read_at = self._clock.real_seconds()
+            topic = await self._book.truth(project, name)
+            if topic is None:
+                raise not_found(name)
+            if topic.state in ALIVE:
+                await self.provide(topic)
+            await self._book.put(topic)
+            topic = self._book.remember(topic, read_at)
+        if topic.state == "purged":
+            raise not_found(name)
+        return topic
 
     async def list(
         self, project: str, *, after: str = "", limit: int, deleted: bool = False
     ) -> list[Topic]:
         """Topics of a project by name; those that were deleted only if asked for."""
-        records = await self._catalogue.definitions(_KIND, project, after=after, limit=limit)
-        topics = [decode_topic(record.body) for record in records]
-        return [topic for topic in topics if deleted or topic.state != "deleted"]
+        states = (*ALIVE, "deleted") if deleted else ALIVE
+        return await self._book.page(project, states, after=after, limit=limit)
+
+    def everything(self) -> AsyncIterator[Topic]:
+        """All topics of all projects as the catalogue has them, in every state."""
+        return self._book.everything()
 
     # -- Changing ----------------------------------------------------------------------------
 
@@ -105,23 +94,31 @@ class Topics:
         """Creates a topic; ConflictError when there is one, also a deleted one."""
         require_name(name, field="topic")
         self._check_partitions(partitions)
+        purged = await self._book.truth(project, name)
+        if purged is not None and purged.state != "purged":
+            raise ConflictError(f"There is a topic {name} already.")
+        # The store may have messages of a topic that this catalogue never knew. They stay as they
+        # are: neither mixed with ours nor deleted by us.
+        former = purged or await self._book.copy(project, name)
+        number = former.next_number if former else 0
         topic = Topic(
             project=project,
             name=name,
-            version=1,
+            version=former.version + 1 if former else 1,
             options=options or TopicOptions(),
-            storage=(StorageTopic(number=0, partitions=partitions),),
+            storage=(StorageTopic(number=number, partitions=partitions),),
             created_ms=self._clock.now_ms(),
+            first_number=purged.first_number if purged else number,
         )
-        await self._catalogue.add_definition(self._record(topic))
+        await self._book.enter(topic, over=purged)
         await self.provide(topic)
-        await self._put(topic)
-        return topic
+        await self._book.put(topic)
+        return self._book.remember(topic, self._clock.real_seconds())
 
     async def add_storage_topic(self, project: str, name: str, partitions: int) -> Topic:
         """Appends a storage topic; what is produced goes on to the one before until a switch."""
         self._check_partitions(partitions)
-        topic = await self._change(project, name, lambda topic: topic.with_storage(partitions))
+        topic = await self._book.change(project, name, lambda now: now.with_storage(partitions))
         await self.provide(topic)
         return topic
 
@@ -130,7 +127,7 @@ class Topics:
 
         After it has returned, nothing lands in an older storage topic.
         """
-        topic = await self._from_catalogue(project, name)
+        topic = await self._book.change(project, name, lambda now: now)
         if topic.produce_pointer + 1 < len(topic.storage):
             return await self.finish_switch(topic)
         return topic
@@ -150,7 +147,7 @@ class Topics:
         def moved(now: Topic) -> Topic:
             return now.switched() if now.produce_pointer < following else now
 
-        return await self._change(topic.project, topic.name, moved)
+        return await self._book.change(topic.project, topic.name, moved)
 
     async def change_options(
         self, project: str, name: str, options: TopicOptions, *, version: int
@@ -165,19 +162,22 @@ class Topics:
                 )
             return topic.with_options(options)
 
-        return await self._change(project, name, changed)
+        topic = await self._book.change(project, name, changed)
+        for storage in topic.storage:
+            await self.retain(topic, storage)
+        return topic
 
     async def block(self, project: str, name: str) -> Topic:
         """Refuses what is produced from now on; what is there stays readable."""
-        return await self._change(project, name, lambda topic: topic.in_state("blocked"))
+        return await self._book.change(project, name, lambda topic: topic.in_state("blocked"))
 
     async def unblock(self, project: str, name: str) -> Topic:
         """Takes messages again."""
-        return await self._change(project, name, lambda topic: topic.in_state("active"))
+        return await self._book.change(project, name, lambda topic: topic.in_state("active"))
 
     async def delete(self, project: str, name: str) -> Topic:
         """Deletes a topic; its messages stay until it is purged, and it can be restored."""
-        return await self._change(project, name, lambda topic: topic.in_state("deleted"))
+        return await self._book.change(project, name, lambda topic: topic.in_state("deleted"))
 
     async def restore(self, project: str, name: str) -> Topic:
         """Brings a deleted topic back."""
@@ -187,71 +187,50 @@ class Topics:
                 raise ConflictError(f"Topic {name} is not deleted.")
             return topic.in_state("active")
 
-        return await self._change(project, name, restored, deleted=True)
+        return await self._book.change(project, name, restored, among=(*ALIVE, "deleted"))
+
+    async def purge(self, project: str, name: str) -> None:
+        """Deletes the messages of a deleted topic for good; then its name can be used again."""
+
+        def purged(topic: Topic) -> Topic:
+            if topic.state in ALIVE:
+                raise ConflictError(f"Topic {name} is not deleted.", hint="Delete it first.")
+            return topic if topic.state == "purged" else topic.in_state("purged")
+
+        among = (*ALIVE, "deleted", "purged")
+        topic = await self._book.change(project, name, purged, among=among)
+        await self.sweep(topic, {topic.log(each): each.partitions for each in topic.storage})
+
+    # -- Finishing what was begun ------------------------------------------------------------
 
     async def provide(self, topic: Topic) -> None:
         """Makes sure that the logs from the pointer on exist; a creation may have died half-way."""
         for storage in topic.storage[topic.produce_pointer :]:
             await self._logs.create(topic.log(storage), storage.partitions, topic.retention)
 
-    # -- The machinery -----------------------------------------------------------------------
+    async def mend(self, topic: Topic) -> None:
+        """Brings the working copy up to what the catalogue says; a change may have died between."""
+        await self._book.put(topic)
 
-    async def _change(
-        self,
-        project: str,
-        name: str,
-        change: Callable[[Topic], Topic],
-        *,
-        deleted: bool = False,
-    ) -> Topic:
-        for _ in range(_ATTEMPTS_MAX):
-            topic = await self._from_catalogue(project, name)
-            if topic.state == "deleted" and not deleted:
-                raise _not_found(name)
-            changed = change(topic)
-            if changed.version != topic.version:
-                try:
-                    await self._catalogue.change_definition(self._record(changed))
-                except ConflictError:
-                    continue  # Another was quicker: what it did is the new beginning.
-            await self._put(changed)
-            return changed
-        raise ConflictError(f"Topic {name} is changed by too many at once.")
+    async def sweep(self, topic: Topic, logs: dict[str, int]) -> None:
+        """Deletes those of these logs that belong to what was purged of the topic."""
+        for number in topic.purged_numbers:
+            if partitions := logs.get(topic.log_of(number)):
+                await self._logs.delete(topic.log_of(number), partitions)
 
-    async def _from_catalogue(self, project: str, name: str) -> Topic:
-        record = await self._catalogue.definition(_KIND, project, name)
-        if record is None:
-            raise _not_found(name)
-        return decode_topic(record.body)
-
-    async def _put(self, topic: Topic) -> None:
-        await self._store.run(
-            _PUT,
-            [keys.topic(topic.project, topic.name)],
-            [topic.version, encode_topic(topic)],
+    async def retain(self, topic: Topic, storage: StorageTopic) -> None:
+        """Writes the topic's retention to the partitions of a storage topic, as far as they are."""
+        log = topic.log(storage)
+        done = await asyncio.gather(
+            *(
+                self._logs.retain(log, partition, topic.retention)
+                for partition in range(storage.partitions)
+            ),
+            return_exceptions=True,
         )
-        self._remember(topic, self._clock.real_seconds())
-
-    def _remember(self, topic: Topic, read_at: float) -> Topic:
-        """Keeps the newest that was seen, and returns it: the same object while it is the same."""
-        key = (topic.project, topic.name)
-        known = self._known.get(key)
-        if known is not None and known[0].version >= topic.version:
-            topic = known[0]
-        elif len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[key] = (topic, read_at)
-        return topic
-
-    def _record(self, topic: Topic) -> DefinitionRecord:
-        return DefinitionRecord(
-            kind=_KIND,
-            project=topic.project,
-            name=topic.name,
-            version=topic.version,
-            body=encode_topic(topic),
-            changed_ms=self._clock.now_ms(),
-        )
+        for problem in done:
+            if problem is not None and not isinstance(problem, LogNotFoundError):
+                raise problem
 
     def _check_partitions(self, partitions: int) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
@@ -264,7 +243,3 @@ class Topics:
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or do without strict counts.",
             )
-
-
-def _not_found(name: str) -> NotFoundError:
-    return TopicNotFoundError(f"There is no topic {name}.")

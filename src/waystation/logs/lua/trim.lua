@@ -1,49 +1,36 @@
 #!lua flags=allow-oom
--- Removes a bounded number of the oldest messages that retention lets go.
+-- Removes a bounded number of the oldest messages that retention lets go, and notes in the head when
+-- what is needed comes near the limit, and when it no longer is.
 -- KEYS  1 log, 2 its head, 3 its holds
--- ARGV  1 most messages of this step
--- Reply {messages removed, 1 when another step would find something}, {} when there is no such log
+-- ARGV  1 most messages of this step, 2 share of the limit from which on there is a warning, in %
+-- Reply {removed, 1 if another step would find something, bytes, bytes that are needed, most bytes or
+--       '', greatest age in ms or '', policy, dropped since ever, 'begins' | 'lasts' | 'ends' | '' of
+--       the warning}; {} when there is no such log
 --- @include "now"
-local state = redis.call(
-  'HMGET', KEYS[2], 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped'
-)
-if not state[1] then
+--- @include "log_trim"
+local at = now()
+local done = log_trim(KEYS[1], at, tonumber(ARGV[1]), 0)
+if not done then
   return {}
 end
-local first, finish, bytes = tonumber(state[1]), tonumber(state[2]), tonumber(state[3])
-local max_bytes = tonumber(state[4] or nil)
-local oldest = state[5] and now() - tonumber(state[5])
-local held = finish
-for _, offset in ipairs(redis.call('HVALS', KEYS[3])) do
-  held = math.min(held, tonumber(offset))
+local kept = done.end_ - done.first
+local needed = done.policy == 'refuse' and done.bytes or 0
+if done.held and kept > 0 then
+  -- By the number of messages: to weigh each of them would be to read them all.
+  needed = done.bytes * math.max(0, done.end_ - math.max(done.held, done.first)) / kept
 end
--- Who drops, drops what is needed too; age alone never does that.
-local drops = state[6] == 'drop_and_count'
-
-local most = tonumber(ARGV[1])
-local entries = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', most)
-local removed, lost, more = 0, 0, false
-for _, entry in ipairs(entries) do
-  local ms = tonumber(string.match(entry[1], '-(%d+)$'))
-  local heavy = max_bytes and bytes > max_bytes
-  local old = oldest and ms < oldest
-  local needed = first + removed >= held
-  if not (heavy or old) or (needed and not (drops and heavy)) then
-    break
-  end
-  if needed then
-    lost = lost + 1
-  end
-  bytes = bytes - #entry[2][2]
-  removed = removed + 1
+local near = done.max_bytes and needed >= done.max_bytes * tonumber(ARGV[2]) / 100
+local was = redis.call('HEXISTS', KEYS[2], 'warned_ms') == 1
+local warning = near and (was and 'lasts' or 'begins') or (was and 'ends' or '')
+if warning == 'begins' then
+  redis.call('HSET', KEYS[2], 'warned_ms', string.format('%.0f', at))
+elseif warning == 'ends' then
+  redis.call('HDEL', KEYS[2], 'warned_ms')
 end
-if removed == 0 then
-  return { 0, 0 }
+local function whole(number)
+  return number and string.format('%.0f', number) or ''
 end
-first = first + removed
-redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f', first))
-redis.call(
-  'HSET', KEYS[2], 'first', string.format('%.0f', first), 'bytes', string.format('%.0f', bytes),
-  'dropped', string.format('%.0f', tonumber(state[7]) + lost)
-)
-return { removed, removed == most and 1 or 0 }
+return {
+  done.removed, done.more and 1 or 0, whole(done.bytes), whole(needed),
+  whole(done.max_bytes), whole(done.max_age_ms), done.policy, whole(done.dropped), warning
+}

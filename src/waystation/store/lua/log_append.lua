@@ -1,33 +1,40 @@
--- log_append(log, at, payloads): appends to a log in the slot of the calling script.
+-- log_append(log, at, payloads): appends to a log in the slot of the calling script, which has to
+-- include "log_trim" before this.
 -- Returns the first offset and the time, or nil, a reason ('missing', 'sealed', 'full') and what
--- follows a sealed log. Writes nothing unless it writes all.
+-- follows a sealed log, or the most bytes of a full one. Appends nothing unless it appends all.
 local function log_append(log, at, payloads)
   local head = log .. ':head'
-  local state = redis.call('HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'refuse_over')
+  local state = redis.call('HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy')
   if not state[1] then
     return nil, 'missing', ''
   end
   if state[4] then
     return nil, 'sealed', state[4]
   end
-  local size = 0
-  for _, payload in ipairs(payloads) do
-    size = size + #payload
+  local count, size = #payloads, 0
+  for i = 1, count do
+    size = size + #payloads[i]
   end
-  local bytes = tonumber(state[3]) + size
-  if state[5] and bytes > tonumber(state[5]) then
-    return nil, 'full', ''
+  local bytes = tonumber(state[3])
+  local max_bytes, refuses = tonumber(state[5] or nil), state[6] == 'refuse'
+  if max_bytes and bytes + size > max_bytes then
+    if not (refuses and size > max_bytes) then
+      bytes = log_trim(log, at, 500, size).bytes
+    end
+    if refuses and bytes + size > max_bytes then
+      return nil, 'full', state[5]
+    end
   end
   local offset = tonumber(state[1])
   -- Never before the last: time in a log does not run backwards, so it can be searched.
   local ms = math.max(tonumber(state[2]), at)
-  local suffix = string.format('-%.0f', ms)
-  for i, payload in ipairs(payloads) do
-    redis.call('XADD', log, string.format('%.0f', offset + i - 1) .. suffix, 'm', payload)
+  local call, format, id = redis.call, string.format, string.format('%%d-%.0f', ms)
+  for i = 1, count do
+    call('XADD', log, format(id, offset + i - 1), 'm', payloads[i])
   end
-  redis.call(
-    'HSET', head, 'end', string.format('%.0f', offset + #payloads),
-    'ms', string.format('%.0f', ms), 'bytes', string.format('%.0f', bytes)
+  call(
+    'HSET', head, 'end', format('%.0f', offset + count), 'ms', format('%.0f', ms),
+    'bytes', format('%.0f', bytes + size)
   )
   return offset, ms
 end

@@ -1,11 +1,12 @@
 #!lua
 -- repeatable
 -- Appends the messages of a batch whose ids are not remembered, all of them or nothing.
--- KEYS  1 log, 2 its head
+-- KEYS  1 log, 2 its head, 3 its holds
 -- ARGV  1 how long an id is remembered in ms, then for each message: id within its scope, payload
 -- Reply {'appended', then for each message: `<offset>-<ms>`, 1 for a duplicate | 0}, or
---       {'missing' | 'sealed' | 'full', what follows}
+--       {'missing' | 'sealed' | 'full', what follows | most bytes}
 --- @include "now"
+--- @include "log_trim"
 --- @include "log_append"
 local prefix = KEYS[1] .. ':id:'
 local fresh, rows, seen = {}, {}, {}
@@ -22,9 +23,12 @@ for i = 2, #ARGV, 2 do
     rows[#rows + 1] = { index = #fresh, again = 0, id = id }
   end
 end
-local first, ms, following = log_append(KEYS[1], now(), fresh)
-if not first then
-  return { ms, following }
+local first, ms, detail
+if #fresh > 0 then
+  first, ms, detail = log_append(KEYS[1], now(), fresh)
+  if not first then
+    return { ms, detail }
+  end
 end
 local reply = { 'appended' }
 for _, row in ipairs(rows) do

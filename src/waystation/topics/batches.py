@@ -1,0 +1,160 @@
+"""Several messages in one body of JSON: our own form of a batch.
+
+    {"messages": [{"id": "a", "group": "g", "data": {"any": "JSON"}}, {"text": "…"}, …]}
+
+`data` is kept byte for byte as it stands in the body; `text` is UTF-8; `base64` is for anything
+else. What `waystation.topics.shown` makes of a message can be sent in again as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from waystation.envelope import Envelope
+from waystation.errors import InvalidInputError, TooLargeError
+from waystation.ids import Identity
+from waystation.topics.media_types import content_type_of
+from waystation.topics.message_rules import (
+    MESSAGES_MAX,
+    check_header_name,
+    check_header_value,
+    check_ms,
+    check_size,
+    make_envelope,
+    read_traceparent,
+)
+from waystation.topics.topic import Topic
+
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
+#: At the end of what msgspec says: where in the body it was.
+_place = re.compile(r" - at `\$\.?(.*)`$").search
+
+_T = TypeVar("_T")
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str | None = None
+    group: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+    text: str | None = None
+    base64: bytes | None = None
+    content_type: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    not_before_ms: int = 0
+    cause: str | None = None
+    traceparent: str | None = None
+
+
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    messages: list[_Message]
+
+
+_decode_batch = msgspec.json.Decoder(_Batch).decode
+
+
+def read_batch(
+    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None
+) -> tuple[list[Envelope], int]:
+    """The messages of a batch and their size together."""
+    batch = decode_body(_decode_batch, body)
+
+    def envelope(message: _Message) -> Envelope:
+        return _envelope(topic, identity, message, traceparent)
+
+    return read_each(batch.messages, envelope)
+
+
+def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """A body of JSON; an error says where it is wrong."""
+    try:
+        # What is kept as it stands is not looked into otherwise.
+        body.decode()
+        return decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("The body is not UTF-8.", field="body") from error
+    except RecursionError as error:
+        raise InvalidInputError("The body is nested too deep.", field="body") from error
+    except msgspec.ValidationError as error:
+        place = _place(str(error))
+        field = (place.group(1) if place else "") or "body"
+        if field.startswith("["):
+            field = f"messages{field}"
+        raise InvalidInputError(f"{error}.", field=field) from error
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(f"The body is not JSON: {error}.", field="body") from error
+
+
+def read_each(messages: list[_T], read: Callable[[_T], Envelope]) -> tuple[list[Envelope], int]:
+    """Envelopes and their size together; an error gets the position of its message."""
+    if not messages:
+        raise InvalidInputError("The batch is empty.", field="messages")
+    if len(messages) > MESSAGES_MAX:
+        raise TooLargeError(
+            f"A batch has at most {MESSAGES_MAX} messages, and this one {len(messages)}.",
+            field="messages",
+        )
+    envelopes, size = [], 0
+    for position, message in enumerate(messages):
+        try:
+            envelope = read(message)
+            size += check_size(envelope)
+        except InvalidInputError as error:
+            error.message = f"Message {position}: {error.message}"
+            error.field = f"messages[{position}].{error.field}"
+            raise
+        envelopes.append(envelope)
+    return envelopes, size
+
+
+def _envelope(
+    topic: Topic, identity: Identity, message: _Message, traceparent: str | None
+) -> Envelope:
+    data, content_type = _payload(message)
+    headers = _headers(message.headers) if message.headers else ()
+    if message.content_type is not None:
+        if content_type_of(headers) is not None:
+            raise InvalidInputError(
+                "The content type is there twice, by itself and among the headers.",
+                field="content_type",
+            )
+        content_type = check_header_value(message.content_type, field="content_type")
+    if content_type and content_type_of(headers) is None:
+        headers = (("content-type", content_type), *headers)
+    return make_envelope(
+        topic,
+        identity,
+        data=data,
+        id=message.id,
+        group=message.group,
+        headers=headers,
+        not_before_ms=check_ms(message.not_before_ms, field="not_before_ms"),
+        cause=message.cause,
+        traceparent=read_traceparent(message.traceparent) or traceparent,
+    )
+
+
+def _payload(message: _Message) -> tuple[bytes, str]:
+    """The bytes, and the content type that they have unless another is given."""
+    data = bytes(message.data)
+    if (data != b"") + (message.text is not None) + (message.base64 is not None) > 1:
+        raise InvalidInputError("Only one of data, text and base64 can be given.", field="data")
+    if data:
+        return data, _JSON
+    if message.text is not None:
+        return message.text.encode(), _TEXT
+    return message.base64 or b"", ""
+
+
+def _headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    checked = tuple(
+        (check_header_name(name), check_header_value(value, field="headers"))
+        for name, value in headers
+    )
+    if sum(name == "content-type" for name, _ in checked) > 1:
+        raise InvalidInputError("content-type is there more than once.", field="headers")
+    return checked

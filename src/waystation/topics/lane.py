@@ -1,0 +1,133 @@
+"""What waits for one partition: messages of many callers, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from waystation.errors import WaystationError
+
+#: A script call gets at most so much, so that it holds the store up for a moment only.
+_CALL_MESSAGES_MAX = 500
+_CALL_BYTES_MAX = 1_048_576
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a message is."""
+
+    id: str
+    #: Index of the storage topic.
+    storage: int
+    partition: int
+    offset: int
+    ms: int
+    #: Its id was known: this is where the first one is, and nothing was written.
+    duplicate: bool = False
+
+
+Result = Receipt | WaystationError
+
+
+class Batch:
+    """Messages that one caller waits for together."""
+
+    def __init__(self, size: int) -> None:
+        self._results: list[Result | None] = [None] * size
+        self._missing = size
+        #: Done when every message has its result.
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Called then, whether or not the caller still waits.
+        self.on_settled: Callable[[], None] = _nothing
+
+    def set(self, position: int, result: Result) -> None:
+        """Says what became of a message."""
+        self._results[position] = result
+        self._missing -= 1
+        if not self._missing:
+            # A caller that gave up has cancelled it.
+            if not self.done.done():
+                self.done.set_result(None)
+            self.on_settled()
+
+    def end(self, error: BaseException) -> None:
+        """Says that nothing became of the whole batch, or that nobody can tell."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            # Nobody may ask for it: that is no reason for a warning.
+            self.done.exception()
+        self.on_settled()
+        self.on_settled = _nothing
+
+    def results(self) -> list[Result]:
+        """All results, once it is done."""
+        assert not self._missing
+        return [result for result in self._results if result is not None]
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """A message on its way, to be routed by its hash."""
+
+    batch: Batch
+    #: Position in its batch.
+    position: int
+    id: str
+    group: str | None
+    hashed: int
+    packed: bytes
+
+    def settle(self, result: Result) -> None:
+        """Says what became of it."""
+        self.batch.set(self.position, result)
+
+
+class Lane:
+    """Messages that wait to be appended, one call after the other."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Routed] = deque()
+        #: How many of the next messages go by themselves, each caller's in a call of their own.
+        self._apart = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, message: Routed) -> None:
+        """Adds a message at the end."""
+        self._messages.append(message)
+
+    def next_call(self) -> list[Routed]:
+        """Takes the next messages out, as many as one call may have."""
+        waiting = self._messages
+        call = [waiting.popleft()]
+        size = len(call[0].packed)
+        while waiting and len(call) < _CALL_MESSAGES_MAX:
+            size += len(waiting[0].packed)
+            other = self._apart > 0 and waiting[0].batch is not call[0].batch
+            if size > _CALL_BYTES_MAX or other:
+                break
+            call.append(waiting.popleft())
+        self._apart = max(0, self._apart - len(call))
+        return call
+
+    def put_back(self, messages: list[Routed], *, apart: bool = False) -> None:
+        """Puts messages back where they were, to go together or each caller's apart."""
+        self._messages.extendleft(reversed(messages))
+        self._apart = len(messages) if apart else 0
+
+    def empty(self) -> list[Routed]:
+        """Takes everything out."""
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages
+
+
+def callers_of(messages: Iterable[Routed]) -> set[Batch]:
+    """Whose messages these are."""
+    return {message.batch for message in messages}
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,240 @@
+"""Browsing: by place, time, group and id, page by page; and where a group lives."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.topics.conftest import Open, TopicBench
+from waystation.envelope import Envelope
+from waystation.errors import (
+    InvalidInputError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from waystation.logs import Retention
+from waystation.topics import browser as browser_module
+from waystation.topics.browser import Browser, Page
+from waystation.topics.routing import hash_of
+
+
+def browser(bench: TopicBench) -> Browser:
+    return Browser(bench.topics, bench.logs)
+
+
+def ids(page: Page) -> list[str]:
+    return [found.message.id for found in page.messages]
+
+
+async def grown(bench: TopicBench) -> None:
+    """Three storage topics, one group's messages a to f over them, others between."""
+    await bench.topics.create("default", "orders", partitions=2)
+    for number, pair in enumerate(("ab", "cd", "ef")):
+        for message_id in pair:
+            await bench.produce("orders", *(f"{message_id}{n}" for n in range(20)))
+            await bench.produce("orders", message_id, group="g")
+        if number < 2:
+            await bench.topics.add_storage_topic("default", "orders", (4, 5)[number])
+            await bench.topics.switch_produce("default", "orders")
+
+
+async def test_a_partition_is_read_page_by_page_and_a_cursor_leads_on_at_the_end(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", *(f"m{n}" for n in range(25)))
+        look = browser(bench)
+        at = {"storage": 0, "partition": 0}
+        first = await look.partition("default", "orders", **at, limit=10)
+        assert (ids(first), first.ended) == ([f"m{n}" for n in range(10)], False)
+        assert (first.messages[3].offset, first.messages[3].message.data) == (3, b"m3")
+        second = await look.partition("default", "orders", **at, limit=10, cursor=first.cursor)
+        third = await look.partition("default", "orders", **at, limit=10, cursor=second.cursor)
+        assert (ids(third), third.ended) == ([f"m{n}" for n in range(20, 25)], True)
+        nothing = await look.partition("default", "orders", **at, cursor=third.cursor)
+        assert (ids(nothing), nothing.ended) == ([], True)
+        await bench.produce("orders", "late")
+        assert ids(await look.partition("default", "orders", **at, cursor=nothing.cursor)) == [
+            "late"
+        ]
+        assert ids(await look.partition("default", "orders", **at, offset=24)) == ["m24", "late"]
+
+
+async def test_a_partition_is_read_from_a_time_on(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a")
+        await asyncio.sleep(0.003)
+        (receipt,) = await bench.produce("orders", "b")
+        look = browser(bench)
+        at = {"storage": 0, "partition": 0}
+        assert ids(await look.partition("default", "orders", **at, since_ms=receipt.ms)) == ["b"]
+        assert ids(await look.partition("default", "orders", **at, since_ms=0)) == ["a", "b"]
+        assert ids(await look.partition("default", "orders", **at, since_ms=receipt.ms + 1)) == []
+
+
+async def test_an_offset_out_of_range_is_told_with_what_is_valid(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", *"abcdef")
+        log = topic.log(topic.target)
+        look = browser(bench)
+        at = {"storage": 0, "partition": 0}
+        page = await look.partition("default", "orders", **at, limit=1)
+        await bench.logs.hold(log, 0, "reader", 4)
+        await bench.logs.retain(log, 0, Retention(max_age_ms=0))
+        await asyncio.sleep(0.003)
+        await bench.logs.trim(log, 0)
+        for offset in (-1, 3, 7, 10**15):
+            with pytest.raises(OffsetOutOfRangeError) as refusal:
+                await look.partition("default", "orders", **at, offset=offset)
+            assert (refusal.value.first, refusal.value.end) == (4, 6)
+        # A walk passes over what was trimmed under it.
+        assert ids(await look.partition("default", "orders", **at, cursor=page.cursor)) == [
+            "e",
+            "f",
+        ]
+
+
+async def test_a_place_or_a_topic_that_is_none_is_told(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=2)
+        look = browser(bench)
+        for storage, partition in ((1, 0), (-1, 0), (0, 2), (0, -1)):
+            with pytest.raises(LogNotFoundError, match="Valid are 0 to"):
+                await look.partition("default", "orders", storage=storage, partition=partition)
+        with pytest.raises(TopicNotFoundError):
+            await look.group("default", "nothing", "g")
+        with pytest.raises(TopicNotFoundError):
+            await look.group("other", "orders", "g")
+
+
+async def test_a_group_is_read_in_its_order_over_all_storage_topics(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await grown(bench)
+        look = browser(bench)
+        page = await look.group("default", "orders", "g")
+        assert (ids(page), page.ended) == (list("abcdef"), True)
+        assert [found.storage for found in page.messages] == [0, 0, 1, 1, 2, 2]
+        pages = [await look.group("default", "orders", "g", limit=2)]
+        while not pages[-1].ended:
+            more = await look.group("default", "orders", "g", limit=2, cursor=pages[-1].cursor)
+            pages.append(more)
+        assert [message_id for page in pages for message_id in ids(page)] == list("abcdef")
+
+
+async def test_a_walk_does_not_leave_a_storage_topic_that_still_takes_messages(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a", group="g")
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        look = browser(bench)
+        page = await look.group("default", "orders", "g")
+        await bench.produce("orders", "b", group="g")
+        await bench.topics.switch_produce("default", "orders")
+        await bench.produce("orders", "c", group="g")
+        assert ids(await look.group("default", "orders", "g", cursor=page.cursor)) == ["b", "c"]
+
+
+async def test_a_message_is_found_by_its_id_with_its_group_or_without(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await grown(bench)
+        look = browser(bench)
+        alone = await look.message("default", "orders", "d7")
+        assert ids(alone) == ["d7"]
+        grouped = await look.message("default", "orders", "d", group="g")
+        assert (ids(grouped), grouped.messages[0].storage) == (["d"], 1)
+        # Without its group, everything is looked through.
+        assert ids(await look.message("default", "orders", "d")) == ["d"]
+        other = await look.message("default", "orders", "d", group="h")
+        assert (ids(other), other.ended) == ([], True)
+        nothing = await look.message("default", "orders", "z")
+        assert (ids(nothing), nothing.ended) == ([], True)
+
+
+async def test_a_search_is_bounded_and_leads_on(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_module, "LOOK_MAX", 50)
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=3)
+        await bench.produce("orders", *(f"m{n}" for n in range(300)))
+        await bench.produce("orders", "wanted", group="g")
+        look = browser(bench)
+        pages = [await look.message("default", "orders", "wanted")]
+        while not pages[-1].ended:
+            cursor = pages[-1].cursor
+            pages.append(await look.message("default", "orders", "wanted", cursor=cursor))
+        assert len(pages) > 5
+        assert [message_id for page in pages for message_id in ids(page)] == ["wanted"]
+
+
+async def test_a_page_is_bounded_in_bytes(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_module, "_PAGE_BYTES_MAX", 5000)
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        envelopes = [Envelope(id=f"m{n}", project="default", data=b"x" * 2000) for n in range(9)]
+        await bench.producer.produce("default", "orders", envelopes)
+        page = await browser(bench).partition("default", "orders", storage=0, partition=0)
+        assert (len(page.messages), page.ended) == (3, False)
+
+
+@pytest.mark.parametrize("cursor", ["x", "§", "AAAA", "lKFhAQID", "====", "a" * 5000])
+async def test_what_is_no_cursor_is_refused(open_bench: Open, cursor: str) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        with pytest.raises(InvalidInputError, match="cursor"):
+            await browser(bench).group("default", "orders", "g", cursor=cursor)
+
+
+async def test_a_cursor_leads_on_in_its_own_walk_alone(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a", "b", group="g")
+        look = browser(bench)
+        page = await look.group("default", "orders", "g", limit=1)
+        for question in (
+            look.group("default", "orders", "h", cursor=page.cursor),
+            look.message("default", "orders", "a", cursor=page.cursor),
+            look.partition("default", "orders", storage=0, partition=0, cursor=page.cursor),
+        ):
+            with pytest.raises(InvalidInputError, match="cursor"):
+                await question
+        with pytest.raises(InvalidInputError, match="begins at"):
+            await look.partition(
+                "default", "orders", storage=0, partition=0, offset=0, cursor=page.cursor
+            )
+        for limit in (0, -1, 1001):
+            with pytest.raises(InvalidInputError, match="1 to 1000"):
+                await look.group("default", "orders", "g", limit=limit)
+
+
+async def test_where_a_group_is_is_told_for_every_storage_topic_and_number_of_shards(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=4)
+        await bench.topics.add_storage_topic("default", "orders", 12)
+        await bench.topics.switch_produce("default", "orders")
+        look = browser(bench)
+        topic = await bench.topics.get("default", "orders")
+        for group in ("a", "customer-17", "ünï"):
+            found = await look.where("default", "orders", group, shards=2)
+            assert (found.hash, found.consistent) == (hash_of(group), True)
+            assert [position.partition for position in found.positions] == [
+                storage.spread.partition_of(hash_of(group)) for storage in topic.storage
+            ]
+            assert len({position.shard for position in found.positions}) == 1
+            assert [position.current for position in found.positions] == [False, True]
+        assert (await look.where("default", "orders", "a", shards=3)).consistent is False
+        plain = await look.where("default", "orders", "a")
+        assert (plain.consistent, plain.positions[0].shard) == (None, None)
+        with pytest.raises(InvalidInputError, match="one shard"):
+            await look.where("default", "orders", "a", shards=0)

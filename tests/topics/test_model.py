@@ -1,0 +1,316 @@
+"""A state machine drives topics on the real store and a model of them side by side.
+
+Two processes produce, each with what it believes of the topic; storage topics are added, switches
+are made, begun and left, logs are trimmed under readers. Always: offsets are dense, each message is
+there once, in the order of its group, in the partition that the router says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.kit.topic_model import ModelMessage, ModelTopic
+from tests.topics.conftest import TopicBench, bench_at
+from waystation.envelope import Envelope, pack, unpack
+from waystation.logs import Retention
+from waystation.store.embedded import EmbeddedServer
+from waystation.topics.producer import Receipt
+from waystation.topics.topic import TopicOptions
+
+_T = TypeVar("_T")
+
+EXAMPLES_USUALLY = 90
+EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
+BATCH = 15
+SECONDS_MAX = 12.0
+STORAGE_MAX = 5
+
+processes = st.sampled_from([0, 1])
+counts = st.sampled_from([1, 2, 3, 4, 6, 5, 12])
+#: Few, so that some come again; with a group or without.
+messages = st.tuples(
+    st.sampled_from([None, None, "g1", "g2", "g3", "g4", "g5"]),
+    st.sampled_from([f"m{n}" for n in range(40)]),
+)
+batches = st.lists(messages, min_size=1, max_size=12)
+fractions = st.floats(0, 1)
+readers = st.sampled_from(["r1", "r2"])
+
+
+class Bridge:
+    """Runs coroutines on one event loop, with two processes' views for all runs."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self.benches: list[TopicBench] = [
+            self.wait(self._stack.enter_async_context(bench_at(server, folder))) for _ in range(2)
+        ]
+        self.wait(self._empty())
+        self.names = (f"t{number}" for number in itertools.count())
+
+    async def _empty(self) -> None:
+        await self.benches[0].store.call("FLUSHALL")
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs to the end."""
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        """Closes what it opened."""
+        self.wait(self._stack.aclose())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def bridge(
+    store_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bridge]:
+    made = Bridge(store_server, tmp_path_factory.mktemp("model"))
+    yield made
+    made.close()
+
+
+class TopicMachine(RuleBasedStateMachine):
+    """One topic, two processes."""
+
+    bridge: Bridge
+
+    @initialize(partitions=counts)
+    def begin(self, partitions: int) -> None:
+        self.benches = self.bridge.benches
+        self.name = next(self.bridge.names)
+        self.unique = itertools.count()
+        options = TopicOptions(dedup_seconds=3600)
+        self.wait(
+            self.benches[0].topics.create(
+                "default", self.name, partitions=partitions, options=options
+            )
+        )
+        self.model = ModelTopic.of(partitions)
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self.bridge.wait(work)
+
+    @property
+    def may_switch(self) -> bool:
+        return self.model.pointer + 1 < len(self.model.storage)
+
+    # -- Rules -------------------------------------------------------------------------------
+
+    @rule(process=processes, batch=batches)
+    def produce(self, process: int, batch: list[tuple[str | None, str]]) -> None:
+        """Whatever the process believes of the topic, the outcome is the same."""
+        envelopes = [_envelope(group, message_id) for group, message_id in batch]
+        sent = [_modelled(envelope) for envelope in envelopes]
+        expected = self.model.expect(sent)
+        receipts = self.wait(self._produce(process, envelopes))
+        for message, receipt, place in zip(sent, receipts, expected, strict=True):
+            assert receipt.duplicate is (place is None), message
+            if place is not None:
+                assert (receipt.storage, receipt.partition) == place, message
+        self._take_over(sent, receipts)
+
+    @rule(process=processes, sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    def produce_while_somebody_switches(self, process: int, sizes: tuple[int, int]) -> None:
+        """Several batches of both processes are under way; where they land nobody can foretell."""
+        envelopes = [
+            [_envelope(f"p{n}", f"u{next(self.unique)}") for _ in range(3 * size)]
+            for n, size in enumerate(sizes)
+        ]
+
+        async def all_at_once() -> list[list[Receipt]]:
+            work = []
+            for index, own in enumerate(envelopes):
+                for part in (own[::3], own[1::3], own[2::3]):
+                    work.append(self._produce(index, part))
+            switch = self.benches[process].topics.switch_produce("default", self.name)
+            *receipts, _ = await asyncio.gather(*work, switch)
+            return receipts
+
+        receipts = self.wait(all_at_once())
+        while self.model.pointer < self._pointer():
+            self.model.switch()
+        flat, sent = [], []
+        for index, own in enumerate(envelopes):
+            ordered = [*own[::3], *own[1::3], *own[2::3]]
+            placed = list(itertools.chain.from_iterable(receipts[3 * index : 3 * index + 3]))
+            # One process's batches of a group keep the order in which they were handed over.
+            assert [(each.storage, each.offset) for each in placed] == sorted(
+                (each.storage, each.offset) for each in placed
+            )
+            sent += [_modelled(envelope) for envelope in ordered]
+            flat += placed
+        assert not [receipt for receipt in flat if receipt.duplicate]
+        self._take_over(sent, flat)
+
+    @precondition(lambda self: len(self.model.storage) < STORAGE_MAX)
+    @rule(process=processes, partitions=counts)
+    def add_storage(self, process: int, partitions: int) -> None:
+        topics = self.benches[process].topics
+        topic = self.wait(topics.add_storage_topic("default", self.name, partitions))
+        self.model.add_storage(partitions)
+        assert [storage.spread for storage in topic.storage] == self.model.spreads
+        assert topic.produce_pointer == self.model.pointer
+
+    @rule(process=processes)
+    def switch(self, process: int) -> None:
+        topic = self.wait(self.benches[process].topics.switch_produce("default", self.name))
+        self.model.switch()
+        assert topic.produce_pointer == self.model.pointer
+
+    @precondition(lambda self: self.may_switch)
+    @rule(seals=st.sets(st.integers(0, 11), min_size=1))
+    def die_while_switching(self, seals: set[int]) -> None:
+        """Some partitions are sealed, and nobody goes on."""
+        pointer = self.model.pointer
+        partitions = self.model.storage[pointer]
+        for partition in {seal % len(partitions) for seal in seals}:
+            self.wait(self.benches[0].logs.seal(self._log(pointer), partition, pointer + 1))
+            partitions[partition].sealed = True
+
+    @rule(reader=readers, storage=fractions, partition=fractions, at=fractions)
+    def hold(self, reader: str, storage: float, partition: float, at: float) -> None:
+        log, number, found = self._pick(storage, partition)
+        offset = found.first + round(at * len(found.messages))
+        self.wait(self.benches[0].logs.hold(log, number, reader, offset))
+        found.holds[reader] = offset
+
+    @rule(reader=readers, storage=fractions, partition=fractions)
+    def release(self, reader: str, storage: float, partition: float) -> None:
+        log, number, found = self._pick(storage, partition)
+        self.wait(self.benches[0].logs.release(log, number, reader))
+        found.holds.pop(reader, None)
+
+    @rule(storage=fractions, partition=fractions, left=fractions, drops=st.booleans())
+    def trim(self, storage: float, partition: float, left: float, drops: bool) -> None:
+        log, number, found = self._pick(storage, partition)
+        max_bytes = max(1, round(left * found.bytes))
+        policy = "drop_and_count" if drops else "refuse"
+
+        async def trimmed() -> None:
+            logs = self.benches[0].logs
+            await logs.retain(log, number, Retention(max_bytes=max_bytes, policy=policy))
+            while (await logs.trim(log, number)).more:
+                pass
+            await logs.retain(log, number, Retention())
+
+        self.wait(trimmed())
+        found.trim(max_bytes, drops=drops)
+
+    # -- What always holds -------------------------------------------------------------------
+
+    @invariant()
+    def store_and_model_agree(self) -> None:
+        self.wait(self._compare())
+
+    async def _compare(self) -> None:
+        logs = self.benches[0].logs
+        order: dict[str, list[tuple[int, int]]] = {}
+        for index, partitions in enumerate(self.model.storage):
+            for number, expected in enumerate(partitions):
+                state = await logs.state(self._log(index), number)
+                assert (state.first, state.end) == (expected.first, expected.end)
+                assert (state.sealed is not None) is expected.sealed
+                assert (state.bytes, state.dropped) == (expected.bytes, expected.dropped)
+                entries = await logs.read(self._log(index), number, expected.first, limit=1000)
+                offsets = [entry.offset for entry in entries]
+                assert offsets == list(range(expected.first, expected.end))
+                found = [unpack(entry.payload, project="default") for entry in entries]
+                assert [_modelled(message) for message in found] == expected.messages
+                for message in expected.messages:
+                    spread = self.model.spreads[index]
+                    assert spread.partition_of(message.hashed) == number
+                    if message.group is not None:
+                        order.setdefault(message.group, []).append((index, number))
+        for places in order.values():
+            # A group has one partition in each storage topic.
+            assert len(set(places)) == len({index for index, _ in places})
+
+    # -- Tools -------------------------------------------------------------------------------
+
+    async def _produce(self, process: int, envelopes: list[Envelope]) -> list[Receipt]:
+        results = await self.benches[process].producer.produce("default", self.name, envelopes)
+        for result in results:
+            assert isinstance(result, Receipt), result
+        return results  # type: ignore[return-value]
+
+    def _take_over(self, sent: list[ModelMessage], receipts: list[Receipt]) -> None:
+        new = [pair for pair in zip(receipts, sent, strict=True) if not pair[0].duplicate]
+        for receipt, message in sorted(
+            new, key=lambda pair: (pair[0].storage, pair[0].partition, pair[0].offset)
+        ):
+            self.model.place(message, receipt.storage, receipt.partition, receipt.offset)
+        for receipt, message in zip(receipts, sent, strict=True):
+            place = (receipt.storage, receipt.partition, receipt.offset)
+            assert self.model.places[message.scope] == place
+        # Within the batch, later messages of a group are behind earlier ones.
+        last: dict[str | None, tuple[int, int]] = {}
+        for receipt, message in new:
+            if message.group is not None:
+                at = (receipt.storage, receipt.offset)
+                assert at > last.get(message.group, (-1, -1))
+                last[message.group] = at
+
+    def _pick(self, storage: float, partition: float) -> tuple[str, int, Any]:
+        index = round(storage * (len(self.model.storage) - 1))
+        number = round(partition * (len(self.model.storage[index]) - 1))
+        return self._log(index), number, self.model.storage[index][number]
+
+    def _log(self, index: int) -> str:
+        return f"t.default.{self.name}.{index}"
+
+    def _pointer(self) -> int:
+        return self.wait(self.benches[0].topics.get("default", self.name)).produce_pointer
+
+
+def _envelope(group: str | None, message_id: str) -> Envelope:
+    return Envelope(id=message_id, project="default", data=message_id.encode(), group=group)
+
+
+def _modelled(envelope: Envelope) -> ModelMessage:
+    return ModelMessage(envelope.id, envelope.group, len(pack(envelope)))
+
+
+def test_topics_behave_as_their_model_does(bridge: Bridge) -> None:
+    """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
+    TopicMachine.bridge = bridge
+    until = time.monotonic() + SECONDS_MAX
+    for batch in range(EXAMPLES // BATCH):
+        if batch and EXAMPLES == EXAMPLES_USUALLY and time.monotonic() > until:
+            break  # A busy machine looks at fewer, but never at none.
+        run_state_machine_as_test(
+            TopicMachine,
+            settings=settings(
+                max_examples=BATCH,
+                stateful_step_count=40,
+                deadline=None,
+                print_blob=True,
+                # Making a failure small takes minutes: only when asked to look harder.
+                phases=[
+                    each
+                    for each in Phase
+                    if each is not Phase.shrink or EXAMPLES > EXAMPLES_USUALLY
+                ],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

@@ -1,0 +1,261 @@
+"""JSON Schemas of topics: what does not match is named, bad schemas and traps are refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from waystation.envelope import Envelope
+from waystation.errors import SchemaInvalidError, SchemaMismatchError
+from waystation.topics import schemas as schemas_module
+from waystation.topics.schemas import Schemas, check_schema
+from waystation.topics.topic import StorageTopic, Topic, TopicOptions
+
+ORDER: dict[str, object] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "string", "maxLength": 10},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+        "at": {"format": "date-time"},
+    },
+    "$defs": {"line": {"properties": {"a/b~c": {"type": "integer", "maximum": 10**30}}}},
+}
+
+
+def topic(
+    schema: dict[str, object] | None, *, version: int = 1, created_ms: int = 0, name: str = "orders"
+) -> Topic:
+    return Topic(
+        project="default",
+        name=name,
+        version=version,
+        options=TopicOptions(json_schema=schema),
+        storage=(StorageTopic(number=0, partitions=1),),
+        created_ms=created_ms,
+    )
+
+
+def messages(*payloads: bytes) -> list[Envelope]:
+    return [Envelope(id=f"m{n}", project="default", data=data) for n, data in enumerate(payloads)]
+
+
+def mismatch(schema: dict[str, object], *payloads: bytes) -> SchemaMismatchError:
+    with pytest.raises(SchemaMismatchError) as raised:
+        Schemas().check(topic(schema), messages(*payloads))
+    return raised.value
+
+
+def test_without_a_schema_everything_is_accepted() -> None:
+    Schemas().check(topic(None), messages(b"\xff\x00"))
+
+
+def test_what_matches_is_accepted() -> None:
+    payload = b' {"id": "a", "lines": [{"a/b~c": 123456789012345678901234567890}]} '
+    Schemas().check(topic(ORDER), messages(payload, b'{"id":""}'))
+
+
+@pytest.mark.parametrize(
+    ("payload", "path", "reason"),
+    [
+        (b"{}", "", '"id" is a required property'),
+        (b'{"id":5}', "/id", 'the value is not of type "string"'),
+        (b'{"id":"a","lines":[{},{"a/b~c":1.5}]}', "/lines/1/a~1b~0c", "integer"),
+        (b'{"id":"a","at":"yesterday"}', "/at", "date-time"),
+        (b"[1]", "", "object"),
+        (b"", "", "not JSON"),
+        (b"{", "", "not JSON"),
+        (b'{"id":NaN}', "", "not JSON"),
+        (b'{"id":"\xff"}', "", "not JSON"),
+        (b'{"id":"\\ud800"}', "", "not JSON"),
+        (b'{"id":"a","x":1e999}', "", "too large to be checked"),
+        (b'{"id":"a","x":' + b"1" * 5000 + b"}", "", "too large to be checked"),
+        (b"[" * 100_000 + b"]" * 100_000, "", "nested too deep"),
+    ],
+)
+def test_a_mismatch_names_the_first_failing_path(payload: bytes, path: str, reason: str) -> None:
+    error = mismatch(ORDER, payload)
+    assert error.code == "topic.schema-mismatch"
+    assert (error.path, error.position) == (path, 0)
+    assert reason in error.message
+
+
+def test_a_mismatch_in_a_batch_names_the_message() -> None:
+    error = mismatch(ORDER, b'{"id":"a"}', b'{"id":"b"}', b'{"id":3}', b"{}")
+    assert (error.position, error.field, error.path) == (2, "messages[2].data", "/id")
+    assert error.message.startswith("Message 2 ")
+
+
+def test_an_error_never_quotes_the_payload_and_is_short() -> None:
+    error = mismatch(ORDER, b'{"id":"%b"}' % (b"secret" * 100_000))
+    assert "secret" not in error.message
+    names = b",".join(b'"%d":1' % number for number in range(10_000))
+    error = mismatch({"additionalProperties": False}, b"{%b}" % names)
+    assert len(error.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "objekt"}, "/type"),
+        ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern"),
+        ({"pattern": "(?!a)b"}, "regex"),
+        ({"pattern": "(((a{1,100}){1,100}){1,100}){1,100}"}, "regex"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "drafts"),
+        ({"$schema": "http://127.0.0.1:9/meta"}, "drafts"),
+        ({"$schema": 7}, "drafts"),
+        ({"$ref": "http://127.0.0.1:9/x.json"}, "#/"),
+        ({"$ref": "file:///etc/hostname"}, "#/"),
+        ({"$id": "http://127.0.0.1:9/a", "$ref": "b.json"}, "#/"),
+        ({"$ref": "#line"}, "#/"),
+        ({"$ref": "#/$defs/none"}, "leads nowhere"),
+        ({"$ref": "#/enum/7", "enum": [1]}, "leads nowhere"),
+        ({"$ref": "#/type/0", "type": "object"}, "leads nowhere"),
+        ({"$ref": "#"}, "leads back"),
+        ({"properties": {"child": {"$ref": "#"}}}, "leads back"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "leads back"),
+        ({"$dynamicRef": "#a"}, "$dynamicRef"),
+        ({"properties": {"a": {"$id": "other", "$ref": "#/type"}}}, "$id"),
+        ({"description": "x" * 70_000}, "bytes"),
+        ({"default": object()}, "not JSON"),
+    ],
+)
+def test_a_bad_schema_is_refused_with_its_reason(schema: dict[str, object], reason: str) -> None:
+    with pytest.raises(SchemaInvalidError) as raised:
+        check_schema(schema)
+    assert reason in raised.value.message
+    assert raised.value.code == "topic.schema-invalid"
+
+
+def test_a_schema_without_end_or_bottom_is_refused() -> None:
+    endless: dict[str, object] = {}
+    endless["not"] = endless
+    deep: dict[str, object] = {}
+    for _ in range(60):
+        deep = {"properties": {"a": deep}}
+    chain: dict[str, object] = {
+        f"d{n}": {"not": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(1000)
+    }
+    chain["d1000"] = {}
+    # Deep enough alone, too deep where it is referred to.
+    half: dict[str, object] = {}
+    for _ in range(40):
+        half = {"not": half}
+    twice: dict[str, object] = {"$ref": "#/$defs/half"}
+    for _ in range(70):
+        twice = {"not": twice}
+    check_schema({"$defs": {"half": half}, "not": {"$ref": "#/$defs/half"}})
+    for schema in (endless, deep, {"$defs": chain}, {"$defs": {"half": half}, "not": twice}):
+        with pytest.raises(SchemaInvalidError):
+            check_schema(schema)
+
+
+def doubling() -> dict[str, object]:
+    """Each definition asks for the next one twice: 2 ** 30 checks in two kilobytes."""
+    steps: dict[str, object] = {
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)
+    }
+    steps["d30"] = {"type": "object"}
+    return {"$defs": steps, "$ref": "#/$defs/d0"}
+
+
+def unevaluated(levels: int) -> dict[str, object]:
+    """Each level looks at all below it again."""
+    schema: dict[str, object] = {"properties": {"a": True}}
+    for _ in range(levels):
+        schema = {"allOf": [schema], "unevaluatedProperties": False}
+    return schema
+
+
+def unevaluated_parts() -> dict[str, object]:
+    """The same, each level about a part of the value."""
+    schema: dict[str, object] = {}
+    for _ in range(20):
+        schema = {"anyOf": [{"properties": {"a": schema}}], "unevaluatedProperties": False}
+    return schema
+
+
+def unevaluated_references() -> dict[str, object]:
+    """The same, by references."""
+    steps: dict[str, object] = {
+        f"d{n}": {"$ref": f"#/$defs/d{n + 1}", "unevaluatedProperties": False} for n in range(25)
+    }
+    steps["d25"] = {"properties": {"a": True}}
+    return {"$defs": steps, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    "trap", [doubling(), unevaluated(30), unevaluated_parts(), unevaluated_references()]
+)
+def test_a_small_schema_that_asks_for_endless_work_is_refused(trap: dict[str, object]) -> None:
+    with pytest.raises(SchemaInvalidError, match="values, references followed"):
+        check_schema(trap)
+
+
+def test_strict_objects_inside_one_another_are_no_trap() -> None:
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(30):
+        schema = {"properties": {"a": schema}, "unevaluatedProperties": False}
+    Schemas().check(topic(schema), messages(b'{"a":{"a":{}}}'))
+    assert mismatch(schema, b'{"a":{"a":{"b":1}}}').path == "/a/a"
+
+
+def test_the_largest_schema_that_is_accepted_costs_little() -> None:
+    wide: dict[str, object] = {"$defs": {"d": {"enum": [*range(100)]}}}
+    wide["allOf"] = [{"$ref": "#/$defs/d"}] * 190
+    for each, payload in ((unevaluated(7), b'{"a":1}'), (wide, b"99")):
+        schemas = Schemas()
+        schemas.check(topic(each), messages(payload))
+        begun = time.perf_counter()
+        schemas.check(topic(each), messages(payload))
+        assert time.perf_counter() - begun < 0.05
+
+
+def test_patterns_take_linear_time() -> None:
+    begun = time.perf_counter()
+    mismatch({"pattern": "^(a*)*$"}, b'"%bb"' % (b"a" * 50_000))
+    assert time.perf_counter() - begun < 2
+
+
+def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:
+    for draft in (
+        "http://json-schema.org/draft-06/schema#",
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    ):
+        schema: dict[str, object] = {
+            "$schema": draft,
+            "$id": "https://example.com/order",
+            "definitions": {"mail": {"format": "email"}},
+            "properties": {"$ref": {"type": "string"}, "mail": {"$ref": "#/definitions/mail"}},
+        }
+        Schemas().check(topic(schema), messages(b'{"mail":"a@example.com","$ref":"x"}'))
+        assert mismatch(schema, b'{"mail":"nobody"}').path == "/mail"
+
+
+def test_a_schema_is_compiled_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_it = schemas_module._compile
+    monkeypatch.setattr(
+        schemas_module, "_compile", lambda schema: compiled.append(schema) or compile_it(schema)
+    )
+    schemas = Schemas()
+    for _ in range(3):
+        schemas.check(topic({"const": 1}), messages(b"1"))
+    assert len(compiled) == 1
+    # Python takes 1 and True for the same; a new version is compiled whatever it looks like.
+    schemas.check(topic({"const": True}, version=2), messages(b"true"))
+    schemas.check(topic({"const": False}, version=2, created_ms=5), messages(b"false"))
+    assert len(compiled) == 3
+
+
+def test_compiled_schemas_are_bounded_and_the_least_used_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schemas_module, "_COMPILED_MAX", 2)
+    schemas = Schemas()
+    for name in ("a", "b", "a", "c"):
+        schemas.check(topic({}, name=name), messages(b"1"))
+    assert list(schemas._compiled) == [("default", "a"), ("default", "c")]
