@@ -18,6 +18,7 @@ from waystation.bench.channels import CHANNELS, Level
 from waystation.bench.children import Child
 from waystation.bench.registry import BENCHMARKS
 from waystation.bench.report import Promise, Sample, row_of
+from waystation.bench.sender import SENDER
 from waystation.cli.main import build_app
 
 BARS = {
@@ -54,7 +55,10 @@ def tiny(rate_least: float) -> Benchmark:
 def test_without_a_name_the_benchmarks_are_listed() -> None:
     found = CliRunner().invoke(build_app(), ["bench", "--json"])
     assert found.exit_code == 0
-    assert json.loads(found.stdout) == [{"name": "channels", "asks": CHANNELS.asks}]
+    assert json.loads(found.stdout) == [
+        {"name": "channels", "asks": CHANNELS.asks},
+        {"name": "sender", "asks": SENDER.asks},
+    ]
 
 
 def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from waystation.bench.benchmark import Benchmark
 from waystation.bench.channels import CHANNELS
+from waystation.bench.sender import SENDER
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (CHANNELS,)}
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (CHANNELS, SENDER)}

@@ -18,6 +18,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.InvalidInputError, USAGE),
     (errors.MessageMalformedError, USAGE),
     (errors.AckHandleMalformedError, USAGE),
+    (errors.InvalidChannelError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
     (errors.SubscriptionNotFoundError, NOT_FOUND),
     (errors.UnauthenticatedError, REFUSED),
@@ -26,6 +27,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.StoreError, UNAVAILABLE),
     (errors.CatalogueError, UNAVAILABLE),
     (errors.BusyError, UNAVAILABLE),
+    (errors.ChannelFullError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
 )
 
