@@ -44,13 +44,13 @@ class _Plan:
 
 
 _QUICK = _Plan(
-    rounds=3,
+    rounds=5,
     seconds=0.4,
-    disk_rounds=3,
+    disk_rounds=1,
     disk_seconds=0.2,
     wake_seconds=1.0,
     wait_rounds=1,
-    memory_seconds_max=24,
+    memory_seconds_max=28,
     disk_seconds_max=35,
 )
 _FULL = _Plan(
