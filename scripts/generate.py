@@ -33,7 +33,7 @@ UNASYNC = (
     (r"\bawait ", ""),
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsync([A-Z])", r"\1"),
-    (r"\basync_(client|channels|transport)\b", r"sync_\1"),
+    (r"\basync_(client|channels|deliveries|transport)\b", r"sync_\1"),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\baclose\b", "close"),
     (r"\bThe asynchronous client\b", "The ordinary client"),
@@ -69,7 +69,8 @@ def main() -> int:
 def clients() -> dict[Path, str]:
     """The ordinary client, from the asynchronous one."""
     made = {}
-    for source in (CLIENT / "async_client.py", CLIENT / "async_channels.py"):
+    for name in ("async_client.py", "async_channels.py", "async_deliveries.py"):
+        source = CLIENT / name
         text = source.read_text(encoding="utf-8")
         for pattern, replacement in UNASYNC:
             text = re.sub(pattern, replacement, text)

@@ -24,6 +24,9 @@ from waystation.store import keeper
 #: Looks like what people send; never a part of a name.
 PAYLOAD = "hunter2-4111111111111111"
 PASSWORD = "correct-horse-battery"
+BEARER = "bearer-of-the-administrator"
+#: A token with an id; the signature is somebody's.
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJqdGkiOiJ0LTEifQ.c2lnbmF0dXJlLW9mLXNvbWVib2R5"
 
 SUBSCRIBER = "/channel/orders/subscription/polling/s"
 
@@ -80,12 +83,17 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
     data.mkdir()
     keys = make_keys(data)
     with station_process(
-        data, "--durability", "memory", WAYSTATION_LOG_LEVEL="debug", WAYSTATION_LOG_FORMAT="json"
+        data,
+        *("--durability", "memory"),
+        WAYSTATION_LOG_LEVEL="debug",
+        WAYSTATION_LOG_FORMAT="json",
+        WAYSTATION_ADMIN_BEARER=BEARER,
     ) as station:
         talk = Talk(station, keys)
         use_channels(talk)
         use_wrong_keys(talk)
         manage_keys(talk)
+        administrate(talk)
         send_garbage(talk)
         break_the_store(talk)
         yield talk
@@ -142,6 +150,18 @@ def manage_keys(talk: Talk) -> None:
     talk.ask("DELETE", f"/v1/keys/{talk.keys.unknown}", key=key, expect=404)
 
 
+def administrate(talk: Talk) -> None:
+    """The routes of administrators, and tokens, revoked and not."""
+    revoke, level = "/admin/jwt/revoke?jti=t-1&exp=4000000000", "/admin/log/level?category=*&level="
+    talk.ask("PUT", SUBSCRIBER, key=TOKEN, expect=403)
+    talk.ask("PUT", revoke, key=BEARER, expect=200)
+    talk.ask("PUT", SUBSCRIBER, key=TOKEN, expect=403)
+    talk.ask("PUT", f"{level}debug", key=BEARER, expect=204)
+    talk.ask("PUT", f"{level}{PAYLOAD}", key=BEARER, expect=400)
+    talk.ask("PUT", revoke, key=f"{BEARER}x", expect=403)
+    talk.ask("PUT", revoke, key=TOKEN, expect=403)
+
+
 def send_garbage(talk: Talk) -> None:
     """What is no HTTP, and what ends too early."""
     with wire(talk.url) as connection:
@@ -181,7 +201,7 @@ def test_the_logs_and_replies_hold_no_payload_and_no_key(talk: Talk) -> None:
 
     for event in ("request failed", "cannot be read", "connection lost", "Invalid HTTP request"):
         assert event in said, "the workload reached the places that log"
-    for secret in (PAYLOAD, *secrets_of(talk.keys)):
+    for secret in (PAYLOAD, BEARER, TOKEN, TOKEN.rpartition(".")[2], *secrets_of(talk.keys)):
         assert secret not in said, said[max(0, said.index(secret) - 300) :][:600]
 
 

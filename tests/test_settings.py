@@ -78,6 +78,7 @@ def test_every_setting_can_come_from_every_layer(tmp_path: Path) -> None:
     for name, value, _ in load_settings().rows():
         variable = f"WAYSTATION_{name.upper().replace('.', '_')}"
         text = ",".join(value) if isinstance(value, list) else str(value).lower()
+        text = "[]" if name == "channels.rules" else text
         assert origins(load_settings(environment={variable: text}))[name].endswith(variable)
         section, _, key = name.rpartition(".")
         line = f"{key} = {msgspec.json.encode(value).decode()}\n"
@@ -104,6 +105,92 @@ def test_variables_of_clients_are_not_settings_of_a_server() -> None:
 def test_the_data_directory_is_absolute() -> None:
     assert Settings(data="~/station").data_dir == Path.home() / "station"
     assert Settings(data="station").data_dir == Path.cwd() / "station"
+
+
+# -- Rules -----------------------------------------------------------------------------------
+
+RULE = """
+[[channels.rules]]
+pattern = "chat-(?P<room>[0-9]+)"
+expire_seconds = 60
+
+[channels.rules.tokens]
+algorithms = ["RS256"]
+key_files = ["/keys/chat.pem"]
+issuers = ["https://id.example"]
+claims = { room = ["{{.channel.room}}"] }
+
+[[channels.rules]]
+pattern = "orders"
+
+[[channels.rules.webhooks]]
+name = "crm"
+url = "https://user:hush@crm.example/hush?key=hush"
+headers = { authorization = "Bearer hush" }
+"""
+
+
+def test_rules_are_tables_of_the_file_or_json_of_the_environment(tmp_path: Path) -> None:
+    by_file = load_settings(file=written(tmp_path, RULE)).settings.channels.rules
+    text = msgspec.json.encode(by_file).decode()
+    by_variable = load_settings(environment={"WAYSTATION_CHANNELS_RULES": text})
+
+    chat, orders = by_file
+    assert (chat.expire_seconds, orders.expire_seconds) == (60, None)
+    assert chat.tokens is not None
+    assert chat.tokens.claims == {"room": ("{{.channel.room}}",)}
+    assert orders.webhooks[0].name == "crm"
+    assert by_variable.settings.channels.rules == by_file
+    (tmp_path / "rules.json").write_text(text)
+    variable = {"WAYSTATION_CHANNELS_RULES_FILE": str(tmp_path / "rules.json")}
+    assert load_settings(environment=variable).settings.channels.rules == by_file
+
+
+def test_rules_are_shown_without_what_is_secret(tmp_path: Path) -> None:
+    chat, orders = values(load_settings(file=written(tmp_path, RULE)))["channels.rules"]
+
+    assert chat == {
+        "pattern": "chat-(?P<room>[0-9]+)",
+        "expire_seconds": 60,
+        "tokens": {
+            "algorithms": ("RS256",),
+            "key_files": ("/keys/chat.pem",),
+            "issuers": ("https://id.example",),
+            "claims": {"room": ("{{.channel.room}}",)},
+        },
+    }
+    assert orders["webhooks"] == [
+        {"name": "crm", "url": "https://crm.example/…", "headers": {"authorization": "•••"}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("pattern = 7", "rule 2 .*Expected `str`"),
+        ("patern = 'x'", "rule 2 .*unknown field `patern`"),
+        ("expire_seconds = 1", "rule 2 .*required field `pattern`"),
+        ("pattern = ''", "rule 2 .*length >= 1"),
+        ("pattern = 'x'\nexpire_seconds = 0", r"rule 2 .*> 0\.0 - at `\$\.expire_seconds`"),
+        ("pattern = 'x'\n[channels.rules.tokens]\nissuers = []", "rule 2 .*length >= 1"),
+        ("pattern = 'x'\n[channels.rules.tokens]\nalgorithms = ['RS256']", "`issuers`"),
+        (
+            "pattern = 'x'\n[channels.rules.tokens]\nissuers = ['a']\nalgorithms = ['none']",
+            "Invalid enum value 'none'",
+        ),
+    ],
+)
+def test_a_bad_rule_is_told_by_its_number(tmp_path: Path, text: str, told: str) -> None:
+    file = written(tmp_path, f"[[channels.rules]]\npattern = 'good'\n[[channels.rules]]\n{text}")
+    with pytest.raises(SettingsError, match=f"(?s)channels.rules.*{told}") as caught:
+        load_settings(file=file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "chat-.*", "{", "7", "{}", '"x"', "[" * 100_000])
+def test_rules_in_the_environment_that_are_no_list_are_told(text: str) -> None:
+    with pytest.raises(SettingsError, match="CHANNELS_RULES"):
+        load_settings(environment={"WAYSTATION_CHANNELS_RULES": text})
 
 
 # -- Unknown names ---------------------------------------------------------------------------
@@ -231,6 +318,26 @@ def test_secrets_are_hidden_where_settings_are_shown() -> None:
     # And an empty one is shown as empty: that it is not set is no secret
     assert values(load_settings())["store.url"] == ""
     assert set(values(loaded)) >= SECRETS
+
+
+def test_bearers_of_administrators_are_several_and_hidden(tmp_path: Path) -> None:
+    first, second = "a-secret-of-16-letters", "another/secret+of_16=="
+    (tmp_path / "bearers").write_text(f"{first}\n{second}\n")
+    by_variable = load_settings(environment={"WAYSTATION_ADMIN_BEARER": f"{first}, {second}"})
+    by_file = load_settings(
+        file=written(tmp_path, f'[admin]\nbearer_file = "{tmp_path / "bearers"}"')
+    )
+
+    for loaded in (by_variable, by_file):
+        assert loaded.settings.admin.bearer == [first, second]
+        assert values(loaded)["admin.bearer"] == "•••"
+
+
+@pytest.mark.parametrize("bearer", ["too-short", "sixteen letters ü", "with\u00e4umlaut-sixteen"])
+def test_a_bearer_that_could_be_guessed_or_not_be_sent_is_refused(bearer: str) -> None:
+    with pytest.raises(SettingsError, match=r"admin\.bearer") as caught:
+        load_settings(flags={"admin.bearer": [bearer]})
+    assert bearer not in str(caught.value)
 
 
 def test_rows_are_sorted_and_complete() -> None:

@@ -45,6 +45,15 @@ class TooLargeError(InvalidInputError):
     code = "input.too-large"
 
 
+class ForbiddenAddressError(InvalidInputError):
+    """The endpoint is, or leads to, an address that requests must not reach.
+
+    The text never tells which address a name resolved to: that would help to map a network.
+    """
+
+    code = "endpoint.forbidden"
+
+
 class NotFoundError(WaystationError):
     """The thing does not exist, or belongs to another project."""
 
@@ -73,6 +82,17 @@ class UnauthenticatedError(WaystationError):
     """No key, or one that is malformed, unknown, revoked or expired."""
 
     code = "auth.required"
+
+
+class TokenRejectedError(UnauthenticatedError):
+    """A channel asks for a token, and none was shown, or one that does not open it."""
+
+    code = "dsps.auth.rejected"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__("Unauthorized")
+        #: What is wrong with it; empty unless the settings let it be told.
+        self.reason = reason
 
 
 class ForbiddenError(WaystationError):

@@ -11,11 +11,12 @@ from waystation.channels.webhooks import endpoints
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
+from waystation.delivery.desk import Desk
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
-from waystation.errors import SettingsError
+from waystation.errors import InvalidInputError, SettingsError
 from waystation.ids import Identity, RandomIdentity
-from waystation.settings import Settings
+from waystation.settings import DeliverySettings, Settings
 from waystation.store.opening import OpenStore, open_store
 from waystation.telemetry.logging import logger
 
@@ -33,13 +34,12 @@ class Node:
     gate: Gate
     opened: OpenStore
     channels: Channels
-    delivery: Delivery | None = None
+    delivery: Delivery
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
-        if self.delivery is not None:
-            await self.delivery.close()
+        await self.delivery.close()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
@@ -47,27 +47,53 @@ class Node:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The outgoing side of a node."""
+    """The outgoing side of a node: nothing but its desk when there is nothing to deliver to."""
 
-    deliverer: Deliverer
-    sender: Sender
+    desk: Desk
+    deliverer: Deliverer | None = None
+    sender: Sender | None = None
 
     async def close(self) -> None:
         """Lets attempts finish, gives the rest back."""
-        await self.deliverer.stop()
-        await self.sender.close()
+        if self.deliverer is not None:
+            await self.deliverer.stop()
+        if self.sender is not None:
+            await self.sender.close()
 
 
-async def open_delivery(settings: Settings, opened: OpenStore, *, clock: Clock) -> Delivery | None:
+def open_guard(settings: DeliverySettings) -> AddressGuard:
+    """The guard of all outgoing requests."""
+    try:
+        guard = AddressGuard(settings.allowed_networks, loopback=settings.loopback)
+    except ValueError as error:
+        raise SettingsError(f"delivery.allowed_networks: {error}.") from error
+    if settings.notice_url:
+        try:
+            guard.check_url(settings.notice_url)
+        except InvalidInputError as error:
+            raise SettingsError(f"delivery.notice_url: {error.message}") from error
+    return guard
+
+
+async def open_delivery(
+    settings: Settings, opened: OpenStore, guard: AddressGuard, *, clock: Clock
+) -> Delivery:
     """Begins to deliver, when there is anything that a delivery could go to."""
-    book = endpoints(settings.channels.rules)
+    book = endpoints(settings.channels.rules, guard)
+    outbox = Outbox(opened.store)
     if not book:
-        return None
-    guard = AddressGuard(settings.delivery.allowed_networks, loopback=settings.delivery.loopback)
+        return Delivery(Desk(outbox, book))
     sender = Sender(guard)
-    deliverer = Deliverer(Outbox(opened.store), opened.wakeups, sender, book.get, clock=clock)
+    deliverer = Deliverer(
+        outbox,
+        opened.wakeups,
+        sender,
+        book.get,
+        clock=clock,
+        notice_url=settings.delivery.notice_url,
+    )
     await deliverer.start()
-    return Delivery(deliverer, sender)
+    return Delivery(Desk(outbox, book, deliverer.standing), deliverer, sender)
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -99,8 +125,16 @@ async def open_node(
     for note in opened.notes:
         _log.warning("store", note=note)
     try:
-        channels = Channels(opened.store, opened.wakeups, clock=clock, settings=settings.channels)
-        delivery = await open_delivery(settings, opened, clock=clock)
+        guard = open_guard(settings.delivery)
+        channels = Channels(
+            opened.store,
+            opened.wakeups,
+            clock=clock,
+            settings=settings.channels,
+            guard=guard,
+            waiting_max=settings.delivery.waiting_max,
+        )
+        delivery = await open_delivery(settings, opened, guard, clock=clock)
     except BaseException:
         await opened.close()
         await gate.close()

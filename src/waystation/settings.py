@@ -3,35 +3,47 @@
 A setting `http.port` is `port` in the file's table `[http]`, `WAYSTATION_HTTP_PORT` in the
 environment, and may have a flag. Unknown names are rejected by name, wherever they stand.
 Secrets can come from a file: `WAYSTATION_STORE_URL_FILE=/run/secrets/store`, or `url_file` in
-the TOML file.
+the TOML file. In the environment, and in such a file, a list is separated by commas or blanks,
+and rules are JSON.
 """
 
 from __future__ import annotations
 
+import builtins
 import ipaddress
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 from msgspec import Meta
 
-from waystation.channel_settings import ChannelRule
+from waystation.channel_settings import ChannelRule, shown_rule
 from waystation.errors import SettingsError
+from waystation.setting_layers import (
+    Written,
+    from_command,
+    from_environment,
+    from_file,
+    from_flags,
+)
 
 Durability = Literal["memory", "disk"]
 
-#: Names in the environment that are not settings of a server; clients and the CLI use them.
-_OTHER_ENVIRONMENT = {
-    "WAYSTATION_CONFIG",
-    "WAYSTATION_KEY",
-    "WAYSTATION_KEY_FILE",
-    "WAYSTATION_URL",
-}
-
 #: Settings that must never be shown.
-SECRETS = frozenset({"store.url"})
+SECRETS = frozenset({"admin.bearer", "delivery.notice_url", "store.url"})
+
+#: What DSPS takes for the networks of one's own.
+PRIVATE_NETWORKS = (
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "fc00::/7",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "::1/128",
+    "fe80::/10",
+)
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
@@ -63,8 +75,14 @@ class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: Longer long polls are silently cut to this, as in DSPS.
     poll_seconds_max: Seconds = 30.0
     port: Port = 7070
+    #: Header that tells the client's address, such as `x-forwarded-for`; see `trusted_proxies`.
+    real_ip_header: str = ""
     #: A request that is not fully sent by then is answered 408.
     read_seconds_max: Seconds = 10.0
+    #: Live streams are ended after this at the latest; their clients come back by themselves.
+    stream_seconds_max: Seconds = 3600.0
+    #: Networks of proxies whose `real_ip_header` is believed.
+    trusted_proxies: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
 
     @property
     def is_loopback(self) -> bool:
@@ -101,9 +119,20 @@ class AuthSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     insecure: bool = False
 
 
+class AdminSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The routes under `/admin` that DSPS has: revocation of tokens, levels of log lines."""
+
+    #: Secrets that open them, beside admin keys of project `default`. Each has 16 letters or more.
+    bearer: list[Annotated[str, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]] = []
+    #: Networks that they can be reached from.
+    networks: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
+
+
 class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """HTTP pub/sub channels."""
 
+    #: Whether a refusal tells in `reason` what is wrong with a token.
+    disclose_rejections: bool = False
     #: How long a message, and a subscriber that does not come back, is kept.
     expire_seconds: Seconds = 1800.0
     #: One fetch answers at most about this much, and says that there is more.
@@ -121,6 +150,10 @@ class DeliverySettings(_Section, frozen=True, kw_only=True, forbid_unknown_field
     allowed_networks: list[str] = []
     #: Whether requests may reach this machine itself; `dev` says yes.
     loopback: bool = False
+    #: Where notices of deliveries that were given up, and of disabled endpoints, are sent.
+    notice_url: str = ""
+    #: Most deliveries that wait for one webhook of one channel; more are dropped, and counted.
+    waiting_max: Count = 100_000
 
 
 class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,6 +167,7 @@ class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a process of Waystation can be told."""
 
+    admin: AdminSettings = AdminSettings()
     auth: AuthSettings = AuthSettings()
     channels: ChannelSettings = ChannelSettings()
     #: Where the embedded store, the catalogue and the lake live.
@@ -168,8 +202,11 @@ class LoadedSettings(msgspec.Struct, frozen=True):
         """Yields (name, value fit to be shown, origin), in the order of names."""
         for name in sorted(_names()):
             value = self._value(name)
-            shown = "•••" if name in SECRETS and value else value
-            yield name, shown, self.origins.get(name, "default")
+            if name == "channels.rules":
+                value = [shown_rule(rule) for rule in value]
+            elif name in SECRETS and value:
+                value = "•••"
+            yield name, value, self.origins.get(name, "default")
 
     def _value(self, name: str) -> Any:
         value: Any = self.settings
@@ -191,11 +228,12 @@ def load_settings(
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    names = _names()
     layers = [
-        _from_command(defaults or {}),
-        _from_file(file),
-        _from_environment(environment or {}),
-        _from_flags(flags or {}),
+        from_command(defaults or {}),
+        from_file(file, names),
+        from_environment(environment or {}, names),
+        from_flags(flags or {}, names),
     ]
     for layer in layers:
         for name, (value, origin) in layer.items():
@@ -204,102 +242,25 @@ def load_settings(
     return LoadedSettings(settings=_validated(values, origins), origins=origins)
 
 
-_Layer = dict[str, tuple[Any, str]]
-
-
-def _names() -> set[str]:
-    names: set[str] = set()
+def _names() -> dict[str, Written]:
+    """Every setting, and how it is written in text."""
+    names: dict[str, Written] = {}
     for field in msgspec.structs.fields(Settings):
         if isinstance(field.type, type) and issubclass(field.type, _Section):
-            names |= {f"{field.name}.{inner.name}" for inner in msgspec.structs.fields(field.type)}
+            for inner in msgspec.structs.fields(field.type):
+                names[f"{field.name}.{inner.name}"] = _written(inner.type)
         else:
-            names.add(field.name)
+            names[field.name] = _written(field.type)
     return names
 
 
-def _from_file(file: Path | None) -> _Layer:
-    if file is None:
-        return {}
-    try:
-        tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"The settings file {file} cannot be read: {error}.") from error
-    layer: _Layer = {}
-    origin = f"file {file}"
-    for key, value in tree.items():
-        entries = {key: value}
-        if isinstance(value, dict) and any(name.startswith(f"{key}.") for name in _names()):
-            entries = {f"{key}.{inner}": each for inner, each in value.items()}
-        for entry, each in entries.items():
-            name, resolved = _resolve(entry, each, suffix="_file", origin=origin)
-            _add(layer, name, resolved, origin)
-    return layer
-
-
-def _from_environment(environment: Mapping[str, str]) -> _Layer:
-    by_variable = {f"WAYSTATION_{name.replace('.', '_').upper()}": name for name in _names()}
-    layer: _Layer = {}
-    for variable, text in sorted(environment.items()):
-        if not variable.startswith("WAYSTATION_") or variable in _OTHER_ENVIRONMENT:
-            continue
-        origin = f"environment {variable}"
-        name = by_variable.get(variable)
-        in_file = by_variable.get(variable.removesuffix("_FILE"))
-        if name is not None:
-            _add(layer, name, _from_text(name, text), origin)
-        elif in_file is not None:
-            secret = _read_secret(text, origin=origin)
-            _add(layer, in_file, _from_text(in_file, secret), origin)
-        else:
-            raise SettingsError(
-                f"The environment has {variable}, which is no setting.",
-                hint="`waystation config show` lists the settings.",
-            )
-    return layer
-
-
-def _add(layer: _Layer, name: str, value: Any, origin: str) -> None:
-    if name in layer:
-        raise SettingsError(f"{origin} gives {name} twice: as itself and in a file.")
-    layer[name] = (value, origin)
-
-
-def _from_command(defaults: Mapping[str, Any]) -> _Layer:
-    return {name: (value, "default of this command") for name, value in defaults.items()}
-
-
-def _from_flags(flags: Mapping[str, Any]) -> _Layer:
-    layer: _Layer = {}
-    for name, value in flags.items():
-        if value is not None:
-            known, resolved = _resolve(name, value, suffix="", origin="flag")
-            layer[known] = (resolved, "flag")
-    return layer
-
-
-def _resolve(name: str, value: Any, *, suffix: str, origin: str) -> tuple[str, Any]:
-    if name in _names():
-        return name, value
-    if suffix and name.endswith(suffix) and name.removesuffix(suffix) in _names():
-        return name.removesuffix(suffix), _read_secret(str(value), origin=origin)
-    raise SettingsError(
-        f"{origin} has {name!r}, which is no setting.",
-        hint="`waystation config show` lists the settings.",
-    )
-
-
-def _read_secret(path: str, *, origin: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{origin} names a file that cannot be read: {error}.") from error
-
-
-def _from_text(name: str, value: str) -> Any:
-    """A list in the environment is separated by commas; the rest is left to validation."""
-    if name in ("http.cors_origins", "delivery.allowed_networks"):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+def _written(kind: Any) -> Written:
+    match get_origin(kind):
+        case builtins.list:
+            return "list"
+        case builtins.tuple:
+            return "json"
+    return "plain"
 
 
 def _validated(values: dict[str, Any], origins: dict[str, str]) -> Settings:
@@ -307,6 +268,8 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     for name, value in values.items():
         section, _, key = name.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[key] = value
+    if "channels.rules" in values:
+        tree["channels"]["rules"] = _rules(values["channels.rules"], origins["channels.rules"])
     try:
         # Not strict: the environment has only strings.
         return msgspec.convert(tree, Settings, strict=False)
@@ -316,3 +279,18 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         path = text.rpartition("$.")[2].rstrip("`").partition("[")[0]
         where = origins.get(path, "")
         raise SettingsError(f"Setting {path} ({where}): {text.partition(' - at')[0]}.") from error
+
+
+def _rules(value: Any, origin: str) -> list[ChannelRule]:
+    """One by one, so that an error can tell which of them it means."""
+    if not isinstance(value, list | tuple):
+        raise SettingsError(f"Setting channels.rules ({origin}): Expected a list of tables.")
+    rules = []
+    for number, each in enumerate(value, 1):
+        try:
+            rules.append(msgspec.convert(each, ChannelRule))
+        except msgspec.ValidationError as error:
+            raise SettingsError(
+                f"Setting channels.rules, rule {number} ({origin}): {error}."
+            ) from error
+    return rules

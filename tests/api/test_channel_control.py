@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import urllib.error
-import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from waystation import Waystation
-from waystation.channel_settings import ChannelRule
+from tests.api.conftest import Guarded
+from tests.kit import wire
+from waystation import AsyncWaystation, Waystation
+from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.settings import ChannelSettings
-from waystation.testing import Station
+from waystation.testing import Station, serving
+from waystation.testing.endpoint import FakeEndpoint
+from waystation.testing.station import quick_settings
+
+BATCH = "/v1/channels/orders/messages"
 
 
 def ask(url: str, path: str, body: object = None) -> tuple[int, Any]:
-    data = (
-        None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
-    )
-    request = urllib.request.Request(
-        url + path, data=data, method="GET" if body is None else "POST"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    answer = wire.ask(url, "GET" if body is None else "POST", path, data)
+    return answer.status, answer.json()
+
+
+def numbered(count: int) -> dict[str, Any]:
+    return {"messages": [{"id": f"m-{number}", "content": number} for number in range(count)]}
 
 
 def contents(client: Waystation, channel: str, subscriber: str = "me") -> list[Any]:
@@ -91,21 +92,114 @@ def test_a_batch_is_published_in_its_order_byte_for_byte(station: Station) -> No
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "told"),
     [
-        b"",
-        b"[]",
-        b'{"messages": []}',
-        b'{"messages": [{"id": "A", "content": 1}]}',
-        b'{"messages": 1}',
+        (b"", "data"),
+        (b"{", "truncated"),
+        (b"[]", "object"),
+        (b'{"messages": []}', "length >= 1"),
+        (b'{"messages": 1}', "$.messages"),
+        (b'{"messages": [{"id": "a", "content": 1}], "more": 1}', "more"),
+        (b'{"messages": [{"id": "a"}]}', "content"),
+        (b'{"messages": [{"content": 1}]}', "id"),
+        (b'{"messages": [{"id": "a", "content": 1}, {"id": "A", "content": 1}]}', "messages[1]"),
+        (b'{"messages": [{"id": "a\\n", "content": 1}]}', "messages[0].id"),
+        (b'{"messages": [{"id": "a", "content": 1}, {"id": "b", "content": "\xff"}]}', "message b"),
+        (b'{"messages": [{"id": "a", "content": "\\ud800"}]}', "The body"),
+        (b'{"messages": [{"id": "a", "content": nan}]}', "malformed"),
+        (
+            b'{"messages": [{"id": "a", "content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
+            "JSON",
+        ),
     ],
+    ids=lambda value: str(value)[:50],
 )
-def test_a_malformed_batch_publishes_nothing(station: Station, body: bytes) -> None:
-    status, told = ask(station.url, "/v1/channels/orders/messages", body)
+def test_a_malformed_batch_is_told_where_and_publishes_nothing(
+    station: Station, body: bytes, told: str
+) -> None:
+    status, problem = ask(station.url, BATCH, body)
 
-    assert status == 400
-    assert told["code"] == "input.invalid"
+    assert (status, problem["code"]) == (400, "input.invalid")
+    assert told in json.dumps(problem)
     assert ask(station.url, "/v1/channels")[1]["channels"] == []
+
+
+def test_a_batch_has_a_thousand_messages_at_most(station: Station) -> None:
+    status, problem = ask(station.url, BATCH, numbered(1001))
+    assert (status, problem["code"]) == (400, "input.invalid")
+    assert "1000" in problem["detail"]
+    assert ask(station.url, "/v1/channels")[1]["channels"] == []
+
+    status, told = ask(station.url, BATCH, numbered(1000))
+    assert status == 200
+    assert [each["clock"] for each in told["messages"]] == list(range(1, 1001))
+
+
+def test_a_batch_over_the_size_of_a_body_is_refused_whole(station: Station) -> None:
+    messages = [{"id": f"m-{number}", "content": "x" * 100_000} for number in range(11)]
+
+    status, problem = ask(station.url, BATCH, {"messages": messages})
+
+    assert (status, problem["code"]) == (413, "input.too-large")
+    assert ask(station.url, "/v1/channels")[1]["channels"] == []
+
+
+async def test_each_accepted_message_of_a_batch_is_sent_to_the_webhook_once(
+    tmp_path: Path,
+) -> None:
+    async with FakeEndpoint() as endpoint:
+        webhook = WebhookRule(name="crm", url=endpoint.url)
+        rule = ChannelRule(pattern="orders", webhooks=(webhook,), backlog_max=3)
+        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+        async with serving(settings) as running, AsyncWaystation(running.url) as client:
+            messages = [("a", 1), ("b", 2.0), ("a", 3), ("c", 4), ("d", 5)]
+            first = await client.channels.publish_many("orders", messages)
+            again = await client.channels.publish_many("orders", messages)
+            await endpoint.until(3)
+            await asyncio.sleep(0.2)
+
+        outcomes = [each.outcome for each in first]
+        assert outcomes == ["accepted", "accepted", "duplicate", "accepted", "full"]
+        assert [each.outcome for each in again] == ["duplicate"] * 4 + ["full"]
+        sent = sorted(json.loads(each.body)["messageID"] for each in endpoint.received)
+        assert sent == ["a", "b", "c"]
+
+
+def test_a_key_sees_and_moves_what_is_its_own_projects(guarded: Guarded, channel: str) -> None:
+    ours, theirs = guarded.keys.write, guarded.keys.shop_write
+    subscriber = f"/channel/{channel}/subscription/polling/ours"
+    wire.ask(guarded.url, "PUT", subscriber, b"", key=ours)
+    batch = json.dumps(numbered(2)).encode()
+    wire.ask(guarded.url, "POST", f"/v1/channels/{channel}/messages", batch, key=ours)
+
+    def names(key: str, path: str) -> list[str]:
+        (rows,) = (
+            rows
+            for rows in wire.ask(guarded.url, "GET", path, key=key).json().values()
+            if isinstance(rows, list)
+        )
+        return [row["name"] for row in rows]
+
+    assert channel in names(ours, "/v1/channels?limit=1000")
+    assert channel not in names(theirs, "/v1/channels?limit=1000")
+    assert names(ours, f"/v1/channels/{channel}/subscribers") == ["ours"]
+    assert names(theirs, f"/v1/channels/{channel}/subscribers") == []
+    seek = f"/v1/channels/{channel}/subscribers/ours/seek"
+    moved = [
+        wire.ask(guarded.url, "POST", seek, b'{"to": "end"}', key=key).status
+        for key in (theirs, ours)
+    ]
+    assert moved == [404, 200]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "limit=-1", "cursor=x", "cursor=" + "9" * 20]
+)
+def test_a_bad_page_is_refused(station: Station, query: str) -> None:
+    for path in ("/v1/channels", "/v1/channels/orders/subscribers"):
+        status, problem = ask(station.url, f"{path}?{query}")
+        assert (status, problem["code"]) == (400, "input.invalid")
+        assert query.partition("=")[0] in json.dumps(problem)
 
 
 def test_a_subscriber_is_moved_to_either_end_a_clock_or_a_time(station: Station) -> None:
@@ -128,11 +222,40 @@ def test_a_subscriber_is_moved_to_either_end_a_clock_or_a_time(station: Station)
         assert contents(client, "orders") == [6, 7]
         assert ask(station.url, seek, {"time_ms": middle_ms - 500})[1]["unread"] == 3
         assert contents(client, "orders") == [5, 6, 7]
-        assert ask(station.url, seek, {"clock": 99})[0] == 400
-        assert ask(station.url, seek, {})[0] == 400
-        assert ask(station.url, seek, {"to": "end", "clock": 1})[0] == 400
+        status, problem = ask(station.url, seek, {"clock": 99})
+        assert (status, problem["errors"][0]["field"]) == (400, "clock")
+        assert "from clock 0 to 8" in problem["detail"]
         nobody = "/v1/channels/orders/subscribers/nobody/seek"
-        assert ask(station.url, nobody, {"to": "end"})[0] == 404
+        status, problem = ask(station.url, nobody, {"to": "end"})
+        assert (status, problem["code"]) == (404, "dsps.storage.subscription-not-found")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"to": "end", "clock": 1},
+        {"to": "middle"},
+        {"to": None},
+        {"clock": "1"},
+        {"clock": 1.5},
+        {"clock": 2**53},
+        {"time_ms": -1},
+        {"time_ms": 1e300},
+        {"elsewhere": 1},
+        [],
+    ],
+    ids=str,
+)
+def test_a_malformed_seek_moves_nothing(station: Station, body: object) -> None:
+    with Waystation(station.url) as client:
+        client.channels.subscribe("orders", "me")
+        client.channels.publish("orders", 1)
+
+        status, problem = ask(station.url, "/v1/channels/orders/subscribers/me/seek", body)
+
+        assert (status, problem["code"]) == (400, "input.invalid")
+        assert contents(client, "orders") == [1]
 
 
 def test_seeking_to_the_beginning_means_what_is_still_kept(station: Station) -> None:
@@ -161,18 +284,24 @@ def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says() -> None:
     ):
         for name in ("strict", "loose"):
             client.channels.subscribe(name, "me")
-            messages = [{"id": f"m-{number}", "content": number} for number in range(5)]
-            status, told = ask(station.url, f"/v1/channels/{name}/messages", {"messages": messages})
-            assert status == 200
-            outcomes = [each["outcome"] for each in told["messages"]]
-            if name == "strict":
-                assert outcomes == ["accepted"] * 3 + ["full"] * 2
-                assert contents(client, name) == [0, 1, 2]
-                again = ask(
-                    station.url, f"/v1/channels/{name}/messages", {"messages": messages[4:]}
-                )
-                assert (again[0], again[1]["code"]) == (507, "channel.full")
-            else:
-                assert outcomes == ["accepted"] * 5
-                assert contents(client, name) == [2, 3, 4]
-                assert client.channels.fetch(name, "me").lost in (0, 2)
+        _, strict = ask(station.url, "/v1/channels/strict/messages", numbered(5))
+        _, loose = ask(station.url, "/v1/channels/loose/messages", numbered(5))
+
+        told = [(each["outcome"], each["clock"]) for each in strict["messages"]]
+        assert told == [("accepted", 1), ("accepted", 2), ("accepted", 3), *[("full", None)] * 2]
+        assert contents(client, "strict") == [0, 1, 2]
+        assert [each["outcome"] for each in loose["messages"]] == ["accepted"] * 5
+        batch = client.channels.fetch("loose", "me")
+        assert [each.content for each in batch.messages] == [2, 3, 4]
+        assert batch.lost == 2
+
+        # When there is room for nothing at all, both manners say so with the same code
+        one = {"messages": [{"id": "late", "content": 1}]}
+        status, problem = ask(station.url, "/v1/channels/strict/messages", one)
+        assert (status, problem["code"], problem["title"]) == (507, "channel.full", "Full")
+        assert "3 messages at most" in problem["detail"]
+        alone = wire.ask(station.url, "PUT", "/channel/strict/message/late", b"1")
+        assert (alone.status, alone.json()["code"]) == (507, "channel.full")
+        assert alone.header("retry-after") == "1"
+        known = wire.ask(station.url, "PUT", "/channel/strict/message/m-1", b"1")
+        assert known.status == 200, "a message that is known needs no room"

@@ -40,10 +40,10 @@ Operation = tuple[str, str]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A station whose polls do not wait, since what is tested here is their form."""
+    """A station whose polls do not wait, and streams end, since it is their form that counts."""
     station_settings = quick_settings(
         str(tmp_path_factory.mktemp("documented")),
-        http=HttpSettings(port=0, poll_seconds_max=0.01),
+        http=HttpSettings(port=0, poll_seconds_max=0.01, stream_seconds_max=0.01),
         channels=ChannelSettings(),
     )
     with background_station(station_settings) as serving:

@@ -18,6 +18,7 @@ from waystation.bench.channels import CHANNELS, Level
 from waystation.bench.children import Child
 from waystation.bench.registry import BENCHMARKS
 from waystation.bench.report import Promise, Sample, row_of
+from waystation.bench.sender import SENDER
 from waystation.bench.topics import TOPICS, StoreLevel
 from waystation.cli.main import build_app
 
@@ -64,6 +65,7 @@ def test_without_a_name_the_benchmarks_are_listed() -> None:
     assert found.exit_code == 0
     assert json.loads(found.stdout) == [
         {"name": "channels", "asks": CHANNELS.asks},
+        {"name": "sender", "asks": SENDER.asks},
         {"name": "topics", "asks": TOPICS.asks},
     ]
 

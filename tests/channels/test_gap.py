@@ -12,8 +12,8 @@ import pytest
 
 from tests.kit.channel_store import ChannelStore, open_channels
 from waystation.channels import Fetched
-from waystation.channels.reader import LOOK_MAX
 from waystation.channels.handles import encode_handle
+from waystation.channels.reader import LOOK_MAX
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 

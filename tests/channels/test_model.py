@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.kit.channel_model import ModelChannel, Mortal
+from tests.kit.channel_model import ModelChannel, Mortal, following
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
-from waystation.errors import SubscriptionNotFoundError
+from waystation.errors import InvalidInputError, SubscriptionNotFoundError
 from waystation.store import keys
 from waystation.store.embedded import EmbeddedServer
 
@@ -45,6 +45,7 @@ STEPS = TTL // STEP_SECONDS
 projects = st.sampled_from(["default", "shop"])
 subscribers = st.sampled_from(["s1", "s1", "s2"])
 message_ids = st.sampled_from([f"m{n}" for n in range(12)])
+ways = st.sampled_from(["beginning", "end", "clock", "time"])
 limits = st.sampled_from([0, 1, 2, 3, 64])
 steps = st.sampled_from([1, 60, 80, 100, 120, STEPS - 1, STEPS])
 #: Where a channel's clock stands at the start; None = the channel is new.
@@ -123,6 +124,13 @@ class ChannelMachine(RuleBasedStateMachine):
         for message_id in several:
             self.publish(project, message_id)
 
+    @rule(project=projects, several=st.lists(message_ids, min_size=1, max_size=8))
+    def publish_many(self, project: str, several: list[str]) -> None:
+        messages = [(message_id, f'"{message_id}"'.encode()) for message_id in several]
+        published = self.wait(self.channels.publish_many(project, "ch", messages))
+        expected = [self.models[project].publish(message_id) for message_id in several]
+        assert [(each.clock, each.duplicate) for each in published] == expected
+
     @rule(project=projects, count=st.integers(2, 5), message_id=message_ids)
     def publish_copies_at_once(self, project: str, count: int, message_id: str) -> None:
         async def all_at_once() -> list[bool]:
@@ -181,6 +189,22 @@ class ChannelMachine(RuleBasedStateMachine):
                 self.wait(acking)
         else:
             assert self.wait(acking) == expected
+
+    @rule(project=projects, subscriber=subscribers, how=ways, back=st.integers(-2, 8))
+    def seek(self, project: str, subscriber: str, how: str, back: int) -> None:
+        """Moves a cursor: to an end, so many clocks back, or so many steps and a half ago."""
+        model = self.models[project]
+        ago = back * STEP_SECONDS + STEP_SECONDS / 2
+        target: float = following(int(model.clock.value) if model.clock else 0, -back)
+        expected = model.seek(subscriber, how, model.now - ago if how == "time" else target)
+        if how == "time":
+            target = self.opened.clock.now_ms() - ago * 1000
+        seeking = self.channels.seek(project, "ch", subscriber, how, int(target))
+        if expected is None or expected == "range":
+            with pytest.raises(SubscriptionNotFoundError if not expected else InvalidInputError):
+                self.wait(seeking)
+        else:
+            assert self.wait(seeking) == expected
 
     @rule(count=steps, project=projects, limit=limits)
     def time_passes_for_others(self, count: int, project: str, limit: int) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from waystation.channel_settings import ChannelRule, TokenRule, WebhookRule
-from waystation.channels.rules import ChannelRules
+from waystation.channels.rules import KNOWN_MAX, ChannelRules
 from waystation.errors import SettingsError
+from waystation.settings import load_settings
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 
 
 def rules(*each: ChannelRule) -> ChannelRules:
@@ -86,3 +95,105 @@ def test_a_template_that_could_fail_later_fails_at_start(url: str) -> None:
 def test_a_broken_pattern_is_told() -> None:
     with pytest.raises(SettingsError, match="no pattern"):
         rules(ChannelRule(pattern="chat-("))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("(?=chat)x", "invalid perl operator"),
+        (r"(a)\1", "invalid escape"),
+        ("[z-a]", "invalid character class range"),
+        ("((a{1,1000}){1,1000}){1,1000}", "invalid repetition size"),
+        ("(?P<a>x)(?P<a>y)", "same name"),
+        (r"\pL{1000}", "too large"),
+    ],
+)
+def test_what_could_go_wrong_with_a_pattern_goes_wrong_at_start(pattern: str, told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as caught:
+        rules(ChannelRule(pattern=pattern))
+    assert caught.value.message.startswith("channels.rules")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+-x", "(a|a)*-x", "(a|aa)+-x", "(.*)(.*)(.*)(.*)(.*)(.*)-x", "(a?){60}a{60}-x"]
+)
+def test_no_pattern_takes_longer_than_linear_time(pattern: str) -> None:
+    """With Python's own patterns each of these takes longer than anybody lives."""
+    found = rules(ChannelRule(pattern=pattern))
+    begun = time.process_time()
+
+    assert found.terms("a" * 63) is None
+
+    assert time.process_time() - begun < 0.1
+
+
+def test_names_that_were_looked_up_are_remembered_in_bounds() -> None:
+    found = rules(ChannelRule(pattern="chat-[0-9]+"))
+
+    assert found.terms("chat-1") is found.terms("chat-1")
+    for number in range(KNOWN_MAX + 100):
+        assert found.terms(f"nothing-{number}") is None
+    lookup: Any = found.terms
+    assert lookup.cache_info().currsize == KNOWN_MAX
+
+
+def test_without_rules_nothing_has_to_be_remembered() -> None:
+    found = rules()
+
+    assert found.terms("a") is found.terms("b")
+    assert sys.getrefcount(found.terms("a")) < 10
+
+
+def test_the_named_groups_of_dsps_are_understood_in_both_spellings() -> None:
+    for pattern in ("(?P<shop>[a-z]+)-.*", "(?<shop>[a-z]+)-.*"):
+        tokens = TokenRule(
+            algorithms=("HS256",), issuers=("me",), claims={"shop": ("x{{.channel.shop}}y",)}
+        )
+        terms = rules(ChannelRule(pattern=pattern, tokens=tokens)).terms("acme-1")
+
+        assert terms is not None
+        assert terms.tokens[0].claims == {"shop": ("xacmey",)}
+
+
+def test_a_group_that_took_no_part_is_empty() -> None:
+    tokens = TokenRule(issuers=("me",), allow_none=True, claims={"a": ("<{{.channel.a}}>",)})
+    terms = rules(ChannelRule(pattern="(?P<a>x)?y", tokens=tokens)).terms("y")
+
+    assert terms is not None
+    assert terms.tokens[0].claims == {"a": ("<>",)}
+
+
+@pytest.mark.parametrize("value", ["{{.channel.nobody}}", "{{channel.a}}", "{{.channel.a", "a}}"])
+def test_a_claim_that_names_no_group_is_refused_at_start(value: str) -> None:
+    tokens = TokenRule(issuers=("me",), allow_none=True, claims={"a": (value,)})
+
+    with pytest.raises(SettingsError, match=r"channels\.rules"):
+        rules(ChannelRule(pattern="(?P<a>x)", tokens=tokens))
+
+
+def test_the_tokens_of_every_matching_rule_are_asked_for() -> None:
+    one, two = (TokenRule(issuers=(name,), allow_none=True) for name in ("one", "two"))
+    found = rules(
+        ChannelRule(pattern="chat-.*", tokens=one),
+        ChannelRule(pattern=".*-vip", tokens=two),
+        ChannelRule(pattern="chat-.*"),
+    )
+
+    both, alone = found.terms("chat-vip"), found.terms("chat-1")
+
+    assert both is not None
+    assert alone is not None
+    assert both.tokens == (one, two)
+    assert alone.tokens == (one,)
+
+
+@pytest.mark.parametrize("guide", ["channel-rules.md", "from-dsps.md"])
+def test_the_rules_in_the_guides_are_good_ones(tmp_path: Path, guide: str) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (GUIDES / guide).read_text(), re.DOTALL)
+    (tmp_path / "waystation.toml").write_text(text)
+
+    settings = load_settings(file=tmp_path / "waystation.toml").settings.channels
+
+    terms = rules(*settings.rules).terms("room-7" if guide == "channel-rules.md" else "chat-7")
+    assert terms is not None
+    assert "7" in terms.tokens[0].claims["room"]

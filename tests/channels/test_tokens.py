@@ -1,22 +1,37 @@
-"""Tokens that open channels, and all the ones that must not."""
+"""Tokens that open channels, and all the ones that must not (S-08 for tokens)."""
 
 from __future__ import annotations
 
+import base64
+import datetime
+import hashlib
+import hmac
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from waystation.channel_settings import ChannelRule, TokenRule
-from waystation.channels.tokens import TokenVerifier, token_id
+from waystation.channel_settings import Algorithm, ChannelRule, TokenRule
+from waystation.channels import key_rings
+from waystation.channels.tokens import TokenVerifier, as_text, read_token
 from waystation.errors import SettingsError, UnauthenticatedError
 
 SECRET = b"a shared secret that is long enough for 512 bits: 0123456789abcdef"
 NOW = 1_800_000_000
+RSA = rsa.generate_private_key(65537, 2048)
+CURVES: dict[str, ec.EllipticCurve] = {
+    "ES256": ec.SECP256R1(),
+    "ES384": ec.SECP384R1(),
+    "ES512": ec.SECP521R1(),
+}
+EC = {name: ec.generate_private_key(curve) for name, curve in CURVES.items()}
+ALGORITHMS: tuple[str, ...] = Algorithm.__args__  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -26,19 +41,28 @@ def secret_file(tmp_path: Path) -> str:
     return str(file)
 
 
-def public_file(key: Any, file: Path) -> str:
-    file.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+def public_pem(key: Any) -> bytes:
+    pem: bytes = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
+    return pem
+
+
+def public_file(key: Any, file: Path) -> str:
+    file.write_bytes(public_pem(key))
     return str(file)
 
 
+def verifier_of(*rules: TokenRule) -> TokenVerifier:
+    return TokenVerifier([ChannelRule(pattern=".+", tokens=rule) for rule in rules])
+
+
 def accepts(rule: TokenRule, token: str, *, now: float = NOW) -> bool:
-    verifier = TokenVerifier([ChannelRule(pattern=".+", tokens=rule)])
+    read = read_token(token)
+    if read is None:
+        return False
     try:
-        verifier.verify(token, [rule], now_ms=round(now * 1000))
+        verifier_of(rule).verify(read, [rule], now_ms=round(now * 1000))
     except UnauthenticatedError:
         return False
     return True
@@ -53,25 +77,63 @@ def signed(claims: dict[str, Any], *, key: Any = SECRET, algorithm: str = "HS256
     return jwt.encode({"iss": "me", **claims}, key, algorithm=algorithm)
 
 
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def forged(header: dict[str, Any] | bytes, claims: dict[str, Any] | bytes, key: bytes) -> str:
+    """A token signed with HMAC, whatever its header says."""
+    parts = [
+        each if isinstance(each, bytes) else json.dumps(each).encode() for each in (header, claims)
+    ]
+    text = ".".join(map(encoded, parts))
+    return f"{text}.{encoded(hmac.digest(key, text.encode(), hashlib.sha256))}"
+
+
+# -- Times and claims ------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("claims", "accepted"),
     [
         ({}, True),
         ({"iss": "other"}, False),
+        ({"iss": None}, False),
+        ({"iss": ["me"]}, False),
         ({"exp": NOW + 1}, True),
         ({"exp": NOW - 299}, True),
-        ({"exp": NOW - 301}, False),
-        ({"nbf": NOW + 299}, True),
+        ({"exp": NOW - 300}, False),
+        ({"exp": NOW - 299.5}, True),
+        ({"nbf": NOW + 300}, True),
         ({"nbf": NOW + 301}, False),
+        ({"iat": NOW + 300}, True),
         ({"iat": NOW + 301}, False),
         ({"exp": True}, False),
+        ({"exp": str(NOW + 1)}, False),
+        ({"exp": None}, False),
+        ({"exp": 10**400}, True),
+        ({"nbf": 10**400}, False),
+        ({"nbf": -(10**400)}, True),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_times_have_the_skew_and_the_issuer_must_fit(
     secret_file: str, claims: dict[str, Any], accepted: bool
 ) -> None:
-    assert accepts(shared(secret_file), signed(claims)) is accepted
+    token = forged({"alg": "HS256"}, {"iss": "me", **claims}, SECRET)
+
+    assert accepts(shared(secret_file), token) is accepted
+
+
+def test_a_token_without_an_issuer_is_refused(secret_file: str) -> None:
+    assert not accepts(shared(secret_file), jwt.encode({"sub": "x"}, SECRET, algorithm="HS256"))
+
+
+def test_the_skew_is_that_of_the_rule(secret_file: str) -> None:
+    rule = shared(secret_file, clock_skew_seconds=0)
+
+    assert accepts(rule, signed({"exp": NOW + 1}))
+    assert not accepts(rule, signed({"exp": NOW}))
 
 
 @pytest.mark.parametrize(
@@ -85,15 +147,76 @@ def test_a_claim_is_compared_as_text(secret_file: str, value: object, accepted: 
     assert accepts(rule, signed({"shop": value})) is accepted
 
 
-def test_a_truth_value_is_compared_in_lower_case(secret_file: str) -> None:
-    assert accepts(shared(secret_file, claims={"staff": ("true",)}), signed({"staff": True}))
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "a"),
+        (True, "true"),
+        (False, "false"),
+        (0, "0"),
+        (-0.5, "-0.5"),
+        (1e-7, "0.0000001"),
+        (1e21, "1000000000000000000000"),
+        (12345678901234567890, "12345678901234567890"),
+        (10**400, None),
+        ({}, None),
+        (None, None),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_numbers_are_the_shortest_decimal_and_truth_is_in_lower_case(
+    value: object, text: str | None
+) -> None:
+    assert as_text(value) == text
 
 
-@pytest.mark.parametrize(("audience", "accepted"), [("a", True), (["x", "b"], True), ("x", False)])
+@pytest.mark.parametrize(
+    ("audience", "accepted"),
+    [("a", True), (["x", "b"], True), ("x", False), ([], False), (None, False), ({"a": 1}, False)],
+    ids=str,
+)
 def test_any_audience_may_match(secret_file: str, audience: object, accepted: bool) -> None:
     rule = shared(secret_file, audiences=("a", "b"))
 
     assert accepts(rule, signed({"aud": audience})) is accepted
+    assert accepts(shared(secret_file), signed({"aud": audience})), "where none is asked for"
+
+
+def test_every_matching_rule_must_accept(secret_file: str) -> None:
+    first, second = shared(secret_file), shared(secret_file, claims={"shop": ("7",)})
+    verifier = verifier_of(first, second)
+    good, bad = read_token(signed({"shop": "7"})), read_token(signed({}))
+    assert good
+    assert bad
+
+    verifier.verify(good, [first, second], now_ms=NOW * 1000)
+    with pytest.raises(UnauthenticatedError):
+        verifier.verify(bad, [first, second], now_ms=NOW * 1000)
+
+
+# -- Keys and algorithms ---------------------------------------------------------------------
+
+
+def key_for(algorithm: str) -> Any:
+    return SECRET if algorithm.startswith("HS") else EC.get(algorithm, RSA)
+
+
+def rule_for(algorithm: str, folder: Path) -> TokenRule:
+    file = folder / algorithm
+    key = key_for(algorithm)
+    file.write_bytes(key if isinstance(key, bytes) else public_pem(key))
+    return TokenRule(algorithms=(algorithm,), issuers=("me",), key_files=(str(file),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_algorithm_verifies_its_own_tokens_and_those_of_no_other(
+    tmp_path: Path, algorithm: str
+) -> None:
+    rule = rule_for(algorithm, tmp_path)
+
+    for other in ALGORITHMS:
+        token = signed({}, key=key_for(other), algorithm=other)
+        assert accepts(rule, token) is (other == algorithm), other
 
 
 def test_several_keys_are_tried(secret_file: str, tmp_path: Path) -> None:
@@ -104,35 +227,53 @@ def test_several_keys_are_tried(secret_file: str, tmp_path: Path) -> None:
     assert not accepts(shared(secret_file, key_files=(str(other),)), signed({}))
 
 
-@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS384", "ES256"])
-def test_public_keys(tmp_path: Path, algorithm: str) -> None:
-    private: Any
-    if algorithm.startswith("ES"):
-        private = ec.generate_private_key(ec.SECP256R1())
-    else:
-        private = rsa.generate_private_key(65537, 2048)
-    rule = TokenRule(
-        algorithms=(algorithm,),
-        issuers=("me",),
-        key_files=(public_file(private, tmp_path / "public.pem"),),
+def test_keys_of_several_kinds_serve_one_rule(secret_file: str, tmp_path: Path) -> None:
+    rule = shared(
+        secret_file,
+        algorithms=("HS256", "RS256", "ES384"),
+        key_files=(
+            public_file(EC["ES384"], tmp_path / "ec"),
+            secret_file,
+            public_file(RSA, tmp_path / "rsa"),
+        ),
     )
 
-    assert accepts(rule, signed({}, key=private, algorithm=algorithm))
+    for algorithm in rule.algorithms:
+        assert accepts(rule, signed({}, key=key_for(algorithm), algorithm=algorithm))
 
 
-def test_a_public_key_never_passes_for_a_shared_secret(tmp_path: Path) -> None:
-    private = rsa.generate_private_key(65537, 2048)
-    pem = public_file(private, tmp_path / "public.pem")
-    rule = TokenRule(algorithms=("RS256", "HS256"), issuers=("me",), key_files=(pem,))
-    header = jwt.utils.base64url_encode(b'{"alg":"HS256","typ":"JWT"}')
-    payload = jwt.utils.base64url_encode(b'{"iss":"me"}')
-    import hashlib
-    import hmac
+def test_a_certificate_is_as_good_as_its_key(tmp_path: Path) -> None:
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(RSA.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(RSA, hashes.SHA256())
+    )
+    file = tmp_path / "certificate.pem"
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    rule = TokenRule(algorithms=("RS256",), issuers=("me",), key_files=(str(file),))
 
-    signature = hmac.digest(Path(pem).read_bytes(), header + b"." + payload, hashlib.sha256)
-    forged = b".".join((header, payload, jwt.utils.base64url_encode(signature))).decode()
+    assert accepts(rule, signed({}, key=RSA, algorithm="RS256"))
 
-    assert not accepts(rule, forged)
+
+@pytest.mark.parametrize("kind", ["RS256", "ES256"])
+def test_a_public_key_never_passes_for_a_shared_secret(
+    secret_file: str, tmp_path: Path, kind: str
+) -> None:
+    """The classic confusion: the header says HS256, and the public key is the secret."""
+    pem = public_file(key_for(kind), tmp_path / "public.pem")
+    rule = shared(secret_file, algorithms=(kind, "HS256"), key_files=(pem, secret_file))
+
+    for text in (Path(pem).read_bytes(), Path(pem).read_bytes().strip()):
+        assert not accepts(rule, forged({"alg": "HS256"}, {"iss": "me"}, text))
+    with pytest.raises(SettingsError, match="no key file is fit for HS256"):
+        verifier_of(shared(pem, algorithms=(kind, "HS256")))
 
 
 def test_a_token_without_a_signature_passes_only_where_that_is_wanted(secret_file: str) -> None:
@@ -140,44 +281,244 @@ def test_a_token_without_a_signature_passes_only_where_that_is_wanted(secret_fil
 
     assert not accepts(shared(secret_file), unsigned)
     assert accepts(shared(secret_file, allow_none=True), unsigned)
-
-
-def test_an_algorithm_outside_the_rule_is_refused(secret_file: str) -> None:
-    assert not accepts(shared(secret_file), signed({}, algorithm="HS512"))
-
-
-@pytest.mark.parametrize("token", ["", "x", "a.b.c", "ä.ö.ü", "." * 5, "e30.e30."])
-def test_garbage_is_refused(secret_file: str, token: str) -> None:
-    assert not accepts(shared(secret_file), token)
-
-
-def test_every_matching_rule_must_accept(secret_file: str) -> None:
-    first, second = shared(secret_file), shared(secret_file, claims={"shop": ("7",)})
-    verifier = TokenVerifier([ChannelRule(pattern=".+", tokens=each) for each in (first, second)])
-
-    verifier.verify(signed({"shop": "7"}), [first, second], now_ms=NOW * 1000)
-    with pytest.raises(UnauthenticatedError):
-        verifier.verify(signed({}), [first, second], now_ms=NOW * 1000)
+    assert accepts(TokenRule(issuers=("me",), allow_none=True), unsigned)
+    # And one that brings a signature along does not have none
+    assert not accepts(shared(secret_file, allow_none=True), unsigned + "AAAA")
 
 
 @pytest.mark.parametrize(
-    "options",
+    "name", ["None", "NONE", "nOnE", "", "hs256", "HS256 ", None, 7, ["HS256"]]
+)
+def test_an_algorithm_has_exactly_its_name(secret_file: str, name: object) -> None:
+    rule = shared(secret_file, allow_none=True)
+    unsigned = forged({"alg": name}, {"iss": "me"}, b"").rpartition(".")[0] + "."
+
+    assert not accepts(rule, unsigned)
+    assert not accepts(rule, forged({"alg": name}, {"iss": "me"}, SECRET))
+
+
+def test_a_header_without_an_algorithm_is_refused(secret_file: str) -> None:
+    assert not accepts(shared(secret_file, allow_none=True), forged({}, {"iss": "me"}, SECRET))
+
+
+def test_a_key_in_the_token_is_not_looked_at(secret_file: str) -> None:
+    mine = b"a key of my own, which I bring along in my own token"
+    jwk = {"kty": "oct", "k": encoded(mine)}
+    for extra in (
+        {"jwk": jwk},
+        {"jku": "http://127.0.0.1:1/keys"},
+        {"x5u": "http://127.0.0.1:1/cert"},
+        {"kid": "../../../dev/null"},
+        {"kid": secret_file},
+        {"x5c": [encoded(mine)]},
+    ):
+        header = {"alg": "HS256", **extra}
+        assert not accepts(shared(secret_file), forged(header, {"iss": "me"}, mine)), extra
+        assert not accepts(shared(secret_file), forged(header, {"iss": "me"}, b"")), extra
+        assert accepts(shared(secret_file), forged(header, {"iss": "me"}, SECRET)), extra
+
+
+@pytest.mark.parametrize("critical", [["exp"], ["b64"], [], "x", None])
+def test_a_token_that_demands_an_extension_is_refused(secret_file: str, critical: object) -> None:
+    header = {"alg": "HS256", "crit": critical, "b64": False}
+
+    assert not accepts(shared(secret_file), forged(header, {"iss": "me"}, SECRET))
+
+
+@pytest.mark.parametrize(
+    "token",
     [
-        {"algorithms": ("none",)},
-        {"algorithms": ("MD5",)},
-        {"key_files": ()},
-        {"key_files": ("/nowhere",)},
+        "",
+        "x",
+        "a.b.c",
+        "ä.ö.ü",
+        "." * 5,
+        "e30.e30.",
+        forged(b"[]", {}, SECRET),
+        forged({"alg": "HS256"}, b"7", SECRET),
+        forged({"alg": "HS256"}, b"\xff", SECRET),
+        forged({"alg": "HS256"}, b'{"iss":NaN}', SECRET),
+        forged(b"[" * 20_000, b"[" * 20_000, SECRET),
+        forged({"alg": "HS256"}, b'{"iss":"me","x":' + b"[" * 20_000, SECRET),
+        f"{encoded(b'{}')}.A.AA",
+    ],
+    ids=lambda token: token[:20],
+)
+def test_garbage_is_refused(secret_file: str, token: str) -> None:
+    assert not accepts(shared(secret_file, allow_none=True), token)
+
+
+def test_one_token_has_one_text(secret_file: str) -> None:
+    token = signed({})
+    header, claims, signature = token.split(".")
+
+    for other in (
+        f"{token}=",
+        f" {token}",
+        f"{token}\n",
+        f"{header}.{claims}.{signature[:4]}!{signature[4:]}",
+        f"{header}.{claims}.{signature}.",
+        f"{header}.{claims}",
+    ):
+        assert not accepts(shared(secret_file), other), other
+
+
+# -- At start --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"algorithms": ()}, "no key for any algorithm"),
+        ({"algorithms": (), "key_files": ()}, "tokens need algorithms"),
+        ({"key_files": ()}, "no key file is fit for HS256"),
+        ({"key_files": ("/nowhere",)}, "/nowhere: No such file"),
+        ({"algorithms": ("RS256",)}, "no key for RS256"),
+        ({"algorithms": ("HS256", "ES256")}, "no key file is fit for ES256"),
     ],
     ids=str,
 )
 def test_a_rule_that_cannot_work_is_refused_at_start(
-    secret_file: str, options: dict[str, Any]
+    secret_file: str, options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(SettingsError, match=r"channels\.rules"):
-        TokenVerifier([ChannelRule(pattern=".+", tokens=shared(secret_file, **options))])
+    with pytest.raises(SettingsError, match=told) as caught:
+        verifier_of(shared(secret_file, **options))
+    assert "channels.rules" in str(caught.value)
+    assert SECRET.decode() not in str(caught.value)
 
 
-def test_the_id_for_revocation_is_read_without_trusting_the_token() -> None:
-    assert token_id(signed({"jti": "t-1", "exp": int(time.time()) - 9})) == "t-1"
-    assert token_id(signed({"jti": 7})) == ""
-    assert token_id("garbage") == ""
+def test_a_key_of_the_wrong_curve_or_none_at_all_is_refused_at_start(tmp_path: Path) -> None:
+    empty, junk = tmp_path / "empty", tmp_path / "junk"
+    empty.write_bytes(b"")
+    junk.write_bytes(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
+    wrong = public_file(EC["ES256"], tmp_path / "p256")
+    for algorithm, file in (("ES384", wrong), ("HS256", empty), ("RS256", junk), ("HS256", junk)):
+        rule = TokenRule(algorithms=(algorithm,), issuers=("me",), key_files=(str(file),))  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=f"no key for {algorithm}"):
+            verifier_of(rule)
+
+
+def test_a_weak_key_is_told_at_start_without_telling_the_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak = tmp_path / "weak"
+    weak.write_bytes(b"hush")
+
+    verifier_of(shared(str(weak)))
+
+    (record,) = caplog.records
+    told = f"{record.getMessage()} {vars(record)['fields']}"
+    assert "a weak key" in told
+    assert "hush" not in told
+
+
+# -- What is remembered ----------------------------------------------------------------------
+
+
+def test_a_signature_is_checked_once_and_the_times_each_time(
+    secret_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = shared(secret_file, clock_skew_seconds=10)
+    verifier = verifier_of(rule)
+    checks = counted(monkeypatch)
+    token = read_token(signed({"exp": NOW}))
+    assert token
+
+    for _ in range(100):
+        verifier.verify(token, [rule], now_ms=NOW * 1000)
+
+    assert checks == [True]
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        verifier.verify(token, [rule], now_ms=(NOW + 10) * 1000)
+
+
+def test_what_is_remembered_is_the_whole_token(
+    secret_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = shared(secret_file)
+    verifier = verifier_of(rule)
+    good = signed({"sub": "a"})
+    read = read_token(good)
+    assert read
+    verifier.verify(read, [rule], now_ms=NOW * 1000)
+    header, claims, signature = good.split(".")
+    other = signed({"sub": "b"}).split(".")[1]
+
+    for text in (f"{header}.{other}.{signature}", f"{header}.{claims}.{encoded(b'x' * 32)}"):
+        tampered = read_token(text)
+        assert tampered
+        with pytest.raises(UnauthenticatedError):
+            verifier.verify(tampered, [rule], now_ms=NOW * 1000)
+
+
+def test_bad_signatures_are_not_remembered_and_long_tokens_neither(
+    secret_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = shared(secret_file)
+    verifier = verifier_of(rule)
+    checks = counted(monkeypatch)
+    bad = read_token(signed({}, key=b"some other secret that is long enough"))
+    long = read_token(signed({"pad": "x" * 5000}))
+    assert bad
+    assert long
+
+    for _ in range(3):
+        with pytest.raises(UnauthenticatedError):
+            verifier.verify(bad, [rule], now_ms=NOW * 1000)
+        verifier.verify(long, [rule], now_ms=NOW * 1000)
+
+    assert checks == [False, True] * 3
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The outcomes of all checks of signatures from now on."""
+    outcomes: list[bool] = []
+    original = jwt.algorithms.HMACAlgorithm.verify
+
+    def verify(self: Any, *arguments: Any) -> bool:
+        outcomes.append(original(self, *arguments))
+        return outcomes[-1]
+
+    monkeypatch.setattr(jwt.algorithms.HMACAlgorithm, "verify", verify)
+    return outcomes
+
+
+def test_keys_of_another_rule_do_not_count(secret_file: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"another secret, also long enough to be used for signing")
+    mine, theirs = shared(secret_file), shared(str(other))
+    verifier = verifier_of(mine, theirs)
+    token = read_token(signed({}))
+    assert token
+
+    verifier.verify(token, [mine], now_ms=NOW * 1000)
+    with pytest.raises(UnauthenticatedError):
+        verifier.verify(token, [theirs], now_ms=NOW * 1000)
+
+
+# -- The id ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("jti", "told"),
+    [("t-1", "t-1"), (7, "7"), (None, ""), ([], ""), ("", ""), ("ü {}\n", "ü {}\n")],
+)
+def test_the_id_for_revocation_is_read_without_trusting_the_token(jti: object, told: str) -> None:
+    token = read_token(forged({"alg": "HS256"}, {"jti": jti, "exp": int(time.time()) - 9}, b"x"))
+
+    assert token is not None
+    assert token.id == told
+
+
+def test_a_token_whose_id_is_half_a_character_is_none() -> None:
+    assert read_token(forged({"alg": "HS256"}, b'{"jti":"\\ud800"}', b"x")) is None
+
+
+def test_the_widest_skew_of_all_rules_is_known(secret_file: str) -> None:
+    assert verifier_of().skew_max == 0
+    rules = [shared(secret_file, clock_skew_seconds=each) for each in (5, 60, 7)]
+    assert verifier_of(*rules).skew_max == 60
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    assert key_rings._REMEMBERED_MAX * key_rings._REMEMBERED_BYTES_MAX <= 64 * 1_048_576

@@ -5,19 +5,44 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 from pathlib import Path
+from typing import Any
 
-from standardwebhooks import Webhook
+import msgspec
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
 
+from tests.delivery.delivering import until
 from waystation import AsyncWaystation
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.channels.webhooks import endpoints
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.outbox import Item, Outbox
+from waystation.delivery.request import Outcome
+from waystation.delivery.schedule import Verdict
 from waystation.delivery.signing import new_secret
+from waystation.errors import ForbiddenAddressError, SettingsError
 from waystation.ids import RandomIdentity
-from waystation.settings import ChannelSettings, Settings
+from waystation.node import open_node
+from waystation.settings import ChannelSettings, DeliverySettings, Settings
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
-from waystation.testing.station import quick_settings
+from waystation.testing.station import Serving, quick_settings
+
+LANE = "c.{acme-orders}.out.crm"
+
+
+async def until_settled(running: Serving) -> None:
+    """Waits until nothing is due in any lane: what could have been sent has been."""
+    outbox = Outbox(running.node.opened.store)
+
+    async def nothing_waits() -> bool:
+        lanes = list(await outbox.lanes())
+        return not any(waiting for waiting, _, _ in await outbox.counts(lanes))
+
+    await until(nothing_waits)
 
 
 def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Settings:
@@ -43,7 +68,7 @@ async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> N
             for _ in range(3):
                 await client.channels.publish("acme-orders", {"n": 1.0}, message_id="m-1")
             first, second = await endpoint.until(2)
-            await asyncio.sleep(0.3)
+            await until_settled(running)
 
         assert len(endpoint.received) == 2, "a duplicate publish sends nothing"
         assert first.path == "/hook/acme"
@@ -66,9 +91,275 @@ async def test_a_hanging_webhook_delays_no_publish(tmp_path: Path) -> None:
             serving(settings_with(tmp_path, webhook)) as running,
             AsyncWaystation(running.url) as client,
         ):
-            async with asyncio.timeout(5):
-                for number in range(100):
-                    await client.channels.publish("acme-orders", number)
+            await client.channels.publish("acme-orders", 0)
+            await endpoint.until(1)
+            # Every publish is answered while not one request has been
+            for number in range(100):
+                await client.channels.publish("acme-orders", number)
+
+            assert [each.status for each in endpoint.received] == [0] * len(endpoint.received)
+            assert len(endpoint.received) <= 8
+
+
+async def test_a_batch_and_a_single_publish_fire_alike_and_a_duplicate_in_neither(
+    tmp_path: Path,
+) -> None:
+    async with FakeEndpoint() as endpoint:
+        webhook = WebhookRule(name="crm", url=endpoint.url)
+        async with (
+            serving(settings_with(tmp_path, webhook)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await client.channels.publish("acme-orders", 1, message_id="m-1")
+            for _ in range(2):
+                await client.channels.publish_many(
+                    "acme-orders", [("m-1", 1), ("m-2", 2), ("m-2", 2), ("m-3", 3)]
+                )
+            await endpoint.until(3)
+            await until_settled(running)
+
+        came = sorted(json.loads(each.body)["messageID"] for each in endpoint.received)
+        assert came == ["m-1", "m-2", "m-3"]
+
+
+async def test_all_webhooks_of_all_matching_rules_fire(tmp_path: Path) -> None:
+    async with FakeEndpoint() as endpoint:
+        rules = (
+            ChannelRule(
+                pattern="(?P<shop>[a-z]+)-orders",
+                webhooks=(
+                    WebhookRule(name="crm", url=endpoint.url + "/crm/{{.channel.shop}}"),
+                    WebhookRule(name="erp", url=endpoint.url + "/erp", method="POST"),
+                ),
+            ),
+            ChannelRule(
+                pattern="acme-(?P<what>.+)",
+                webhooks=(WebhookRule(name="acme", url=endpoint.url + "/acme/{{.channel.what}}"),),
+            ),
+            ChannelRule(
+                pattern="other-.*", webhooks=(WebhookRule(name="other", url=endpoint.url),)
+            ),
+        )
+        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=rules))
+        async with serving(settings) as running, AsyncWaystation(running.url) as client:
+            await client.channels.publish("acme-orders", 1)
+            await endpoint.until(3)
+            await until_settled(running)
+
+        assert sorted((each.method, each.path) for each in endpoint.received) == [
+            ("POST", "/hook/erp"),
+            ("PUT", "/hook/acme/orders"),
+            ("PUT", "/hook/crm/acme"),
+        ]
+
+
+async def test_the_same_id_in_two_channels_or_after_it_was_forgotten_is_another_delivery(
+    tmp_path: Path,
+) -> None:
+    """Receivers know repetitions by `webhook-id`: what is not one must not look like one."""
+    async with FakeEndpoint(plan=[503, 503, 200]) as endpoint:
+        webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.3)
+        settings = settings_with(tmp_path, webhook)
+        async with serving(settings) as running, AsyncWaystation(running.url) as client:
+            await client.channels.publish("acme-orders", 1, message_id="m-1")
+            await client.channels.publish("zeta-orders", 2, message_id="m-1")
+            await endpoint.until(2)
+            # Given that the channel has forgotten the id while its delivery still waits
+            store = running.node.opened.store
+            await store.call("DEL", "c.{acme-orders}.mid.m-1")
+            await client.channels.publish("acme-orders", 3, message_id="m-1")
+            await endpoint.until(5)
+            await until_settled(running)
+
+        by_id = {each.headers["webhook-id"]: json.loads(each.body) for each in endpoint.received}
+        assert sorted(each["content"] for each in by_id.values()) == [1, 2, 3]
+
+
+async def test_a_corrected_url_holds_for_what_waits_and_what_failed(tmp_path: Path) -> None:
+    async with FakeEndpoint(plan=[403]) as wrong, FakeEndpoint() as right:
+        bad = WebhookRule(name="crm", url=wrong.url)
+        async with (
+            serving(settings_with(tmp_path, bad)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await client.channels.publish("acme-orders", 1)
+            await wrong.until(1)
+            await until_settled(running)
+        good = WebhookRule(name="crm", url=right.url)
+        async with (
+            serving(settings_with(tmp_path, good)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            assert await client.deliveries.redrive("crm") == 1
+            await right.until(1)
+        assert len(wrong.received) == 1
+
+
+async def test_what_waits_for_a_webhook_that_was_removed_waits_until_somebody_decides(
+    tmp_path: Path,
+) -> None:
+    async with FakeEndpoint(plan=[503]) as endpoint:
+        webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.1)
+        async with (
+            serving(settings_with(tmp_path, webhook)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await client.channels.publish("acme-orders", 1)
+            await endpoint.until(1)
+        # When the webhook is not in the settings any more, with and without others
+        for others in ((), (WebhookRule(name="erp", url=endpoint.url),)):
+            seen = len(endpoint.received)
+            async with (
+                serving(settings_with(tmp_path, *others)) as running,
+                AsyncWaystation(running.url) as client,
+            ):
+                rows = {each.endpoint: each for each in await client.deliveries.endpoints()}
+                assert (rows["crm"].state, rows["crm"].waiting) == ("unknown", 1)
+                assert len(endpoint.received) == seen
+        # Then it is still there when the webhook comes back
+        endpoint.plan = [200]
+        async with serving(settings_with(tmp_path, webhook)) as running:
+            await endpoint.until(seen + 1)
+            await until_settled(running)
+        # And can be discarded when it does not
+        async with (
+            serving(settings_with(tmp_path)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await Outbox(running.node.opened.store).add(LANE, "m-9", Item())
+            assert await client.deliveries.discard("crm", waiting=True) == 1
+            assert await client.deliveries.endpoints() == []
+
+
+async def test_a_filled_url_that_is_forbidden_is_told_at_publish_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    """S-01: the static part is judged at start, what a channel's name fills in when it is used."""
+    webhook = WebhookRule(name="crm", url="http://{{.channel.host}}/hook")
+    rule = ChannelRule(pattern="to-(?P<host>[0-9a-z]+)", webhooks=(webhook,))
+    settings = quick_settings(
+        str(tmp_path),
+        channels=ChannelSettings(rules=(rule,)),
+        delivery=DeliverySettings(loopback=False),
+    )
+    async with serving(settings) as running, AsyncWaystation(running.url) as client:
+        for host in ("2130706433", "0x7f000001"):
+            with pytest.raises(ForbiddenAddressError) as raised:
+                await client.channels.publish(f"to-{host}", 1)
+            assert raised.value.code == "endpoint.forbidden"
+            assert "127.0.0.1" not in str(raised.value)
+        store = running.node.opened.store
+        assert [key for key in await store.call("KEYS", "*") if key.startswith(b"c.")] == []
+
+
+BAD_WEBHOOKS = {
+    "loopback": {"url": "http://127.0.0.1/"},
+    "decimal": {"url": "http://2130706433/"},
+    "metadata": {"url": "http://169.254.169.254/{{.channel.shop}}"},
+    "scheme": {"url": "ftp://crm.example/"},
+    "user": {"url": "https://me:secret@crm.example/"},
+    "host header": {"url": "https://crm.example/", "headers": {"Host": "x"}},
+    "signature": {"url": "https://crm.example/", "headers": {"webhook-signature": "x"}},
+    "authorization": {"url": "https://crm.example/", "headers": {"Authorization": "Bearer x"}},
+    "line break": {"url": "https://crm.example/", "headers": {"x": "a\r\nb: c"}},
+    "no such secret": {"url": "https://crm.example/", "secret_file": "/nonexistent"},
+    "unknown group": {"url": "https://crm.example/{{.channel.nobody}}"},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_WEBHOOKS.values(), ids=BAD_WEBHOOKS)
+async def test_a_webhook_that_cannot_work_is_refused_at_start(
+    tmp_path: Path, bad: dict[str, Any]
+) -> None:
+    """S-01, S-05 at creation"""
+    settings = settings_with(tmp_path, WebhookRule(name="crm", **bad))
+    settings = msgspec.structs.replace(settings, delivery=DeliverySettings(loopback=False))
+
+    with pytest.raises(SettingsError) as raised:
+        await open_node(settings)
+
+    assert "secret@" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["junk", "whsec_!!!", ""])
+async def test_a_secret_that_is_none_is_refused_at_start_and_not_told(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "secret").write_text(content)
+    webhook = WebhookRule(name="crm", url="http://127.0.0.1/", secret_file=f"{tmp_path}/secret")
+
+    with pytest.raises(SettingsError) as raised:
+        await open_node(settings_with(tmp_path, webhook))
+
+    assert not content or content not in str(raised.value)
+
+
+async def test_two_webhooks_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
+    webhook = WebhookRule(name="crm", url="http://127.0.0.1/")
+
+    with pytest.raises(SettingsError, match="taken"):
+        await open_node(settings_with(tmp_path, webhook, webhook))
+
+
+async def test_while_a_secret_is_replaced_receivers_verify_with_either_over_http(
+    tmp_path: Path,
+) -> None:
+    """S-11"""
+    old, new = new_secret(RandomIdentity()), new_secret(RandomIdentity())
+    (tmp_path / "secret").write_text(f"{new}\n{old}\n")
+    (tmp_path / "authorization").write_text("Bearer t0ken\n")
+    async with FakeEndpoint() as endpoint:
+        webhook = WebhookRule(
+            name="crm",
+            url=endpoint.url,
+            secret_file=f"{tmp_path}/secret",
+            authorization_file=f"{tmp_path}/authorization",
+        )
+        async with (
+            serving(settings_with(tmp_path, webhook)) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await client.channels.publish("acme-orders", "ü")
+            (got,) = await endpoint.until(1)
+
+        for secret in (old, new):
+            assert Webhook(secret).verify(got.body, got.headers)["content"] == "ü"
+        with pytest.raises(WebhookVerificationError):
+            Webhook(new_secret(RandomIdentity())).verify(got.body, got.headers)
+        with pytest.raises(WebhookVerificationError):
+            Webhook(new).verify(got.body + b" ", got.headers)
+        assert got.headers["authorization"] == "Bearer t0ken"
+
+
+async def test_the_schedule_of_a_rule_is_the_one_that_is_followed(tmp_path: Path) -> None:
+    rule = WebhookRule(
+        name="crm",
+        url="https://crm.example/",
+        attempts=4,
+        first_wait_seconds=2,
+        growth="linear",
+        jitter=0,
+        wait_seconds_min=3,
+        wait_seconds_max=5,
+        fatal_codes=(404,),
+        retry_codes=(401, 410),
+    )
+    found = endpoints((ChannelRule(pattern=".+", webhooks=(rule,)),), AddressGuard())
+    schedule, rng = found["crm"].schedule, random.Random(1)
+
+    assert [schedule.wait_seconds(attempt, rng) for attempt in (1, 2, 3)] == [3, 4, 5]
+    verdicts = {
+        status: schedule.decide(Outcome(status=status), attempt=1, rng=rng).verdict
+        for status in (401, 403, 404, 410, 500)
+    }
+    assert verdicts == {
+        401: Verdict.RETRY,
+        403: Verdict.FAILED,
+        404: Verdict.FAILED,
+        410: Verdict.RETRY,
+        500: Verdict.RETRY,
+    }
+    assert schedule.decide(Outcome(status=500), attempt=4, rng=rng).verdict is Verdict.FAILED
 
 
 async def test_a_channel_that_no_rule_allows_is_refused_in_the_shape_of_dsps(
@@ -78,7 +369,8 @@ async def test_a_channel_that_no_rule_allows_is_refused_in_the_shape_of_dsps(
     async with serving(settings_with(tmp_path, webhook)) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(
-            b"PUT /channel/elsewhere/message/m HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n1"
+            b"PUT /channel/elsewhere/message/m HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            b"content-length: 1\r\n\r\n1"
         )
         head = await reader.readuntil(b"\r\n\r\n")
         size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])

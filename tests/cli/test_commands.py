@@ -32,6 +32,50 @@ def test_config_show_tells_value_and_origin_and_hides_secrets(run: Run, tmp_path
     assert "hunter2" not in done.stdout + run("config", "show").stdout
 
 
+RULES = """
+[[channels.rules]]
+pattern = "room-(?P<room>[0-9]+)"
+expire_seconds = 60
+[channels.rules.tokens]
+algorithms = ["HS256"]
+key_files = ["/nowhere"]
+issuers = ["me"]
+claims = { room = ["{{.channel.room}}"] }
+[[channels.rules.webhooks]]
+name = "crm"
+url = "https://crm.example/hunter2"
+headers = { x-key = "hunter2" }
+"""
+
+
+def test_config_shows_rules_one_a_line_without_their_secrets(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "waystation.toml").write_text(RULES)
+
+    shown = json.loads(run("config", "show", "--json").stdout)["channels.rules"]["value"]
+    table = run("config", "show").stdout
+
+    assert shown[0]["tokens"]["issuers"] == ["me"]
+    assert shown[0]["webhooks"][0]["url"] == "https://crm.example/…"
+    assert "room-" in table
+    assert "hunter2" not in table + json.dumps(shown)
+
+
+def test_config_channel_tells_what_the_rules_say_about_one_channel(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "waystation.toml").write_text(RULES)
+
+    told = json.loads(run("config", "channel", "room-7", "--json").stdout)
+    table, other = run("config", "channel", "room-7"), run("config", "channel", "hall")
+
+    assert told["expire_seconds"] == 60
+    assert told["tokens"][0]["claims"] == {"room": ["7"]}
+    assert [each["name"] for each in told["webhooks"]] == ["crm"]
+    assert "hunter2" not in json.dumps(told) + table.stdout
+    assert other.returncode != 0
+    assert "No rule allows a channel hall" in other.stderr
+
+
 @pytest.mark.parametrize(
     ("environment", "file", "told"),
     [

@@ -39,7 +39,12 @@ def test_a_stop_is_heard_while_the_store_is_not_there_yet(tmp_path: Path) -> Non
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        time.sleep(2.5)
+        # The catalogue is opened just before the store.
+        begun = time.monotonic()
+        while not (tmp_path / "data" / "catalogue.db").exists():
+            assert time.monotonic() - begun < 30
+            time.sleep(0.05)
+        time.sleep(0.5)
         begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)

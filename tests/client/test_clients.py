@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.proxy import Fate, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
+from waystation.channel_settings import ChannelRule
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.sync_channels import Channels
-from waystation.settings import AuthSettings, HttpSettings
+from waystation.settings import AuthSettings, ChannelSettings, HttpSettings
+from waystation.store.address import Address
 from waystation.testing import Station
 
 
@@ -69,6 +74,140 @@ async def test_the_asynchronous_client_does_the_same(station: Station) -> None:
         assert batch.messages[0].content == {"total": 7}
         with pytest.raises(errors.SubscriptionNotFoundError):
             await client.channels.fetch("orders", "me")
+
+
+def test_many_messages_are_published_in_order_in_as_few_requests_as_it_takes(
+    station: Station,
+) -> None:
+    with Waystation(station.url) as client:
+        client.channels.subscribe("orders", "me")
+        large = [(f"large-{number}", "x" * 100_000) for number in range(7)]
+        small = [(f"small-{number}", number) for number in range(1200)]
+
+        done = client.channels.publish_many("orders", [*large, *small, ("", "unnamed")])
+
+        assert [each.clock for each in done] == list(range(1, 1209))
+        assert {each.outcome for each in done} == {"accepted"}
+        batch = client.channels.fetch("orders", "me", limit=2000)
+        assert [each.id for each in batch.messages] == [each.id for each in done]
+        assert done[-1].id.startswith("msg-")
+        assert batch.messages[-1].content == "unnamed"
+        assert client.channels.publish_many("orders", []) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    [
+        ([("a", 1), ("Bad Id", 2)], errors.InvalidInputError),
+        ([("a", 1), ("b", b"{")], errors.MessageMalformedError),
+        ([("a", 1), ("b", b'2},{"id":"forged","content":3')], errors.MessageMalformedError),
+        ([("a", 1), ("b", "x" * 2_000_000)], errors.TooLargeError),
+    ],
+    ids=["bad id", "not json", "two for one", "too large"],
+)
+def test_a_batch_with_a_bad_message_is_refused(
+    station: Station, messages: list[tuple[str, object]], kind: type[errors.WaystationError]
+) -> None:
+    with Waystation(station.url) as client:
+        with pytest.raises(kind):
+            client.channels.publish_many("orders", messages)
+
+        # Only one that the station itself found too large comes after others were published.
+        published = [each.clock for each in client.channels.channels()]
+        assert published == ([1] if kind is errors.TooLargeError else [])
+
+
+def test_a_full_channel_is_an_error_only_when_nothing_found_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("waystation.client.messages.BATCH_MESSAGES_MAX", 2)
+    rules = (ChannelRule(pattern="orders", backlog_max=4),)
+    with (
+        Station(time_machine=False, channels=ChannelSettings(rules=rules)) as full,
+        Waystation(full.url) as client,
+    ):
+        messages = [(f"m-{number}", number) for number in range(7)]
+
+        some = client.channels.publish_many("orders", messages)
+
+        assert [each.outcome for each in some] == ["accepted"] * 4 + ["full"] * 3
+        with pytest.raises(errors.ChannelFullError):
+            client.channels.publish_many("orders", messages[4:])
+
+
+def test_channels_and_subscribers_are_listed_each_once_whatever_the_pages(
+    station: Station,
+) -> None:
+    with Waystation(station.url) as client:
+        for number in range(30):
+            client.channels.subscribe(f"ch-{number}", "me")
+        client.channels.publish("ch-7", 1)
+        client.channels.subscribe("ch-7", "late")
+
+        listed = {each.name: each.clock for each in client.channels.channels()}
+        subscribers = {each.name: each.lag for each in client.channels.subscribers("ch-7")}
+
+        assert listed == {f"ch-{number}": int(number == 7) for number in range(30)}
+        assert subscribers == {"me": 1, "late": 0}
+        assert list(client.channels.subscribers("nowhere")) == []
+
+
+def test_a_subscriber_reads_on_where_it_is_moved_to(station: Station) -> None:
+    with Waystation(station.url) as client:
+        client.channels.subscribe("orders", "me")
+        client.channels.publish_many("orders", [("", number) for number in range(5)])
+
+        def unread() -> list[object]:
+            return [each.content for each in client.channels.fetch("orders", "me").messages]
+
+        assert client.channels.seek("orders", "me", to="end").unread == 0
+        assert unread() == []
+        assert client.channels.seek("orders", "me", to="beginning").cursor == 0
+        assert unread() == [0, 1, 2, 3, 4]
+        assert client.channels.seek("orders", "me", clock=3).unread == 2
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        assert client.channels.seek("orders", "me", since=an_hour_ago).unread == 5
+        with pytest.raises(errors.InvalidInputError):
+            client.channels.seek("orders", "me", to="end", clock=3)
+        with pytest.raises(errors.SubscriptionNotFoundError):
+            client.channels.seek("orders", "nobody", to="end")
+
+
+async def test_the_asynchronous_client_looks_after_channels_too(station: Station) -> None:
+    async with AsyncWaystation(station.url) as client:
+        await client.channels.subscribe("orders", "me")
+        (done,) = await client.channels.publish_many("orders", [("m-1", 1.0)])
+        sought = await client.channels.seek("orders", "me", to="beginning")
+        channels = [each.name async for each in client.channels.channels()]
+        lags = [each.lag async for each in client.channels.subscribers("orders")]
+
+        assert (done.id, done.outcome, done.clock) == ("m-1", "accepted", 1)
+        assert (sought.unread, channels, lags) == (1, ["orders"], [1])
+
+
+async def test_a_batch_whose_reply_was_lost_is_repeated_by_the_client_and_doubles_nothing(
+    station: Station,
+) -> None:
+    port = int(station.url.rpartition(":")[2])
+    async with (
+        proxy_to(Address(host="127.0.0.1", port=port)) as proxy,
+        AsyncWaystation(f"http://127.0.0.1:{proxy.address.port}") as client,
+        AsyncWaystation(station.url) as direct,
+    ):
+        await direct.channels.subscribe("orders", "me")
+        await proxy.set_fates(replies=Fate.CUT)
+        messages = [(f"m-{number}", number) for number in range(3)]
+        publishing = asyncio.ensure_future(client.channels.publish_many("orders", messages))
+        await asyncio.wait_for(proxy.met.wait(), timeout=5)
+        await proxy.set_fates()
+
+        done = await asyncio.wait_for(publishing, timeout=10)
+
+        assert [(each.outcome, each.clock) for each in done] == [
+            ("duplicate", clock) for clock in (1, 2, 3)
+        ]
+        batch = await direct.channels.fetch("orders", "me")
+        assert [each.content for each in batch.messages] == [0, 1, 2]
 
 
 def test_both_clients_have_the_same_verbs_with_the_same_parameters() -> None:

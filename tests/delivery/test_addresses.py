@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.delivery.addresses import AddressGuard, ForbiddenAddressError
-from waystation.errors import InvalidInputError
+from waystation.delivery.addresses import AddressGuard
+from waystation.errors import ForbiddenAddressError, InvalidInputError
 
 FORBIDDEN_ADDRESSES = [
     "0.0.0.0",

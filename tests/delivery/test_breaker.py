@@ -43,7 +43,7 @@ def test_a_successful_probe_closes_it() -> None:
     failing(breaker, 1)
     assert breaker.admits(5)
 
-    breaker.report(success=True, now=5)
+    breaker.report(success=True, now=5, probe=True)
 
     assert breaker.state is BreakerState.CLOSED
     assert breaker.admits(5)
@@ -58,7 +58,7 @@ def test_a_failed_probe_opens_it_for_longer_up_to_a_most() -> None:
     for _ in range(3):
         now = breaker.opens_at()
         assert breaker.admits(now)
-        breaker.report(success=False, now=now)
+        breaker.report(success=False, now=now, probe=True)
         opened.append(breaker.opens_at() - now)
 
     assert opened == [10, 15, 15]

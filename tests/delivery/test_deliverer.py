@@ -3,77 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from standardwebhooks import Webhook
 
-from waystation.clock import Clock
-from waystation.delivery.addresses import AddressGuard
-from waystation.delivery.deliverer import Deliverer
+from tests.delivery.delivering import LANE, QUICK, delivering
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
-from waystation.delivery.schedule import Decision, Schedule, Verdict
-from waystation.delivery.sender import Sender
+from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.signing import Secret, new_secret
 from waystation.ids import RandomIdentity
-from waystation.store import Store, Wakeups
+from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
-LANE = "{unit}.out.crm"
-QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)
-
-
-@dataclass
-class Delivering:
-    outbox: Outbox
-    deliverer: Deliverer
-    given_up: list[str]
-
-    async def until_empty(self, lane: str = LANE) -> None:
-        async with asyncio.timeout(15):
-            while await self.outbox.waiting(lane):
-                await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def delivering(
-    server: EmbeddedServer, *endpoints: Endpoint, flush: bool = True
-) -> AsyncIterator[Delivering]:
-    store, wakeups = Store(server.address), Wakeups(server.address)
-    if flush:
-        await store.call("FLUSHALL")
-    await wakeups.start()
-    sender = Sender(AddressGuard(loopback=True))
-    outbox, given_up = Outbox(store), []
-    book = {each.name: each for each in endpoints or [Endpoint(name="crm", schedule=QUICK)]}
-    deliverer = Deliverer(
-        outbox,
-        wakeups,
-        sender,
-        book.get,
-        clock=Clock(),
-        notice=lambda lane, claimed, decision: given_up.append(claimed.id),
-        rng=random.Random(1),
-    )
-    await deliverer.start()
-    try:
-        yield Delivering(outbox, deliverer, given_up)
-    finally:
-        await deliverer.stop(grace_seconds=0.2)
-        await sender.close()
-        await wakeups.close()
-        await store.close()
-
 
 async def test_what_is_added_is_sent_once_and_recorded(store_server: EmbeddedServer) -> None:
     async with FakeEndpoint() as endpoint, delivering(store_server) as running:
-        item = Item(endpoint="crm", url=endpoint.url, body=b'{"n": 1}')
+        item = Item(url=endpoint.url, body=b'{"n": 1}')
         assert await running.outbox.add(LANE, "m-1", item)
         assert not await running.outbox.add(LANE, "m-1", item), "the same id is one thing"
         await running.until_empty()
@@ -92,7 +40,7 @@ async def test_failures_are_tried_again_with_the_same_id_until_success(
     crm = Endpoint(name="crm", schedule=QUICK, secrets=(Secret(secret),))
     plan = [Answer(reset=True), 500, 200]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server, crm) as running:
-        await running.outbox.add(LANE, "m-1", Item(endpoint="crm", url=endpoint.url, body=b"{}"))
+        await running.outbox.add(LANE, "m-1", Item(url=endpoint.url, body=b"{}"))
         await running.until_empty()
 
         assert [each.headers["webhook-id"] for each in endpoint.received] == ["m-1"] * 3
@@ -107,11 +55,12 @@ async def test_the_last_failure_goes_to_the_failed_list_with_cause_and_notice_an
 ) -> None:
     plan = [503, 503, 503, 200]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server) as running:
-        await running.outbox.add(LANE, "m-1", Item(endpoint="crm", url=endpoint.url))
+        await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
         await running.until_empty()
 
-        assert await running.outbox.failed(LANE) == [("m-1", "the endpoint answered 503")]
-        assert running.given_up == ["m-1"]
+        (failed,) = await running.outbox.failed(LANE)
+        assert (failed.id, failed.attempts) == ("m-1", 3)
+        assert failed.cause == "the endpoint answered 503"
 
         assert await running.outbox.redrive(LANE) == 1
         await running.until_empty()
@@ -123,7 +72,7 @@ async def test_nothing_is_sent_before_retry_after_has_passed(store_server: Embed
     """F-17"""
     plan = [Answer(429, headers=(("retry-after", "1"),)), 200]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server) as running:
-        await running.outbox.add(LANE, "m-1", Item(endpoint="crm", url=endpoint.url))
+        await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
         await running.until_empty()
 
         first, second = endpoint.received
@@ -139,11 +88,11 @@ async def test_a_hanging_endpoint_does_not_hold_up_another(store_server: Embedde
         delivering(store_server, hung, crm) as running,
     ):
         for number in range(50):
-            item = Item(endpoint="hung", url=black_hole.url)
+            item = Item(url=black_hole.url)
             await running.outbox.add("{unit}.out.hung", f"h-{number}", item)
         await black_hole.until(1)
         for number in range(200):
-            await running.outbox.add(LANE, f"m-{number}", Item(endpoint="crm", url=endpoint.url))
+            await running.outbox.add(LANE, f"m-{number}", Item(url=endpoint.url))
         await running.until_empty()
 
         assert len(endpoint.received) == 200
@@ -159,7 +108,7 @@ async def test_two_deliverers_share_a_lane_without_sending_twice(
         delivering(store_server, flush=False),
     ):
         for number in range(300):
-            await first.outbox.add(LANE, f"m-{number}", Item(endpoint="crm", url=endpoint.url))
+            await first.outbox.add(LANE, f"m-{number}", Item(url=endpoint.url))
         await first.until_empty()
 
         assert len(endpoint.received) == 300
@@ -171,7 +120,7 @@ async def test_stopping_gives_back_what_is_under_way_without_counting_it(
     """F-34"""
     async with FakeEndpoint(plan=[Answer(hang=True), 200]) as endpoint:
         async with delivering(store_server) as running:
-            await running.outbox.add(LANE, "m-1", Item(endpoint="crm", url=endpoint.url))
+            await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
             await endpoint.until(1)
         async with delivering(store_server, flush=False) as running:
             await running.until_empty()
@@ -185,10 +134,10 @@ async def test_a_claim_that_passed_to_another_settles_nothing(store_server: Embe
     store = Store(store_server.address)
     await store.call("FLUSHALL")
     outbox = Outbox(store)
-    await outbox.add(LANE, "m-1", Item(endpoint="crm", url="http://127.0.0.1/"))
-    (late,), _ = await outbox.claim(LANE, most=1, claim_ms=1, token="first")
+    await outbox.add(LANE, "m-1", Item(url="http://127.0.0.1/"))
+    (late,) = (await outbox.claim(LANE, most=1, claim_ms=1, token="first")).items
     await asyncio.sleep(0.01)
-    (current,), _ = await outbox.claim(LANE, most=1, claim_ms=60_000, token="second")
+    (current,) = (await outbox.claim(LANE, most=1, claim_ms=60_000, token="second")).items
 
     done, reply = Decision(Verdict.DONE), Outcome(status=200)
     assert not await outbox.settle(LANE, late, done, reply, at_ms=0)
@@ -205,8 +154,8 @@ def test_a_death_at_any_store_call_loses_and_doubles_nothing(store_server: Embed
     async def scenario(store: Store) -> None:
         outbox = Outbox(store)
         for number in range(2):
-            await outbox.add(LANE, f"m-{number}", Item(endpoint="crm", url="http://x.example/"))
-        claimed, _ = await outbox.claim(LANE, most=10, claim_ms=1, token="dying")
+            await outbox.add(LANE, f"m-{number}", Item(url="http://x.example/"))
+        claimed = (await outbox.claim(LANE, most=10, claim_ms=1, token="dying")).items
         retry = Decision(Verdict.RETRY, 0.0, "once")
         await outbox.settle(LANE, claimed[0], retry, Outcome(status=500), at_ms=0)
         await outbox.settle(LANE, claimed[1], done, reply, at_ms=0)
@@ -216,16 +165,15 @@ def test_a_death_at_any_store_call_loses_and_doubles_nothing(store_server: Embed
         settled = {each.id for each in await outbox.records(LANE) if each.verdict == "done"}
         for number in range(2):
             if f"m-{number}" not in settled:
-                item = Item(endpoint="crm", url="http://x.example/")
+                item = Item(url="http://x.example/")
                 await outbox.add(LANE, f"m-{number}", item)
         assert LANE in await outbox.lanes(), "a lane with something in it must be found"
         for attempt in range(50):
-            claimed, next_ms = await outbox.claim(
-                LANE, most=10, claim_ms=60_000, token=f"next-{attempt}"
-            )
-            for each in claimed:
+            token = f"next-{attempt}"
+            claim = await outbox.claim(LANE, most=10, claim_ms=60_000, token=token)
+            for each in claim.items:
                 assert await outbox.settle(LANE, each, done, reply, at_ms=0)
-            if next_ms < 0 or not await outbox.waiting(LANE):
+            if claim.next_ms < 0 or not await outbox.waiting(LANE):
                 break
             await asyncio.sleep(0.005)
         records = await outbox.records(LANE)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
+from tests.delivery.test_addresses import FORBIDDEN_ADDRESSES
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.resolver import Resolver
@@ -121,6 +125,140 @@ async def test_retry_after_is_read_in_seconds() -> None:
     outcome = await sent(Answer(429, headers=(("retry-after", "17"),)))
 
     assert (outcome.status, outcome.retry_after) == (429, 17)
+
+
+async def test_retry_after_is_read_as_a_date_too() -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    outcome = await sent(Answer(503, headers=(("retry-after", at),)))
+
+    assert outcome.retry_after is not None
+    assert 20 < outcome.retry_after <= 31
+
+
+async def test_kept_connections_are_used_again() -> None:
+    async with FakeEndpoint(plan=[Answer(delay_seconds=0.01)]) as endpoint, sending() as sender:
+        for _ in range(5):
+            await asyncio.gather(*(sender.send(Outgoing(url=endpoint.url)) for _ in range(4)))
+
+        assert len(endpoint.received) == 20
+        assert endpoint.connections == 4
+
+
+async def test_requests_are_of_http_1_1_and_a_reply_that_is_no_http_is_a_failure() -> None:
+    seen = asyncio.Queue[bytes]()
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await seen.put(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"hello, this is not HTTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    async with server, sending() as sender:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await sender.send(Outgoing(url=f"http://127.0.0.1:{port}/"))
+
+    assert (await seen.get()).startswith(b"POST / HTTP/1.1\r\n")
+    assert outcome.failure is Failure.CONNECTION
+
+
+async def test_an_address_of_ipv6_is_reached() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 X\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "::1", 0)
+    async with server, sending() as sender:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await sender.send(Outgoing(url=f"http://[::1]:{port}/"))
+
+    assert outcome.status == 204
+
+
+async def test_a_reply_that_comes_in_drops_ends_with_the_total_deadline() -> None:
+    """S-07"""
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 X\r\ncontent-length: 100000\r\n\r\n")
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        ended.set()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server, sending() as sender:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}/"
+        outcome = await sender.send(Outgoing(url=url, total_seconds_max=0.4))
+        await ended.wait()
+
+    assert outcome.failure is Failure.TIMEOUT
+    assert outcome.seconds < 3
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("x-a\r\nx-b", "1"), ("x-a", "1\r\nx-b: 2"), ("x-a", "1\nx-b: 2"), ("x-a", "1\x00")],
+    ids=repr,
+)
+async def test_a_header_that_would_break_out_of_its_line_is_never_sent(
+    header: tuple[str, str],
+) -> None:
+    """S-05, behind the check at creation"""
+    async with FakeEndpoint() as endpoint, sending() as sender:
+        outcome = await sender.send(Outgoing(url=endpoint.url, headers=(header,)))
+
+        assert outcome.failure is Failure.FORBIDDEN
+        assert endpoint.received == []
+
+
+async def test_a_header_with_an_empty_value_is_sent() -> None:
+    async with FakeEndpoint() as endpoint, sending() as sender:
+        await sender.send(Outgoing(url=endpoint.url, headers=(("x-empty", ""),)))
+
+    assert endpoint.received[0].headers["x-empty"] == ""
+
+
+@pytest.mark.parametrize("address", FORBIDDEN_ADDRESSES)
+async def test_a_name_that_leads_to_a_forbidden_address_is_refused_at_connect(
+    address: str,
+) -> None:
+    """S-01: the whole table, also when another answer of the same name is public."""
+    guard = AddressGuard()
+    for answer in ([address], ["8.8.8.8", address]):
+        sender = Sender(guard, resolver=Resolver(guard, lookup=lambda _, answer=answer: answer))
+        outcome = await sender.send(Outgoing(url="http://hooks.example.com/"))
+        await sender.close()
+
+        assert outcome.failure is Failure.FORBIDDEN
+        assert outcome.detail == "the endpoint's address is not allowed"
+
+
+async def test_a_name_that_is_rebound_later_is_connected_where_it_was_judged() -> None:
+    """S-02: the answer is pinned; the next one is judged anew."""
+    answers = [["127.0.0.1"], ["127.0.0.2"]]
+    guard = AddressGuard(["127.0.0.1/32"])
+    resolver = Resolver(guard, lookup=lambda _: answers.pop(0))
+    async with FakeEndpoint() as endpoint:
+        sender = Sender(guard, resolver=resolver)
+        url = endpoint.url.replace("127.0.0.1", "hooks.example.com")
+
+        first = await sender.send(Outgoing(url=url))
+        second = await sender.send(Outgoing(url=url))
+        assert first.succeeded
+        assert second.succeeded
+        assert answers == [["127.0.0.2"]], "libcurl asked nobody, and we asked once"
+
+        resolver.forget()
+        third = await sender.send(Outgoing(url=url))
+        await sender.close()
+
+        assert third.failure is Failure.FORBIDDEN
+        assert len(endpoint.received) == 2
 
 
 async def test_a_forbidden_address_is_never_connected_to() -> None:

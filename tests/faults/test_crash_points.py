@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.stores import store_at
+from waystation.channel_settings import ChannelRule
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
 from waystation.clock import Clock
@@ -25,10 +26,18 @@ Verb = Callable[[Channels], Awaitable[object]]
 
 CHANNEL = ("default", "orders")
 ORDERS = ["o-1", "o-2", "o-3", "o-4"]
+#: Channels that are nearly full.
+LOOSE, STRICT = ("default", "loose"), ("default", "strict")
+RULES = (
+    ChannelRule(pattern="orders"),
+    ChannelRule(pattern="loose", backlog_max=3, backlog_policy="drop_oldest"),
+    ChannelRule(pattern="strict", backlog_max=3),
+)
 
 
 def channels_on(store: Store) -> Channels:
-    return Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelSettings())
+    settings = ChannelSettings(rules=RULES)
+    return Channels(store, Wakeups(store.address), clock=Clock(), settings=settings)
 
 
 async def state_of(store: Store) -> dict[bytes, bytes]:
@@ -38,19 +47,33 @@ async def state_of(store: Store) -> dict[bytes, bytes]:
 
 
 async def set_the_scene(store: Store) -> None:
-    """Two subscribers, three messages, of which the first has expired."""
+    """Two subscribers, three messages, of which the first has expired; two of three elsewhere."""
     channels = channels_on(store)
     await channels.subscribe(*CHANNEL, "me")
     await channels.subscribe(*CHANNEL, "other")
     for order in ORDERS[:3]:
         await channels.publish(*CHANNEL, order, b'{"total": 1.0}')
     await store.call("DEL", "c.{orders}.m.1", "c.{orders}.mid.o-1")
+    for channel in (LOOSE, STRICT):
+        await channels.publish_many(*channel, [("o-1", b"1"), ("o-2", b"2")])
+
+
+def batch(*ids: str) -> list[tuple[str, bytes]]:
+    return [(each, b"1") for each in ids]
 
 
 VERBS: dict[str, Verb] = {
     "publish": lambda channels: channels.publish(*CHANNEL, "o-4", b"4"),
     "publish again": lambda channels: channels.publish(*CHANNEL, "o-3", b"other"),
+    "publish many": lambda channels: channels.publish_many(*CHANNEL, batch("o-4", "o-3", "o-5")),
+    "publish many, dropping": lambda channels: channels.publish_many(*LOOSE, batch(*ORDERS)),
+    "publish many, too many": lambda channels: channels.publish_many(*STRICT, batch(*ORDERS)),
+    "seek back": lambda channels: channels.seek(*CHANNEL, "me", "beginning", 0),
+    "seek to the end": lambda channels: channels.seek(*CHANNEL, "other", "end", 0),
+    "seek to a clock": lambda channels: channels.seek(*CHANNEL, "me", "clock", 2),
     "subscribe": lambda channels: channels.subscribe(*CHANNEL, "late"),
+    "subscribe where it was": lambda channels: channels.subscribe(*CHANNEL, "late", after=2),
+    "stream over a gap": lambda channels: channels.stream(*CHANNEL, "me").read(10),
     "subscribe again": lambda channels: channels.subscribe(*CHANNEL, "me"),
     "fetch over a gap": lambda channels: channels.fetch(*CHANNEL, "me", limit=10),
     "ack": lambda channels: channels.ack(*CHANNEL, "me", encode_handle("orders", "me", 2)),

@@ -109,6 +109,25 @@ class ModelChannel:
         self.clock.dies = self._later
         return True
 
+    def seek(self, subscriber: str, how: str, target: float) -> tuple[int, int] | str | None:
+        """Returns (cursor, unread), or 'range'; None without the subscriber."""
+        if subscriber not in self.cursors or self.clock is None:
+            return None
+        end, unread = int(self.clock.value), 0
+        while how != "end" and (found := self.messages.get(following(end, -unread))):
+            if how == "time" and found.dies - self.ttl < target:
+                break
+            unread += 1
+        if how == "clock":
+            wanted = distance(int(target), end)
+            if wanted > unread:
+                return "range"
+            unread = wanted
+        cursor = following(end, -unread)
+        self.cursors[subscriber] = Mortal(cursor, self._later)
+        self.clock.dies = self._later
+        return cursor, unread
+
     def keys(self, tag: str) -> dict[str, tuple[str, float]]:
         """All keys with their values and the seconds that they have left."""
         entries = {f"c.{tag}.m.{clock}": entry for clock, entry in self.messages.items()}

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from waystation.channel_settings import ChannelRule
 from waystation.channels import Channels
 from waystation.clock import Clock
 from waystation.settings import ChannelSettings
@@ -25,6 +26,7 @@ class ChannelStore:
     store: Store
     wakeups: Wakeups
     machine: TimeMachine
+    clock: Clock
 
     async def text(self, key: str) -> str | None:
         """The value of a key."""
@@ -62,6 +64,7 @@ async def open_channels(
     *,
     expire_seconds: float = 1800.0,
     fetch_bytes_max: int = 8_388_608,
+    rules: tuple[ChannelRule, ...] = (),
     flush: bool = True,
     store: Store | None = None,
 ) -> AsyncIterator[ChannelStore]:
@@ -70,14 +73,16 @@ async def open_channels(
     wakeups = Wakeups(server.address)
     clock = Clock()
     machine = TimeMachine(store, wakeups, clock)
-    settings = ChannelSettings(expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max)
+    settings = ChannelSettings(
+        expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max, rules=rules
+    )
     channels = Channels(store, wakeups, clock=clock, settings=settings)
     try:
         if flush:
             await store.call("FLUSHALL")
         await wakeups.start()
         await machine.start()
-        yield ChannelStore(channels, store, wakeups, machine)
+        yield ChannelStore(channels, store, wakeups, machine, clock)
     finally:
         channels.close()
         await machine.close()

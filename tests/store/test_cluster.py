@@ -10,9 +10,18 @@ import pytest
 
 from tests.servers import PlainServer, plain_server
 from tests.stores import store_at
+from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
+from waystation.channels.webhooks import endpoints
 from waystation.clock import Clock
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.desk import Desk, Selection
+from waystation.delivery.notices import Notice
+from waystation.delivery.outbox import Outbox
+from waystation.delivery.request import Outcome
+from waystation.delivery.schedule import Decision, Verdict
+from waystation.delivery.states import EndpointStates
 from waystation.errors import StoreReplyError
 from waystation.settings import ChannelSettings
 from waystation.store import Wakeups, keeper, keys
@@ -49,13 +58,15 @@ async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, pr
         assert fetched.last is not None
         handle = encode_handle("orders", "me", fetched.last)
         assert await channels.ack(project, "orders", "me", handle)
+        await channels.publish_many(project, "orders", [("m-1", b"1"), ("m-2", b"2")])
+        assert await channels.seek(project, "orders", "me", "beginning", 0) == (0, 2)
         await channels.subscribe(project, "orders", "other")
         assert await channels.unsubscribe(project, "orders", "other")
 
         # Then all keys of the channel lie in one slot
         tag = keys.channel_tag(project, "orders")
         found = await store.call("KEYS", f"c.{tag}.*")
-        assert len(found) == 4
+        assert len(found) == 6
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in found}
         assert slots == {await store.call("CLUSTER", "KEYSLOT", keys.channel_topic(tag))}
 
@@ -73,3 +84,41 @@ async def test_the_cluster_would_notice_a_script_that_leaves_its_slot(cluster: P
     async with store_at(cluster.address) as store:
         with pytest.raises(StoreReplyError, match=r"(?i)slot|node"):
             await store.call("EVAL", stray, 1, "c.{orders}.clock")
+
+
+@pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
+async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
+    cluster: PlainServer, project: str
+) -> None:
+    rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url="http://127.0.0.1/"),))
+    settings = ChannelSettings(rules=(rule,))
+    guard = AddressGuard(loopback=True)
+    async with store_at(cluster.address) as store:
+        channels = Channels(
+            store, Wakeups(store.address), clock=Clock(), settings=settings, guard=guard
+        )
+        await channels.publish(project, "hooked", "m-1", b"1")
+        await channels.publish_many(project, "hooked", [("m-2", b"2"), ("m-3", b"3")])
+        lane = keys.outbox_lane(keys.channel_tag(project, "hooked"), "crm")
+        outbox, states = Outbox(store), EndpointStates(store)
+
+        # When everything that a deliverer and an operator do is done
+        claim = await outbox.claim(lane, most=2, claim_ms=1000, token="t")
+        done, failed = Decision(Verdict.DONE), Decision(Verdict.FAILED, 0.0, "no")
+        assert await outbox.settle(lane, claim.items[0], done, Outcome(status=200), at_ms=0)
+        assert await outbox.settle(lane, claim.items[1], failed, Outcome(status=500), at_ms=0)
+        notice = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
+        await states.disable("crm", notice)
+        await states.hold("crm", 1)
+        desk = Desk(outbox, endpoints(settings.rules, guard))
+        (row,) = await desk.endpoints(project)
+        assert (row.state, row.waiting, row.failed) == ("disabled", 1, 1)
+        assert await desk.enable("crm")
+        assert await desk.redrive(Selection(project, "crm")) == 1
+        assert await desk.discard(Selection(project, "crm"), waiting=True) == 2
+
+        # Then the lane is empty and off the register, and all its keys lay in the channel's slot
+        assert lane not in await outbox.lanes()
+        found = await store.call("KEYS", f"{lane}.*")
+        slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in (*found, lane)}
+        assert len(slots) == 1

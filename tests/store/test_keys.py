@@ -14,10 +14,13 @@ import pytest
 from waystation.catalogue import SqliteCatalogue
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
+from waystation.channels.revocation import Revocation
 from waystation.clock import Clock
 from waystation.delivery import Item, Outbox
+from waystation.delivery.notices import Notice
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
+from waystation.delivery.states import EndpointStates
 from waystation.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings, Settings
@@ -34,6 +37,7 @@ _PARTS = {
     "<clock>": r"-?[0-9]+",
     "<lane>": r"\{unit\}\.out\.[a-z]+",
     "<unit>": r"\{unit\}",
+    "<jti>": r"(?s:.+)",
     "<log>": r"t\.default\.orders\.[0-9]+",
     "<partition>": "[0-9]+",
     "<message id in its scope>": r"(?s:.+)",
@@ -64,6 +68,9 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
         handle = encode_handle("orders", "me", fetched.last)
         await channels.ack(project, "orders", "me", handle)
         await channels.unsubscribe(project, "orders", "other")
+    revocation = Revocation(opened.store, clock)
+    for token_id in ("t-1", "{a} }b{ ü\n\0", "x" * 10_000):
+        await revocation.revoke(token_id, clock.now_ms() // 1000 + 3600)
     await use_delivery(opened)
     await use_topics(opened, clock)
     assert opened.time_machine is not None
@@ -75,10 +82,14 @@ async def use_delivery(opened: OpenStore) -> None:
     """An outbox lane with an item that waits and one that was given up, and a lease."""
     outbox, lane = Outbox(opened.store), "{unit}.out.crm"
     for number in range(2):
-        await outbox.add(lane, f"m-{number}", Item(endpoint="crm", url="http://crm.example/"))
-    (claimed,), _ = await outbox.claim(lane, most=1, claim_ms=1000, token="mine")
+        await outbox.add(lane, f"m-{number}", Item(url="http://crm.example/"))
+    (claimed,) = (await outbox.claim(lane, most=1, claim_ms=1000, token="mine")).items
     failed = Decision(Verdict.FAILED, 0.0, "gone")
     await outbox.settle(lane, claimed, failed, Outcome(status=500), at_ms=0)
+    states = EndpointStates(opened.store)
+    gone = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
+    await states.disable("crm", gone)
+    await states.hold("crm", 60)
     heartbeat = Heartbeat(opened.store.address)
     leases = Leases(opened.store, heartbeat, owner="me")
     assert await leases.acquire("{unit}:lease") is not None
@@ -116,7 +127,7 @@ async def with_everything_used(
 async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
-        assert len(found) == 3 + 2 * 4 + 6 + 6
+        assert len(found) == 3 + 2 * 4 + 3 + 12 + 6
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")
@@ -163,6 +174,14 @@ def test_a_channel_has_exactly_the_keys_that_dsps_gave_it() -> None:
     assert keys.channel_message_prefix(tag) + "7" == "c.{orders}.m.7"
     assert keys.channel_message_id(tag, "m-1") == "c.{orders}.mid.m-1"
     assert keys.channel_topic(tag) == "dsps.c.{orders}"
+
+
+def test_a_revoked_token_has_the_key_that_dsps_gives_it_and_a_long_id_a_short_one() -> None:
+    assert keys.token_revocation("t-1") == "jwt.{t-1}.revoke"
+    assert keys.token_revocation("a}b") != keys.token_revocation("a%7Db")
+    long = [keys.token_revocation("x" * 10_000), keys.token_revocation("x" * 9_999 + "y")]
+    assert len(set(long)) == 2
+    assert all(len(each) < 100 for each in long)
 
 
 @pytest.mark.parametrize("row", keys.CATALOGUE, ids=lambda row: row.pattern)

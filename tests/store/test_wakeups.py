@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -248,3 +250,34 @@ async def test_a_store_that_is_away_at_first_is_found_later() -> None:
                 await asyncio.sleep(0.05)
                 await asyncio.to_thread(server.start)
                 assert await woken(waiter)
+
+
+async def test_a_subscription_asked_for_while_connecting_comes_after_the_handshake(
+    tmp_path: Path,
+) -> None:
+    """Before it, the store would refuse it, or refuse the handshake."""
+    heard: list[bytes] = []
+    path = str(tmp_path / "s")
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while said := await reader.read(4096):
+                heard.append(said)
+                if b"last" in said:
+                    return
+
+    async with await asyncio.start_unix_server(listen, path):
+        waits = Wakeups(Address(path=path, password="open sesame"))
+        await waits.start()
+        for turn in range(100):
+            # Asked for in every turn, so also in the one in which the connection is made.
+            with waits.waiting(f"topic-{turn}".encode()):
+                await asyncio.sleep(0)
+        with waits.waiting(b"last"):
+            async with asyncio.timeout(SOON):
+                while b"last" not in b"".join(heard):
+                    await asyncio.sleep(0.005)
+        await waits.close()
+
+    said = b"".join(heard)
+    assert said.index(b"AUTH") < said.index(b"SUBSCRIBE")

@@ -140,7 +140,7 @@ class ChannelRoutes:
                 responses={
                     200: ("Accepted, or known already.", "application/json", schemas.PUBLISHED),
                     413: ("The body is over the limit.", "application/json", schemas.ERROR),
-                    507: ("The store is full.", "application/json", schemas.ERROR),
+                    507: ("The store, or the channel, is full.", "application/json", schemas.ERROR),
                     **schemas.COMMON,
                 },
             ),
@@ -159,7 +159,7 @@ class ChannelRoutes:
                 parameters=subscriber_params,
                 responses={
                     200: ("The subscriber is there.", "application/json", schemas.SUBSCRIBER),
-                    507: ("The store is full.", "application/json", schemas.ERROR),
+                    507: ("The store, or the channel, is full.", "application/json", schemas.ERROR),
                     **schemas.COMMON,
                 },
             ),

@@ -42,10 +42,13 @@ FETCHED = _object(
         "description": "Messages that expired unread; only when there are any.",
     },
 )
-ERROR = _object(["error"], error={"type": "string"}, code={"type": "string"})
+REVOKED = _object(["jti", "exp"], jti={"type": "string"}, exp={"type": "integer"})
+ERROR = _object(
+    ["error"], error={"type": "string"}, code={"type": "string"}, reason={"type": "string"}
+)
 #: What every channel route can answer.
 COMMON: dict[int, tuple[str, str, dict[str, object]]] = {
     400: ("A parameter or the body is malformed.", "application/json", ERROR),
-    403: ("No key, or one that does not suffice.", "application/json", ERROR),
+    403: ("No key or token, or one that does not suffice.", "application/json", ERROR),
     503: ("Not now: the store is away. Try again.", "application/json", ERROR),
 }

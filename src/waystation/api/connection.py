@@ -12,6 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from waystation.api.reply import Send
 from waystation.telemetry import metrics
 
 #: A client that takes nothing of its reply for so long is not waited for (DSPS's write timeout).
@@ -21,7 +22,9 @@ STALLED_SECONDS_MAX = 60.0
 #: thrown away; hanging up at once would often cost them the answer.
 _BODIES_MAX = 16
 _HEAD_TOO_LARGE = b"431 Request Header Fields Too Large"
-_upgrade = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_upgrade = re.compile(rb"\r\n(upgrade):[ \t]*([^\r\n]*)", re.IGNORECASE)
+#: How the paths of WebSockets end. Elsewhere an offer to become one is ignored like any other.
+_is_socket = re.compile(rb"/socket(?:[? ]|$)").search
 
 #: In the state of a request whose connection has no place.
 SURPLUS = "surplus"
@@ -167,6 +170,18 @@ class BoundedConnection(HttpToolsProtocol):
             for name, value in self.headers
         )
 
+    def handle_websocket_upgrade(self) -> None:
+        busy = self.running is not None and not self.running.response_complete
+        if busy or not self.placed:
+            # Another reply is under way on this connection, or it has no place at all.
+            metrics.http_shed.inc()
+            self._refuse(b"400 Bad Request" if busy else b"503 Service Unavailable")
+            return
+        super().handle_websocket_upgrade()
+        # The place goes along: the other class gives it back at the end.
+        self.transport.get_protocol().placed = True  # type: ignore[attr-defined]
+        self.placed = False
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self.owed = False
@@ -189,7 +204,9 @@ class BoundedConnection(HttpToolsProtocol):
         self.came += len(data)
         self.large = self.came > self.bounds.header_bytes_max
         if b"pgrade:" in data and not (self.head_done and self.owed):
-            data = _without_upgrade(data)
+            begins = self.came == len(data)
+            first_line = data.partition(b"\r\n")[0] if begins else self.url
+            data = _without_upgrade(data, socket=_is_socket(first_line) is not None)
         super().data_received(data)
         if self.large and not self.transport.is_closing():
             self._check_size()
@@ -243,13 +260,33 @@ def bounded_connection(bounds: Bounds) -> type[BoundedConnection]:
     return type("BoundedConnection", (BoundedConnection,), {"bounds": bounds})
 
 
-def _without_upgrade(data: bytes) -> bytes:
+def _without_upgrade(data: bytes, *, socket: bool) -> bytes:
     """Hides the header from the parser, which would otherwise take the body for another protocol.
 
     A server may ignore an upgrade, and clients that offer HTTP/2 with each request count on that.
     """
+
+    def hidden(found: re.Match[bytes]) -> bytes:
+        # The value may have come in part; a part of another word is no part of this one.
+        wanted = socket and b"websocket".startswith(found[2].strip().lower())
+        return found[0] if wanted else b"\r\nx-ignored: " + found[2]
+
     head, end, rest = data.partition(b"\r\n\r\n")
-    return _upgrade.sub(b"\r\nx-ignored:", head) + end + rest
+    return _upgrade.sub(hidden, head) + end + rest
+
+
+def is_blocked(send: Send) -> bool:
+    """Whether the client has not taken what was sent of its reply so far."""
+    cycle = getattr(send, "__self__", None)
+    return isinstance(cycle, RequestResponseCycle) and cycle.flow.write_paused
+
+
+def hang_up(send: Send) -> None:
+    """Ends the connection of an unfinished reply at once, whatever was not taken."""
+    cycle = getattr(send, "__self__", None)
+    assert isinstance(cycle, RequestResponseCycle)
+    cycle.disconnected = True
+    cycle.transport.abort()
 
 
 def expire_slow(connections: set[Any], now: float) -> None:

@@ -47,6 +47,15 @@ class Cors:
             return True
         return self._loopback_only and host is not None and not _is_loopback_host(host)
 
+    def allows_socket(self, host: bytes | None, origin: bytes | None) -> bool:
+        """Whether a page of this origin may open a WebSocket: no browser asks before it does.
+
+        Programs send no Origin, and a page of our own host is no stranger.
+        """
+        if origin is None or self._any or self._allows(origin):
+            return True
+        return host is not None and origin.partition(b"://")[2] == host
+
     def preflight(self, origin: bytes, methods: list[str]) -> tuple[Header, ...]:
         """What the answer to an OPTIONS request of a browser has beyond `headers`."""
         if len(self.headers(origin)) == 1:

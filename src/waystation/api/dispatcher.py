@@ -17,6 +17,7 @@ from collections.abc import Callable
 from waystation.access import Access, Gate, Scope
 from waystation.api.connection import SURPLUS
 from waystation.api.cors import Cors
+from waystation.api.live_reply import LiveReply, SocketReply
 from waystation.api.problems import dsps_error_for, problem, problem_for, status_of
 from waystation.api.reply import (
     CLOSE,
@@ -32,7 +33,7 @@ from waystation.api.reply import (
 from waystation.api.reply import Scope as AsgiScope
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route, RouteTable
-from waystation.errors import BusyError, ForbiddenError, OutcomeUnknownError
+from waystation.errors import BusyError, ForbiddenError, NotFoundError, OutcomeUnknownError
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 
@@ -47,7 +48,7 @@ _DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"expires", b"0"),
 )
 #: Paths under these keep DSPS's manners also where there is no route.
-_DSPS_PREFIXES = ("/channel/", "/probe/")
+_DSPS_PREFIXES = ("/admin/", "/channel/", "/probe/")
 #: What the wide application may be asked; other methods are no labels of metrics.
 _WIDE_METHODS = ["DELETE", "GET", "POST", "PUT"]
 _is_request_id = re.compile(rb"[0-9A-Za-z._-]{1,64}").fullmatch
@@ -95,6 +96,7 @@ class Dispatcher:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            await self._open_socket(scope, receive, send)
             return
         begun = self._seconds()
         _InFlight.requests += 1
@@ -124,6 +126,31 @@ class Dispatcher:
             _InFlight.requests -= 1
             if request.held_bytes:
                 request.let_go()
+
+    async def _open_socket(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """A WebSocket passes the checks of a request; a refusal is an ordinary reply."""
+        begun = self._seconds()
+        scope["method"] = "GET"
+        request = Request(scope, receive, body_bytes_max=0)
+        request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
+        found = self._find(request)
+        if isinstance(found, tuple):
+            name, reply = found
+        elif found is not None and found.socket:
+            name, reply = found.path, await self._call(found, request, begun)
+        else:
+            unknown = NotFoundError("There is no WebSocket here.")
+            name, reply = "unknown", self._failure(unknown, request, dsps=False)
+        label = "GET" if name[0] == "/" else "-"
+        metrics.http.of(label, name, reply.status).note(self._seconds() - begun)
+        if isinstance(reply, SocketReply):
+            await reply.run(receive, send)
+            return
+        headers = [*reply.headers, *self._common_headers(request)]
+        start = {"type": "websocket.http.response.start", "status": reply.status}
+        with contextlib.suppress(OSError):  # The client may be gone by now.
+            await send({**start, "headers": headers})
+            await send({"type": "websocket.http.response.body", "body": reply.body})
 
     # -- Finding and calling -----------------------------------------------------------------
 
@@ -168,8 +195,7 @@ class Dispatcher:
                 await self._check(request, scope)
             reply = await route.handler(request)
             if scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
-                # A poll may outlive its key: what came meanwhile is not for a revoked one.
-                await self._check(request, scope)
+                await self._check_again(route, request, scope)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -191,6 +217,12 @@ class Dispatcher:
         if needed not in access.scopes:
             raise ForbiddenError(f"The key lacks the scope {needed.value!r}.")
         request.access = access
+
+    async def _check_again(self, route: Route, request: Request, needed: Scope) -> None:
+        """A poll may outlive its key or its token: what came meanwhile is not for a revoked one."""
+        coming = route.admission(request) if route.admission is not None else None
+        if coming is None or await coming is None:
+            await self._check(request, needed)
 
     async def _call_wide(self, request: Request, send: Send) -> None:
         """Hands over to the wide application, which asks for the access where it needs one."""
@@ -267,11 +299,14 @@ class Dispatcher:
         if expects_continue(send):
             # The client holds its body back and may never send it: nothing can follow.
             headers.append(CLOSE)
-        if reply.status != 204:
+        if reply.status != 204 and not isinstance(reply, LiveReply):
             headers.append((b"content-length", b"%d" % len(reply.body)))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        if isinstance(reply, LiveReply):
+            await reply.run(send)
+        else:
+            await send({"type": "http.response.body", "body": reply.body})
 
 
 def _is_dsps(path: str) -> bool:
-    return path.startswith(_DSPS_PREFIXES) or path in ("/channel", "/probe")
+    return path.startswith(_DSPS_PREFIXES) or path in ("/admin", "/channel", "/probe")

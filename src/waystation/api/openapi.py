@@ -30,6 +30,7 @@ _PROBLEM_STATUSES = {
     "409": "It is there already.",
     "413": "The body is over the limit.",
     "503": "Not now. Try again.",
+    "507": "The store, or the channel, is full.",
 }
 
 
@@ -97,7 +98,7 @@ def _operation(route: Route) -> dict[str, Any]:
             for each in route.parameters
         ],
         "responses": responses,
-        "security": [{"key": []}] if route.scope is not None else [],
+        "security": [{"key": []}] if route.scope is not None or route.locked else [],
     }
     if route.description:
         operation["description"] = route.description

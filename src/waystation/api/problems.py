@@ -13,6 +13,7 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.UnsupportedMediaTypeError, 415),
     (errors.RateLimitedError, 429),
     (errors.InvalidInputError, 400),
+    (errors.TokenRejectedError, 403),
     (errors.UnauthenticatedError, 401),
     (errors.ForbiddenError, 403),
     (errors.SubscriptionNotFoundError, 404),
@@ -36,11 +37,12 @@ _TITLES = {
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
+    426: "Upgrade needed",
     422: "Cannot be accepted",
     429: "Too much at once",
     500: "Internal error",
     503: "Not now",
-    507: "The store is full",
+    507: "Full",
 }
 #: What a client that was shed should wait before it tries again.
 RETRY_AFTER_SECONDS = 1
@@ -84,16 +86,21 @@ def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
     return problem(status, error.code, str(error), path=path, request_id=request_id, field=field)
 
 
-def dsps_error(status: int, message: str, code: str = "") -> Reply:
+def dsps_error(status: int, message: str, code: str = "", *, reason: str = "") -> Reply:
     """An error in the shape of DSPS."""
-    content = {"error": message, "code": code} if code else {"error": message}
+    content = {"error": message}
+    if code:
+        content["code"] = code
+    if reason:
+        content["reason"] = reason
     return Reply(status, encode(content) + b"\n", (JSON, *_extra(status)))
 
 
 def dsps_error_for(error: Exception, *, verb: str) -> Reply:
     """The reply of a DSPS route for an error; a 500 has no body there."""
     if isinstance(error, errors.UnauthenticatedError | errors.ForbiddenError):
-        return dsps_error(403, "Unauthorized", "dsps.auth.rejected")
+        reason = error.reason if isinstance(error, errors.TokenRejectedError) else ""
+        return dsps_error(403, "Unauthorized", errors.TokenRejectedError.code, reason=reason)
     status = status_of(error)
     if status == 500:
         return Reply(500)

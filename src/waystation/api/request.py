@@ -24,6 +24,12 @@ class _Budget:
     used_bytes = 0
 
 
+def hold_bytes(change: int) -> bool:
+    """Counts more or fewer bytes of what is unfinished; false when all together is too much."""
+    _Budget.used_bytes += change
+    return _Budget.used_bytes <= BODIES_BYTES_MAX
+
+
 class Request:
     """One request. Handlers read; only the dispatcher writes."""
 
@@ -97,13 +103,12 @@ class Request:
 
     def let_go(self) -> None:
         """Gives what was held of the budget back; at the end of the request."""
-        _Budget.used_bytes -= self.held_bytes
+        hold_bytes(-self.held_bytes)
         self.held_bytes = 0
 
     def _hold(self, size: int) -> None:
         self.held_bytes += size
-        _Budget.used_bytes += size
-        if _Budget.used_bytes > BODIES_BYTES_MAX:
+        if not hold_bytes(size):
             raise BusyError("The server holds as many unfinished requests as it can.")
 
     def abandonment(self) -> asyncio.Future[object]:

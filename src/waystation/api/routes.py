@@ -35,6 +35,10 @@ class Route:
     #: None: open to everyone.
     scope: Scope | None
     manner: Manner
+    #: Whether the handler asks for credentials of its own.
+    locked: bool = False
+    #: Whether it is for WebSockets, and the upgrade is granted by a `SocketReply`.
+    socket: bool = False
     #: Looked at before the key; a reply from it ends the request.
     precheck: Callable[[Request], Reply | None] | None = None
     #: Another way in than a key. None asks for a key at once, without a wait; else it is waited

@@ -13,15 +13,22 @@ from typing import Any
 import uvicorn
 from litestar import Litestar
 
+from waystation.api.admin_routes import AdminDoor, AdminRoutes
 from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.channel_routes import ChannelRoutes
+from waystation.api.client_address import ClientAddresses, Networks
 from waystation.api.connection import Bounds, bounded_connection, expire_slow
 from waystation.api.cors import Cors
 from waystation.api.dispatcher import Dispatcher
+from waystation.api.event_stream import EventStreamRoutes
 from waystation.api.openapi import build_document
 from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import RouteTable
+from waystation.api.socket import SocketRoutes
+from waystation.api.socket_connection import ENVELOPE_BYTES_MAX, bounded_socket
+from waystation.api.stream_admission import StreamAdmission
+from waystation.api.streams import Streams
 from waystation.api.wide import wide_app, wide_document
 from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
@@ -55,6 +62,7 @@ class ApiServer:
         self._readiness = Readiness(
             node.opened, node.catalogue, node.gate, stopping=lambda: self._stopping
         )
+        self._streams = Streams(seconds_max=self._settings.stream_seconds_max)
         self.app, self.document = self._build()
         self._server = _Server(self._uvicorn_config())
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,6 +74,7 @@ class ApiServer:
         self._tasks = [
             loop.create_task(self._server.serve(sockets=[listener])),
             loop.create_task(self._sweep()),
+            loop.create_task(self._streams.keep_checking()),
         ]
         while not self._server.started:
             if self._tasks[0].done():
@@ -74,28 +83,56 @@ class ApiServer:
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
-        """Ends polls with an empty reply, finishes what was begun, then lets go."""
+        """Ends polls with an empty reply, and streams; finishes what was begun, then lets go."""
         self._stopping = True
         self._node.channels.end_polls()
+        self._streams.end_all()
         self._server.should_exit = True
         await self._tasks[0]
-        self._tasks[1].cancel()
+        for task in self._tasks[1:]:
+            task.cancel()
+        for connection in list(self._server.server_state.connections):
+            # Clients that did not take their replies within the grace time.
+            connection.transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _build(self) -> tuple[Dispatcher, dict[str, Any]]:
         node, settings = self._node, self._settings
         reference = ReferenceRoutes()
+        verifier = TokenVerifier(node.settings.channels.rules)
+        revocation = Revocation(node.opened.store, node.clock)
+        admission = ChannelAdmission(
+            node.channels,
+            verifier,
+            revocation,
+            node.clock,
+            keys_needed=not node.gate.insecure,
+            disclose=node.settings.channels.disclose_rejections,
+        )
+        cors = Cors(
+            settings.cors_origins, insecure=node.gate.insecure, loopback_only=settings.is_loopback
+        )
+        stream_admission = StreamAdmission(node.channels, admission, node.gate, cors)
+        trusted = Networks(settings.trusted_proxies, setting="http.trusted_proxies")
+        addresses = ClientAddresses(settings.real_ip_header, trusted)
         routes = [
             *ChannelRoutes(
                 node.channels,
-                ChannelAdmission(
-                    node.channels,
-                    TokenVerifier(node.settings.channels.rules),
-                    Revocation(node.opened.store),
-                    node.clock,
-                ),
+                admission,
                 poll_seconds_max=settings.poll_seconds_max,
                 fetch_messages_max=node.settings.channels.fetch_messages_max,
+            ).routes(),
+            *AdminRoutes(
+                AdminDoor(node.settings.admin, node.gate, addresses),
+                revocation,
+                skew_seconds_max=verifier.skew_max,
+            ).routes(),
+            *EventStreamRoutes(node.channels, self._streams, stream_admission).routes(),
+            *SocketRoutes(
+                node.channels,
+                self._streams,
+                stream_admission,
+                content_bytes_max=settings.body_bytes_max,
             ).routes(),
             *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
             *reference.routes(),
@@ -104,6 +141,8 @@ class ApiServer:
             node.catalogue,
             node.channels,
             ChannelListing(node.opened.store),
+            admission,
+            node.delivery.desk,
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
@@ -115,11 +154,7 @@ class ApiServer:
             RouteTable(routes),
             node.gate,
             wide=wide,
-            cors=Cors(
-                settings.cors_origins,
-                insecure=node.gate.insecure,
-                loopback_only=settings.is_loopback,
-            ),
+            cors=cors,
             clock_seconds=node.clock.monotonic,
             body_bytes_max=settings.body_bytes_max,
             path_prefix=settings.prefix,
@@ -134,13 +169,17 @@ class ApiServer:
             http=bounded_connection(self._bounds),
             lifespan="off",
             log_config=None,
-            # Nothing here asks who the client is, so nobody has to be trusted to tell it.
+            # Who asks where a request comes from finds out for itself: see client_address.py.
             proxy_headers=False,
             server_header=False,
             # uvicorn says whole seconds, and takes any.
             timeout_graceful_shutdown=self._settings.grace_seconds,  # type: ignore[arg-type]
             timeout_keep_alive=75,
-            ws="none",
+            ws=bounded_socket(self._bounds),
+            ws_max_size=self._settings.body_bytes_max + ENVELOPE_BYTES_MAX,
+            ws_per_message_deflate=False,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
         )
 
     async def _sweep(self) -> None:

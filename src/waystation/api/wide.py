@@ -21,14 +21,17 @@ from msgspec import Meta
 from waystation import __version__
 from waystation.access import Access, Scope
 from waystation.access.keys import new_key
+from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
 from waystation.api.wide_channels import ChannelController
+from waystation.api.wide_deliveries import DeliveryController
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.channels import Channels
 from waystation.channels.listing import ChannelListing
 from waystation.clock import Clock
+from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import NAME_PATTERN, Identity, require_name
 from waystation.store.time_machine import TimeMachine
@@ -102,6 +105,9 @@ async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     needed = handler.opt.get("scope", Scope.ADMIN)
     state = connection.scope["state"]
     state["access"] = await state["admit"](state["request"], needed)
+    if (channel := connection.path_params.get("channel")) is not None:
+        header = state["request"].authorization
+        await connection.app.state["admission"].guard(channel, header)
 
 
 class ProjectController(Controller):
@@ -190,6 +196,8 @@ def wide_app(
     catalogue: Catalogue,
     channels: Channels,
     listing: ChannelListing,
+    admission: ChannelAdmission,
+    desk: Desk,
     *,
     clock: Clock,
     identity: Identity,
@@ -204,6 +212,8 @@ def wide_app(
                 "catalogue": catalogue,
                 "channels": channels,
                 "listing": listing,
+                "desk": desk,
+                "admission": admission,
                 "clock": clock,
                 "identity": identity,
                 "time_machine": time_machine,
@@ -226,7 +236,13 @@ def wide_document() -> dict[str, Any]:
 def _versioned() -> Router:
     return Router(
         "/v1",
-        route_handlers=[ChannelController, ProjectController, KeyController, TimeController],
+        route_handlers=[
+            ChannelController,
+            DeliveryController,
+            ProjectController,
+            KeyController,
+            TimeController,
+        ],
         guards=[_guard],
         security=[{"key": []}],
     )

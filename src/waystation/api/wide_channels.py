@@ -11,6 +11,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta
 
 from waystation.access import Access, Scope
+from waystation.api.exact_body import ExactBody
 from waystation.channels import Channels
 from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
 from waystation.channels.message import is_json
@@ -95,7 +96,10 @@ class ChannelController(Controller):
         cursor: FromQuery[str] = "",
         limit: FromQuery[int] = 100,
     ) -> ChannelPage:
-        """Lists channels page by page. A page may be empty and still have a cursor."""
+        """Lists channels page by page, until there is no cursor.
+
+        A page ends soon after it has `limit` rows: it may hold some more, or none at all.
+        """
         rows, following = await _listing(state).channels(
             _project(request), limit=_page_size(limit), cursor=cursor
         )
@@ -110,7 +114,7 @@ class ChannelController(Controller):
         cursor: FromQuery[str] = "",
         limit: FromQuery[int] = 100,
     ) -> SubscriberPage:
-        """Lists the subscribers of a channel with how far behind each one is."""
+        """Lists the subscribers of a channel with how far behind each one is, in such pages too."""
         rows, following = await _listing(state).subscribers(
             _project(request),
             require_name(channel, field="channel"),
@@ -124,6 +128,8 @@ class ChannelController(Controller):
         opt={"scope": Scope.WRITE},
         summary="Publish many messages",
         status_code=200,
+        dto=ExactBody[NewMessages],
+        return_dto=None,
     )
     async def publish(
         self,
@@ -132,10 +138,19 @@ class ChannelController(Controller):
         channel: FromPath[str],
         data: JSONBody[NewMessages],
     ) -> PublishedMessages:
-        """Publishes a batch in its order, with one call to the store."""
-        for each in data.messages:
+        """Publishes a batch in its order: all of it in one step, or nothing.
+
+        With a bounded backlog, the messages that found no room are told as `full`; 507 only when
+        that is all of them.
+        """
+        for position, each in enumerate(data.messages):
+            # The pattern of the document lets a closing newline through; this does not.
+            require_name(each.id, field=f"messages[{position}].id")
             if not is_json(bytes(each.content)):
-                raise InvalidInputError(f"The content of {each.id} is not JSON.", field="content")
+                raise InvalidInputError(
+                    f"The content of message {each.id} is not JSON that can be kept.",
+                    field=f"messages[{position}].content",
+                )
         published = await _channels(state).publish_many(
             _project(request),
             require_name(channel, field="channel"),
@@ -157,6 +172,8 @@ class ChannelController(Controller):
         opt={"scope": Scope.WRITE},
         summary="Move a subscriber",
         status_code=200,
+        dto=ExactBody[Seek],
+        return_dto=None,
     )
     async def seek(
         self,

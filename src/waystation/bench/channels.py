@@ -11,23 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.access import Scope, new_key
 from waystation.bench import driver, servers
 from waystation.bench.benchmark import Benchmark, Contender, Run
 from waystation.bench.children import Child
 from waystation.bench.http_load import CONNECTIONS, CONTENT
 from waystation.bench.poll_load import PUBLISHES_PER_SECOND
+from waystation.bench.preparation import make_key, store_version
 from waystation.bench.report import Process, Promise, Row, Sample
 from waystation.bench.store_load import CALLERS, PUBLISHERS
 from waystation.bench.target import Target
-from waystation.clock import Clock
-from waystation.ids import RandomIdentity
-from waystation.node import open_catalogue
-from waystation.settings import Durability, Settings
-from waystation.store.checks import read_facts
-from waystation.store.client import Store
+from waystation.settings import Durability
 from waystation.store.embedded import EmbeddedServer
-from waystation.store.keys import DEFAULT_PROJECT
 
 POLLS = 5000
 #: Run by name, in processes of their own.
@@ -50,13 +44,13 @@ class _Plan:
 
 
 _QUICK = _Plan(
-    rounds=3,
+    rounds=5,
     seconds=0.4,
-    disk_rounds=3,
+    disk_rounds=1,
     disk_seconds=0.2,
     wake_seconds=1.0,
     wait_rounds=1,
-    memory_seconds_max=24,
+    memory_seconds_max=28,
     disk_seconds_max=35,
 )
 _FULL = _Plan(
@@ -82,7 +76,7 @@ def _measure(run: Run, folder: Path) -> None:
     # Six contenders at both levels; at `memory` also two for one call, and the polls.
     run.steps = plan.rounds * 9 + plan.wait_rounds + plan.disk_rounds * 6
     with Level(folder / "memory", "memory") as level:
-        run.versions["store"] = asyncio.run(_store_version(level.store))
+        run.versions["store"] = asyncio.run(store_version(level.store))
         polls = [Contender("polls_wait.ours", "server", level.wait_on_fresh_server)]
         run.rounds("memory", polls, rounds=plan.wait_rounds)
         contenders = [
@@ -114,7 +108,7 @@ class Level:
     def __enter__(self) -> Level:
         with ExitStack() as stack:
             self._data.mkdir(parents=True)
-            self._key = asyncio.run(_make_key(self._data))
+            self._key = asyncio.run(make_key(self._data))
             server = EmbeddedServer(self._data / "store", durability=self._level)
             self.store = stack.enter_context(server)
             self.targets[None] = Target(
@@ -171,31 +165,6 @@ class Level:
         """One round of a job; the amount is seconds, or a number of polls."""
         answer = self.driver.ask({"job": job, "target": target, "amount": amount})
         return msgspec.convert(answer, Sample)
-
-
-async def _make_key(data: Path) -> str:
-    catalogue = open_catalogue(Settings(data=str(data)))
-    await catalogue.open()
-    try:
-        key, record = new_key(
-            RandomIdentity(),
-            project=DEFAULT_PROJECT,
-            scope=Scope.WRITE,
-            label="bench",
-            now_ms=Clock().now_ms(),
-        )
-        await catalogue.add_key(record)
-    finally:
-        await catalogue.close()
-    return key
-
-
-async def _store_version(server: EmbeddedServer) -> str:
-    store = Store(server.address)
-    try:
-        return (await read_facts(store)).version
-    finally:
-        await store.close()
 
 
 def _cpu_ratio(limit: str, ours: str) -> Callable[[Mapping[str, Row]], float]:

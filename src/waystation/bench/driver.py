@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.bench import http_load, log_load, poll_load, store_load
+from waystation.bench import http_load, lane_load, log_load, poll_load, send_load, store_load
 from waystation.bench.children import answer_questions
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
@@ -28,20 +28,31 @@ Job = Callable[[Target, Any], Awaitable[Sample]]
 JOBS: dict[str, Job] = {
     "call_ours": store_load.call_ours,
     "call_redis_py": store_load.call_redis_py,
+    "deliver_ours": send_load.deliver_ours,
+    "deliver_steadily": lane_load.deliver_steadily,
     "fetch_ack_http": http_load.fetch_ack,
     "polls_wait": poll_load.wait,
     "polls_wake": poll_load.wake,
     "publish_http": http_load.publish,
     "publish_ours": store_load.publish_ours,
+    "publish_plain": http_load.publish_plain,
     "publish_raw": store_load.publish_raw,
+    "publish_webhook": http_load.publish_webhook,
+    "send_aiohttp": send_load.send_aiohttp,
+    "send_bare": send_load.send_bare,
+    "send_ours": send_load.send_ours,
     **log_load.JOBS,
 }
 
+#: Whatever is in the store, these do not see it.
+_STORELESS = {"send_aiohttp", "send_bare", "send_ours"}
+
 
 async def answer(question: dict[str, Any]) -> Sample:
-    """Does one job on an empty store."""
+    """Does one job on an empty store, if it uses one."""
     target = msgspec.convert(question["target"], Target)
-    await _empty(target)
+    if question["job"] not in _STORELESS:
+        await _empty(target)
     return await JOBS[question["job"]](target, question["amount"])
 
 

@@ -27,8 +27,18 @@ Script = Generator[bytes, bytes, None]
 
 async def publish(target: Target, seconds: float) -> Sample:
     """One operation = one publish. Each connection has its own channel; every message is new."""
-    scripts = [_publishing(target, number) for number in range(CONNECTIONS)]
+    scripts = [_publishing(target, f"bench-{number}", "m") for number in range(CONNECTIONS)]
     return await _run(target, scripts, seconds, requests=1)
+
+
+async def publish_plain(target: Target, seconds: float) -> Sample:
+    """One operation = one publish, to a channel that no webhook is told of."""
+    return await _publish_to_one(target, seconds, "plain")
+
+
+async def publish_webhook(target: Target, seconds: float) -> Sample:
+    """The same, to a channel with a webhook: each message goes into the outbox as well."""
+    return await _publish_to_one(target, seconds, "webhook")
 
 
 async def fetch_ack(target: Target, seconds: float) -> Sample:
@@ -47,9 +57,14 @@ async def fetch_ack(target: Target, seconds: float) -> Sample:
     return await _run(target, [_fetching(target, name) for name in names], seconds, requests=2)
 
 
-def _publishing(target: Target, number: int) -> Script:
+async def _publish_to_one(target: Target, seconds: float, channel: str) -> Sample:
+    scripts = [_publishing(target, channel, f"m{number}-") for number in range(CONNECTIONS)]
+    return await _run(target, scripts, seconds, requests=1)
+
+
+def _publishing(target: Target, channel: str, ids: str) -> Script:
     for count in itertools.count():
-        path = f"/channel/bench-{number}/message/m{count}"
+        path = f"/channel/{channel}/message/{ids}{count}"
         yield packed_request("PUT", path, target.key, CONTENT)
 
 

@@ -18,9 +18,9 @@ from waystation.bench.target import Target, Window, measured
 from waystation.catalogue import SqliteCatalogue
 from waystation.clock import Clock
 from waystation.envelope import Envelope, pack
-from waystation.logs import Retention
+from waystation.logs import Retention, names
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, keys
+from waystation.store import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.topics import Deduplication, Producer, Receipt, Topics
 
@@ -88,7 +88,7 @@ async def read_raw(target: Target, seconds: float) -> Sample:
     async with _opened(target) as (store, logs):
         await logs.create("log", 1, Retention())
         await _fill(logs, "log", _READ_FROM)
-        name = keys.log_entries("log", 0)
+        name = names.entries("log", 0)
         offsets = _offsets()
 
         async def read() -> int:

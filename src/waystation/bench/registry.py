@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from waystation.bench.benchmark import Benchmark
 from waystation.bench.channels import CHANNELS
+from waystation.bench.sender import SENDER
 from waystation.bench.topics import TOPICS
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (CHANNELS, TOPICS)}
+_ALL = (CHANNELS, SENDER, TOPICS)
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

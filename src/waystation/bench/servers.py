@@ -1,8 +1,9 @@
-"""The servers under measurement, each in a process of its own: `ours`, and `bare`.
+"""The servers under measurement, each in a process of its own: `ours`, `webhooks`, and `bare`.
 
     python -m waystation.bench.servers ours|bare DATA LEVEL
+    python -m waystation.bench.servers webhooks DATA LEVEL PORT
 
-Both use the embedded store of the data folder. Asked anything, they answer with their port.
+They use the embedded store of the data folder. Asked anything, they answer with their port.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,35 @@ import uvicorn
 from waystation.api.server import ApiServer, settle_memory
 from waystation.bench.bare import BareApp
 from waystation.bench.children import Answer, answer_questions
+from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.node import open_node
-from waystation.settings import Durability, HttpSettings, Settings, StoreSettings
+from waystation.settings import (
+    ChannelSettings,
+    DeliverySettings,
+    Durability,
+    HttpSettings,
+    Settings,
+    StoreSettings,
+)
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.telemetry.logging import configure_logging
 
+#: A receiver that hangs is given up on after this.
+_RECEIVER_SECONDS_MAX = 2.0
+
 
 @asynccontextmanager
-async def ours(data: Path, level: Durability) -> AsyncIterator[Answer]:
+async def ours(
+    data: Path, level: Durability, channels: ChannelSettings | None = None
+) -> AsyncIterator[Answer]:
     """A whole station as `waystation serve` runs it, keys required."""
     settings = Settings(
-        data=str(data), http=HttpSettings(port=0), store=StoreSettings(durability=level)
+        channels=channels or ChannelSettings(),
+        data=str(data),
+        delivery=DeliverySettings(loopback=True),
+        http=HttpSettings(port=0),
+        store=StoreSettings(durability=level),
     )
     node = await open_node(settings)
     try:
@@ -45,6 +63,18 @@ async def ours(data: Path, level: Durability) -> AsyncIterator[Answer]:
             await server.stop()
     finally:
         await node.close()
+
+
+def webhooks(data: Path, level: Durability, port: str) -> AbstractAsyncContextManager[Answer]:
+    """The same with rules: `webhook` is told to the receiver on `port`, `plain` to nobody."""
+    webhook = WebhookRule(
+        name="bench", url=f"http://127.0.0.1:{port}/hook", timeout_seconds=_RECEIVER_SECONDS_MAX
+    )
+    rules = (
+        ChannelRule(pattern="plain"),
+        ChannelRule(pattern="webhook", webhooks=(webhook,)),
+    )
+    return ours(data, level, ChannelSettings(rules=rules))
 
 
 @asynccontextmanager
@@ -84,9 +114,10 @@ def _telling(port: int) -> Answer:
 def main() -> None:
     """Serves until standard input ends."""
     configure_logging(format="json", level="warning")
-    kind, data, level = sys.argv[1:]
-    serve = {"bare": bare, "ours": ours}[kind]
-    answer_questions(serve(Path(data), msgspec.convert(level, Durability)))
+    kind, data, level, *more = sys.argv[1:]
+    serve: dict[str, Callable[..., AbstractAsyncContextManager[Answer]]]
+    serve = {"bare": bare, "ours": ours, "webhooks": webhooks}
+    answer_questions(serve[kind](Path(data), msgspec.convert(level, Durability), *more))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     process: int = 0
     key: str = ""
+    #: Receivers of deliveries.
+    ports: tuple[int, ...] = ()
 
     @property
     def store_address(self) -> Address:

@@ -14,9 +14,11 @@ from waystation.channels.message import Fetched, Published, encode_message
 from waystation.channels.place import Place
 from waystation.channels.reader import Abandonment, Reader, no_subscriber
 from waystation.channels.rules import ChannelRules, Terms
+from waystation.channels.stream import ChannelStream
 from waystation.channels.webhooks import ChannelWebhooks
 from waystation.clock import Clock
-from waystation.delivery.outbox import Outbox
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
 from waystation.settings import ChannelSettings
 from waystation.store import Store, Wakeups, script
@@ -26,6 +28,7 @@ _PUBLISH = script(__package__, "publish")
 _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
 _PUBLISH_MANY = script(__package__, "publish_many")
+_PUBLISH_WITH_ITEM = script(__package__, "publish_with_item")
 _SEEK = script(__package__, "seek")
 
 #: Places that are kept at hand; others are put together again when they are used.
@@ -36,11 +39,21 @@ class Channels:
     """All channels of all projects."""
 
     def __init__(
-        self, store: Store, wakeups: Wakeups, *, clock: Clock, settings: ChannelSettings
+        self,
+        store: Store,
+        wakeups: Wakeups,
+        *,
+        clock: Clock,
+        settings: ChannelSettings,
+        guard: AddressGuard | None = None,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         self._store = store
+        self._wakeups = wakeups
         self._reader = Reader(store, wakeups, clock=clock, bytes_max=settings.fetch_bytes_max)
-        self._webhooks = ChannelWebhooks(Outbox(store), clock)
+        self._outbox = Outbox(store)
+        self._webhooks = ChannelWebhooks(clock, guard or AddressGuard())
+        self._waiting_max = waiting_max
         self._forget_jumps = clock.on_jump(wakeups.wake_all)
         self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
         self._place = lru_cache(_PLACES_KEPT)(self._find_place)
@@ -50,16 +63,33 @@ class Channels:
     ) -> Published:
         """Publishes JSON `content`; the first content under an id wins while it is kept."""
         place = self._place(project, channel)
-        if place.terms.webhooks or place.terms.backlog_max:
+        if place.terms.backlog_max:
             (published,) = await self.publish_many(project, channel, [(message_id, content)])
             return published
         body = encode_message(message_id, content)
-        outcome, clock = await self._store.run(
-            _PUBLISH,
-            (place.clock, place.ids + message_id),
-            (place.messages, body, place.ttl, place.topic),
-        )
-        return _published(outcome, clock)
+        names = (place.clock, place.ids + message_id)
+        if not place.terms.webhooks:
+            outcome, clock = await self._store.run(
+                _PUBLISH, names, (place.messages, body, place.ttl, place.topic)
+            )
+            return _published(outcome, clock)
+        lanes = self._lanes(place)
+        arguments: list[str | bytes | int] = [
+            place.messages,
+            body,
+            place.ttl,
+            place.topic,
+            place.items + message_id,
+            self._webhooks.item(channel, message_id, content),
+            self._waiting_max,
+            *lanes,
+        ]
+        reply = await self._store.run(_PUBLISH_WITH_ITEM, names, arguments)
+        if reply[0] == b"closed":
+            reply = await self._outbox.through_gates(
+                lanes, lambda: self._store.run(_PUBLISH_WITH_ITEM, names, arguments)
+            )
+        return _published(*reply)
 
     async def publish_many(
         self, project: str, channel: str, messages: Sequence[tuple[str, bytes]]
@@ -70,7 +100,7 @@ class Channels:
         """
         place = self._place(project, channel)
         terms = place.terms
-        lanes = await self._webhooks.lanes(place.tag, terms)
+        lanes = self._lanes(place)
         arguments: list[str | bytes | int] = [
             place.messages,
             place.ids,
@@ -78,17 +108,28 @@ class Channels:
             place.topic,
             terms.backlog_max or 0,
             terms.backlog_policy,
+            self._waiting_max,
+            place.items,
             len(lanes),
             *lanes,
         ]
         for message_id, content in messages:
             arguments += [message_id, encode_message(message_id, content)]
-            arguments += self._webhooks.items(channel, message_id, content, terms)
-        reply = await self._store.run(_PUBLISH_MANY, [place.clock], arguments)
+            if lanes:
+                arguments.append(self._webhooks.item(channel, message_id, content))
+        reply = await self._outbox.through_gates(
+            lanes, lambda: self._store.run(_PUBLISH_MANY, [place.clock], arguments)
+        )
         published = [_published(*reply[i : i + 2]) for i in range(0, len(reply), 2)]
         if published and all(each.full for each in published):
             raise ChannelFullError(f"Channel {channel} keeps {terms.backlog_max} messages at most.")
         return published
+
+    def _lanes(self, place: Place) -> list[str]:
+        """Lanes of the channel's webhooks; raises when one leads to a forbidden address."""
+        if place.lanes is None:
+            place.lanes = self._webhooks.lanes(place.tag, place.terms)
+        return place.lanes
 
     def terms(self, channel: str) -> Terms:
         """What the rules say about a channel; InvalidChannelError when none allows it."""
@@ -97,11 +138,18 @@ class Channels:
             raise InvalidChannelError(f"No rule allows a channel {channel}.")
         return terms
 
-    async def subscribe(self, project: str, channel: str, subscriber: str) -> bool:
-        """Creates a subscriber; false when it was there and simply lives on."""
+    async def subscribe(
+        self, project: str, channel: str, subscriber: str, *, after: int | None = None
+    ) -> bool:
+        """Creates a subscriber; false when it was there and simply lives on.
+
+        A new one reads from now on, or goes on `after` a clock that it had reached before.
+        """
         place = self._place(project, channel)
         reply = await self._store.run(
-            _SUBSCRIBE, (place.clock, place.cursors + subscriber), (place.ttl,)
+            _SUBSCRIBE,
+            (place.clock, place.cursors + subscriber),
+            (place.ttl, "" if after is None else str(after)),
         )
         return bool(reply == b"created")
 
@@ -160,6 +208,13 @@ class Channels:
             seconds=seconds,
             abandonment=abandonment,
         )
+
+    def stream(
+        self, project: str, channel: str, subscriber: str, *, after: int | None = None
+    ) -> ChannelStream:
+        """Reads on and on, from the cursor, or `after` a clock that lies ahead of it."""
+        place = self._place(project, channel)
+        return ChannelStream(self._store, self._wakeups, place, subscriber, after=after)
 
     def end_polls(self) -> None:
         """Ends every waiting poll with an empty result; for shutdown."""

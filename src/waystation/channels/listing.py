@@ -1,12 +1,15 @@
 """Looking at channels: which there are, who subscribes, and how far behind each one is.
 
 There is no index, since the keys are those of seed 002: a page is found by scanning the key space
-in bounded steps. Pages are as large as they come out; an empty page with a cursor is not the end.
+in bounded steps, and no step holds the store up. So a page ends after the step in which it became
+full: it may hold more than was asked for, or nothing; only one without a cursor is the last. What
+is there all the time is listed, perhaps twice; what comes or goes meanwhile may be or not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 
@@ -16,13 +19,19 @@ from waystation.store import Store, keys
 #: Keys that one step of a scan looks at, and the most steps of a page.
 _STEP_KEYS = 1000
 _PAGE_STEPS_MAX = 20
+#: The store counts cursors in 64 bits.
+_CURSOR_MAX = 2**64 - 1
+_is_digits = re.compile(r"[0-9]{1,20}", re.ASCII).fullmatch
 _CLOCK_RANGE = 2 * (2**53 - 1) + 1
+#: A distance beyond this is no lag, but a clock that was lost and began again; as in `fetch.lua`.
+_LAG_MAX = 2**42
 
 
 class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     """A channel in a list."""
 
     name: str
+    #: Clock of its newest message.
     clock: int
     #: Seconds until it is forgotten, unless it is used.
     expires_s: float
@@ -32,9 +41,11 @@ class SubscriberRow(msgspec.Struct, frozen=True, kw_only=True):
     """A subscriber in a list."""
 
     name: str
+    #: Clock of the last message that it has acknowledged.
     cursor: int
-    #: Messages that it has not acknowledged.
+    #: Messages after that, those that have expired since included.
     lag: int
+    #: Seconds until it is forgotten, unless it comes back.
     expires_s: float
 
 
@@ -51,11 +62,9 @@ class ChannelListing:
         prefix, suffix = keys.channel_clock(keys.channel_tag(project, "\0")).split("\0")
         names, following = await self._scan(f"{prefix}*{suffix}", limit, cursor)
         own = [name for name in names if "." not in name[len(prefix) : -len(suffix)]]
-        values = await self._values(own)
         rows = [
             ChannelRow(name=each[len(prefix) : -len(suffix)], clock=value, expires_s=left)
-            for each, (value, left) in zip(own, values, strict=True)
-            if left > 0
+            for each, (value, left) in (await self._values(own)).items()
         ]
         return sorted(rows, key=lambda row: row.name), following
 
@@ -67,22 +76,23 @@ class ChannelListing:
         prefix = keys.channel_cursor(tag, "")
         # Braces have no meaning in patterns; names have no character that has one.
         names, following = await self._scan(f"{prefix}*", limit, cursor)
-        clock, *values = await self._values([keys.channel_clock(tag), *names])
+        clock_key = keys.channel_clock(tag)
+        values = await self._values([clock_key, *names])
+        if clock_key not in values:
+            # Without its clock a channel is not there, and cursors mean nothing.
+            return [], following
+        clock, _ = values.pop(clock_key)
         rows = [
             SubscriberRow(
-                name=each[len(prefix) :],
-                cursor=value,
-                lag=(clock[0] - value) % _CLOCK_RANGE,
-                expires_s=left,
+                name=each[len(prefix) :], cursor=value, lag=_lag(value, clock), expires_s=left
             )
-            for each, (value, left) in zip(names, values, strict=True)
-            if left > 0
+            for each, (value, left) in values.items()
         ]
         return sorted(rows, key=lambda row: row.name), following
 
     async def _scan(self, pattern: str, limit: int, cursor: str) -> tuple[list[str], str]:
         position = cursor or "0"
-        if not position.isdigit() or len(position) > 20:
+        if not _is_digits(position) or int(position) > _CURSOR_MAX:
             raise InvalidInputError("The cursor is not one of ours.", field="cursor")
         found: dict[str, None] = {}
         for _ in range(_PAGE_STEPS_MAX):
@@ -95,13 +105,21 @@ class ChannelListing:
                 break
         return list(found), "" if position == "0" else position
 
-    async def _values(self, names: list[str]) -> list[tuple[int, float]]:
-        """Value and seconds left of each key; (0, -1) for one that has gone meanwhile."""
+    async def _values(self, names: list[str]) -> dict[str, tuple[int, float]]:
+        """Value and seconds left of each key, less those that have gone meanwhile."""
         # Begun together, so they share a round trip.
         values = [self._store.call("GET", name, repeatable=True) for name in names]
         times = [self._store.call("PTTL", name, repeatable=True) for name in names]
         replies = await asyncio.gather(*values, *times)
-        return [
-            (int(value), left / 1000) if value is not None else (0, -1.0)
-            for value, left in zip(replies[: len(names)], replies[len(names) :], strict=True)
-        ]
+        found = zip(names, replies[: len(names)], replies[len(names) :], strict=True)
+        return {
+            name: (int(value), left / 1000) for name, value, left in found if value and left > 0
+        }
+
+
+def _lag(cursor: int, clock: int) -> int:
+    """How many messages lie between a cursor and the clock, around the end of the range."""
+    distance = (clock - cursor) % _CLOCK_RANGE
+    if distance <= _LAG_MAX:
+        return distance
+    return clock if 0 <= clock <= _LAG_MAX else 0

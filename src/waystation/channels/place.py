@@ -17,7 +17,19 @@ TTL_MARGIN_SECONDS = 15
 class Place:
     """Names and terms of one channel."""
 
-    __slots__ = ("channel", "clock", "cursors", "ids", "messages", "tag", "terms", "topic", "ttl")
+    __slots__ = (
+        "channel",
+        "clock",
+        "cursors",
+        "ids",
+        "items",
+        "lanes",
+        "messages",
+        "tag",
+        "terms",
+        "topic",
+        "ttl",
+    )
 
     def __init__(self, project: str, channel: str, terms: Terms) -> None:
         self.channel = channel
@@ -28,6 +40,10 @@ class Place:
         self.cursors = keys.channel_cursor(tag, "")
         self.ids = keys.channel_message_id(tag, "")
         self.messages = keys.channel_message_prefix(tag)
+        #: What the ids of items begin with: two projects may use one name.
+        self.items = f"{tag[1:-1]}."
         self.topic = keys.channel_topic(tag)
+        #: Lanes of its webhooks, once they were found to lead to allowed addresses.
+        self.lanes: list[str] | None = None
         #: Seconds that a key of the channel lives after its last use.
         self.ttl = math.ceil(terms.expire_seconds + TTL_MARGIN_SECONDS)

@@ -7,21 +7,35 @@
 A pattern must match the whole name. Several rules may match one channel; they add up: the longest
 expiry, every token rule must pass, every webhook fires, the tightest backlog holds. With rules, a
 name that matches none is refused; without any, every name is allowed.
+
+Patterns are RE2's, as those of DSPS: no pattern takes longer than linear time, so no name that a
+stranger sends can keep the process busy. Everything that could fail later fails at start.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import msgspec
+import re2
 
 from waystation.channel_settings import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.channels.templates import check_template, fill_template
 from waystation.errors import SettingsError
 
-#: Names that were looked up lately; rules are few and names are many.
-_KNOWN_MAX = 100_000
+#: Names that were looked up lately, allowed or not; anybody may ask for any name.
+KNOWN_MAX = 20_000
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+#: As in DSPS; where a whole name must match, it only decides how groups are filled.
+_OPTIONS.longest_match = True
+#: A pattern that compiles to more is refused.
+_OPTIONS.max_mem = 1_048_576
+_GROUP_NAMES = re.compile(r"(?<!\\)\(\?P?<(\w+)>")
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +54,13 @@ class ChannelRules:
     def __init__(self, rules: tuple[ChannelRule, ...], *, expire_seconds: float) -> None:
         self._expire_seconds = expire_seconds
         self._rules = [(_compiled(rule), rule) for rule in rules]
-        self.terms = lru_cache(_KNOWN_MAX)(self._find)
+        general = Terms(expire_seconds=expire_seconds)
+        #: The terms of a channel; None when no rule allows the name.
+        self.terms: Callable[[str], Terms | None] = (
+            lru_cache(KNOWN_MAX)(self._find) if rules else lambda _: general
+        )
 
     def _find(self, channel: str) -> Terms | None:
-        """The terms; None when no rule allows the name. Cached as `terms`."""
-        if not self._rules:
-            return Terms(expire_seconds=self._expire_seconds)
         found = [
             (match.groupdict(default=""), rule)
             for pattern, rule in self._rules
@@ -68,13 +83,19 @@ class ChannelRules:
         )
 
 
-def _compiled(rule: ChannelRule) -> re.Pattern[str]:
+def _compiled(rule: ChannelRule) -> Any:
     where = f"channels.rules {rule.pattern!r}"
     try:
-        pattern = re.compile(rule.pattern)
-    except re.error as error:
-        raise SettingsError(f"{where} is no pattern: {error}.") from error
+        pattern = re2.compile(rule.pattern, _OPTIONS)
+    except re2.error as error:
+        told = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise SettingsError(
+            f"{where} is no pattern: {told}.",
+            hint="The syntax is RE2's: no look-around and no back references.",
+        ) from error
     names = set(pattern.groupindex)
+    if len(_GROUP_NAMES.findall(rule.pattern)) > len(names):
+        raise SettingsError(f"{where} is no pattern: two groups have the same name.")
     for webhook in rule.webhooks:
         for template in (webhook.url, *webhook.headers.values()):
             check_template(template, names, where=where)

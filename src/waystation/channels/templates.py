@@ -32,3 +32,13 @@ def check_template(template: str, names: set[str], *, where: str) -> None:
 def fill_template(template: str, values: Mapping[str, str]) -> str:
     """The template with its fields replaced."""
     return _FIELD.sub(lambda match: values[match.group(1)], template)
+
+
+def has_fields(template: str) -> bool:
+    """Whether the template is different for different channels."""
+    return _FIELD.search(template) is not None
+
+
+def sample_fills(template: str) -> list[str]:
+    """The template filled with a word and with a number: a check before there is a channel."""
+    return [_FIELD.sub(sample, template) for sample in ("x", "1")]

@@ -2,98 +2,137 @@
 
 A message goes to every webhook of its channel's rules, through the outbox: the publish script adds
 it in the channel's own slot, so it is there exactly if the message was accepted, and a publish
-never waits for a receiver.
+never waits for a receiver. Where it goes is decided when it is sent, by the rules of that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.channels.rules import Terms
+from waystation.channels.rules import ChannelRules, Terms
+from waystation.channels.templates import has_fields, sample_fills
 from waystation.clock import Clock
-from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.headers import check_headers
-from waystation.delivery.outbox import Item, Outbox, encode_item
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.endpoint import Destination, Endpoint
+from waystation.delivery.headers import check_authorization, check_headers
+from waystation.delivery.outbox import Item, encode_item
 from waystation.delivery.schedule import Schedule
-from waystation.delivery.signing import Secret
-from waystation.errors import SettingsError
+from waystation.delivery.signing import Secret, is_secret
+from waystation.errors import InvalidInputError, SettingsError
+from waystation.store import keys
 
-#: A lane is registered again after this long; a registration is good for three times that.
-_REGISTER_SECONDS = 20.0
-_LANES_MAX = 100_000
+_URLS_KEPT = 20_000
+#: As DSPS sends it. Names need no escape, and the content is JSON already.
+_BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
 
 class ChannelWebhooks:
-    """Makes lanes and items, and keeps lanes registered."""
+    """Makes lanes and items."""
 
-    def __init__(self, outbox: Outbox, clock: Clock) -> None:
-        self._outbox = outbox
+    def __init__(self, clock: Clock, guard: AddressGuard) -> None:
         self._clock = clock
-        self._registered: dict[str, float] = {}
+        self._check_url = lru_cache(_URLS_KEPT)(guard.check_url)
 
-    async def lanes(self, tag: str, terms: Terms) -> list[str]:
-        """The lanes of a channel, registered, so that deliverers will look at them."""
-        lanes = [f"c.{tag}.out.{webhook.name}" for webhook in terms.webhooks]
-        now = self._clock.monotonic()
-        for lane in lanes:
-            if now - self._registered.get(lane, float("-inf")) > _REGISTER_SECONDS:
-                await self._outbox.register(lane)
-                if len(self._registered) >= _LANES_MAX:
-                    self._registered.clear()
-                self._registered[lane] = now
-        return lanes
+    def lanes(self, tag: str, terms: Terms) -> list[str]:
+        """The lanes of a channel; raises when one of them leads to a forbidden address."""
+        for webhook in terms.webhooks:
+            self._check_url(webhook.url)
+        return [keys.outbox_lane(tag, webhook.name) for webhook in terms.webhooks]
 
-    def items(self, channel: str, message_id: str, content: bytes, terms: Terms) -> list[bytes]:
-        """What is to be sent for one message, one item per webhook."""
-        body = (
-            b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
-            % (channel.encode(), message_id.encode(), content)
-        )
-        return [
-            encode_item(
-                Item(
-                    endpoint=webhook.name,
-                    url=webhook.url,
-                    method=webhook.method,
-                    headers=(
-                        ("content-type", "application/json"),
-                        *webhook.headers.items(),
-                    ),
-                    body=body,
-                    created_ms=self._clock.now_ms(),
-                )
-            )
-            for webhook in terms.webhooks
-        ]
+    def item(self, channel: str, message_id: str, content: bytes) -> bytes:
+        """What is to be sent for one message, the same to all webhooks."""
+        body = _BODY % (channel.encode(), message_id.encode(), content)
+        return encode_item(Item(body=body, created_ms=self._clock.now_ms()))
 
 
-def endpoints(rules: Iterable[ChannelRule]) -> dict[str, Endpoint]:
+def endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:
     """The endpoints that the rules name, checked; raises SettingsError at start."""
+    book = ChannelRules(rules, expire_seconds=1)
     found: dict[str, Endpoint] = {}
     for rule in rules:
         for webhook in rule.webhooks:
             where = f"channels.rules {rule.pattern!r}, webhook {webhook.name}"
             if webhook.name in found:
                 raise SettingsError(f"{where}: the name is taken by another webhook.")
-            found[webhook.name] = _endpoint(webhook, where)
+            found[webhook.name] = _endpoint(webhook, book, guard, where)
     return found
 
 
-def _endpoint(webhook: WebhookRule, where: str) -> Endpoint:
-    check_headers(webhook.headers.items())
-    secrets: tuple[Secret, ...] = ()
-    if webhook.secret_file:
-        try:
-            lines = Path(webhook.secret_file).read_text(encoding="utf-8").split()
-        except OSError as error:
-            raise SettingsError(f"{where}: secret file: {error.strerror}.") from error
-        # Several lines: the first is in force, the others are being replaced.
-        secrets = tuple(Secret(line) for line in lines)
+def _endpoint(
+    webhook: WebhookRule, book: ChannelRules, guard: AddressGuard, where: str
+) -> Endpoint:
+    def locate(lane: str) -> Destination | None:
+        place = keys.channel_of_lane(lane)
+        terms = book.terms(place[1]) if place else None
+        for each in terms.webhooks if terms else ():
+            if each.name == webhook.name:
+                headers = (("content-type", "application/json"), *each.headers.items())
+                return Destination(url=each.url, method=each.method, headers=headers)
+        return None
+
+    try:
+        _check_url(webhook.url, guard)
+        check_headers(webhook.headers.items())
+        authorization = check_authorization(_lines(webhook.authorization_file, where))
+        secrets = tuple(_secret(line) for line in _lines(webhook.secret_file, where))
+    except InvalidInputError as error:
+        raise SettingsError(f"{where}: {error.message}", hint=error.hint) from error
     return Endpoint(
         name=webhook.name,
-        schedule=Schedule(attempts=webhook.attempts, first_seconds=webhook.first_wait_seconds),
+        schedule=Schedule(
+            attempts=webhook.attempts,
+            first_seconds=webhook.first_wait_seconds,
+            growth=webhook.growth,
+            multiplier=webhook.multiplier,
+            minimum_seconds=webhook.wait_seconds_min,
+            maximum_seconds=webhook.wait_seconds_max,
+            jitter=webhook.jitter,
+            fatal_codes=webhook.fatal_codes,
+            retry_codes=webhook.retry_codes,
+        ),
         secrets=secrets,
+        authorization=authorization,
+        connect_seconds_max=min(webhook.connect_timeout_seconds, webhook.timeout_seconds),
         total_seconds_max=webhook.timeout_seconds,
+        locate=locate,
+        varies=has_fields(webhook.url),
     )
+
+
+def _check_url(template: str, guard: AddressGuard) -> None:
+    """Refuses what can be refused without a channel: any fill that passes will do."""
+    problem: InvalidInputError | None = None
+    for filled in sample_fills(template):
+        try:
+            guard.check_url(filled)
+        except InvalidInputError as error:
+            problem = error
+        else:
+            return
+    if problem is not None:
+        raise problem
+
+
+def _lines(file: str, where: str) -> list[str]:
+    if not file:
+        return []
+    try:
+        found = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{where}: {file} cannot be read: {error}.") from error
+    lines = [line.strip() for line in found if line.strip()]
+    if not lines:
+        raise SettingsError(f"{where}: {file} is empty.")
+    return lines
+
+
+def _secret(line: str) -> Secret:
+    """Several lines: the first is in force, the others are being replaced; all of them sign."""
+    if not is_secret(line):
+        raise InvalidInputError(
+            "A line of the secret file is no secret.",
+            hint="It reads whsec_ and the base64 of 16 bytes or more.",
+        )
+    return Secret(line)

@@ -1,65 +1,46 @@
-"""`waystation channel`: publish and read channels of a running station."""
+"""`waystation channel`: publish to channels of a running station, read them, look after them."""
 
 from __future__ import annotations
 
-import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
-from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, emit_table
-from waystation.errors import InvalidInputError
+from waystation.cli.channel_publish import publish
+from waystation.cli.channel_tail import tail
+from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
+from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.positions import HELP, parse_position
+from waystation.cli.station import open_station
+from waystation.clock import Clock
 
 if TYPE_CHECKING:
-    from waystation.client import Batch, Received, Waystation
+    from waystation.client import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Publish to channels and read them.")
+app.command()(publish)
+app.command()(tail)
 
-ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
 SubscriberArgument = Annotated[str, typer.Argument(help="Name of the subscriber.")]
 LimitOption = Annotated[int, typer.Option("--max", help="Most messages at a time.", min=1)]
-
-
-@app.command()
-def publish(
-    channel: ChannelArgument,
-    content: Annotated[str, typer.Argument(help="JSON; - reads standard input.")],
-    message_id: Annotated[
-        str, typer.Option("--id", help="Message id; the same id is published just once.")
-    ] = "",
-    url: UrlOption = "",
-    key: KeyOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Publish one message."""
-    text = sys.stdin.read() if content == "-" else content
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidInputError(
-            f"The content is not JSON: {error}.", hint="Quote it: '{\"total\": 7}' or '\"text\"'."
-        ) from error
-    with _station(url, key) as station:
-        published = station.channels.publish(channel, text.encode(), message_id=message_id)
-    if as_json:
-        emit_json({"channel": channel, "id": published})
-    else:
-        console.print(Text(f"published {published}"))
 
 
 @app.command()
 def subscribe(
     channel: ChannelArgument,
     subscriber: SubscriberArgument,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it instead.")] = False,
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Create a subscriber; it sees what is published from now on."""
-    with _station(url, key) as station:
+    if delete:
+        unsubscribe(channel, subscriber, url=url, key=key, as_json=as_json)
+        return
+    with open_station(url, key) as station:
         station.channels.subscribe(channel, subscriber)
     _done(f"{subscriber} is subscribed to {channel}", channel, subscriber, as_json=as_json)
 
@@ -73,7 +54,7 @@ def unsubscribe(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a subscriber."""
-    with _station(url, key) as station:
+    with open_station(url, key) as station:
         station.channels.unsubscribe(channel, subscriber)
     _done(f"{subscriber} is gone from {channel}", channel, subscriber, as_json=as_json)
 
@@ -90,7 +71,7 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Fetch unread messages; they come again until acknowledged."""
-    with _station(url, key) as station:
+    with open_station(url, key) as station:
         batch = station.channels.fetch(channel, subscriber, timeout=timeout, limit=limit)
         _show(batch, as_json=as_json)
         if ack and batch.handle:
@@ -107,36 +88,72 @@ def ack(
     as_json: JsonOption = False,
 ) -> None:
     """Acknowledge everything up to a handle."""
-    with _station(url, key) as station:
+    with open_station(url, key) as station:
         station.channels.ack(channel, subscriber, handle)
     _done("acknowledged", channel, subscriber, as_json=as_json)
 
 
 @app.command()
-def tail(
+def seek(
     channel: ChannelArgument,
-    subscriber: Annotated[
-        str, typer.Option("--as", help="Subscriber to read as; default: a temporary one.")
-    ] = "",
+    subscriber: SubscriberArgument,
+    position: Annotated[str, typer.Argument(help=f"Where to go on reading: {HELP}")],
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Print messages as they come, until Ctrl-C."""
-    with _station(url, key) as station:
-        name = subscriber or f"tail-{station.channels.new_id()}"
-        try:
-            for message in station.channels.listen(channel, name):
-                _show_line(message, as_json=as_json)
-        finally:
-            if not subscriber:
-                station.channels.unsubscribe(channel, name)
+    """Move a subscriber, forwards or backwards. A clock is that of the last message read."""
+    wish = parse_position(position, clock=Clock())
+    with open_station(url, key) as station:
+        sought = station.channels.seek(channel, subscriber, **wish)
+    if as_json:
+        where = {"cursor": sought.cursor, "unread": sought.unread}
+        emit_json({"channel": channel, "subscriber": subscriber, **where})
+    else:
+        told = f"{subscriber} goes on after clock {sought.cursor}, {sought.unread:,} unread"
+        console.print(Text(told))
 
 
-def _station(url: str, key: str) -> Waystation:
-    from waystation.client import Waystation  # noqa: PLC0415 (help must not wait for HTTP libraries)
+@app.command("list")
+def list_(
+    channel: Annotated[str, typer.Argument(help="List the subscribers of this channel.")] = "",
+    url: UrlOption = "",
+    key: KeyOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List channels, or the subscribers of one with how far behind they are."""
+    if channel:
+        _list_subscribers(channel, url, key, as_json=as_json)
+        return
+    with open_station(url, key) as station:
+        channels = sorted(station.channels.channels(), key=lambda each: each.name)
+    if as_json:
+        emit_json({"channels": channels})
+        return
+    emit_table(
+        ("channel", "clock", "expires in"),
+        [(each.name, f"{each.clock:,}", _span(each.expires_s)) for each in channels],
+        empty="No channels. Publishing to one, or subscribing, makes it.",
+        numbers=("clock", "expires in"),
+    )
 
-    return Waystation(url, key=key)
+
+def _list_subscribers(channel: str, url: str, key: str, *, as_json: bool) -> None:
+    with open_station(url, key) as station:
+        found = sorted(station.channels.subscribers(channel), key=lambda each: each.name)
+    if as_json:
+        emit_json({"channel": channel, "subscribers": found})
+        return
+    emit_table(
+        ("subscriber", "lag", "cursor", "expires in"),
+        [(each.name, f"{each.lag:,}", f"{each.cursor:,}", _span(each.expires_s)) for each in found],
+        empty=f"{channel} has no subscribers.",
+        numbers=("lag", "cursor", "expires in"),
+    )
+
+
+def _span(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _show(batch: Batch, *, as_json: bool) -> None:
@@ -150,20 +167,12 @@ def _show(batch: Batch, *, as_json: bool) -> None:
             }
         )
         return
-    rows = [(each.id, bytes(each.raw).decode()) for each in batch.messages]
+    rows = [(each.id, printable(bytes(each.raw).decode())) for each in batch.messages]
     emit_table(("id", "content"), rows, empty="Nothing unread.")
     if batch.lost:
-        console.print(Text(f"{batch.lost} messages expired before they were fetched", "yellow"))
+        console.print(Text(f"{batch.lost} messages were gone before they were fetched", "yellow"))
     if batch.handle:
         console.print(Text(f"handle {batch.handle}", style="dim"), soft_wrap=True)
-
-
-def _show_line(message: Received, *, as_json: bool) -> None:
-    if as_json:
-        emit_json({"id": message.id, "content": message.raw})
-        return
-    line = Text.assemble((message.id, "cyan"), "  ", bytes(message.raw).decode())
-    console.print(line, soft_wrap=True)
 
 
 def _done(text: str, channel: str, subscriber: str, *, as_json: bool) -> None:

@@ -1,18 +1,19 @@
-"""`waystation config`: what is set, and where it came from."""
+"""`waystation config`: what is set, where it came from, and what that means for a channel."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import msgspec
 import typer
 
+from waystation.channel_settings import shown_tokens, shown_webhook
 from waystation.cli.options import ConfigOption, JsonOption, read_settings
 from waystation.cli.output import emit_json, emit_table
+from waystation.errors import InvalidChannelError
+from waystation.ids import require_name
 
 app = typer.Typer(no_args_is_help=True, help="Look at the settings.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `config show` a subcommand while it is the only one."""
 
 
 @app.command()
@@ -21,5 +22,43 @@ def show(config: ConfigOption = "", as_json: JsonOption = False) -> None:
     rows = list(read_settings(config).rows())
     if as_json:
         emit_json({name: {"value": value, "origin": origin} for name, value, origin in rows})
+        return
+    shown = [(name, _text(value), origin) for name, value, origin in rows]
+    emit_table(("setting", "value", "from"), shown, empty="")
+
+
+@app.command()
+def channel(
+    name: Annotated[str, typer.Argument(help="Name of a channel.")],
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the channel rules say about one channel; secrets are hidden."""
+    from waystation.channels.rules import ChannelRules  # noqa: PLC0415 (only this command needs it)
+
+    settings = read_settings(config).settings.channels
+    terms = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds).terms(
+        require_name(name, field="name")
+    )
+    if terms is None:
+        raise InvalidChannelError(f"No rule allows a channel {name}.")
+    told = {
+        "expire_seconds": terms.expire_seconds,
+        "tokens": [shown_tokens(each) for each in terms.tokens],
+        "webhooks": [shown_webhook(each) for each in terms.webhooks],
+        "backlog_max": terms.backlog_max,
+        "backlog_policy": terms.backlog_policy,
+    }
+    if as_json:
+        emit_json({"channel": name, **told})
     else:
-        emit_table(("setting", "value", "from"), rows, empty="")
+        emit_table(
+            ("term", "value"), [(term, _text(each)) for term, each in told.items()], empty=""
+        )
+
+
+def _text(value: Any) -> str:
+    """A value in a table; of what has parts, one part a line."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "\n".join(msgspec.json.encode(each).decode() for each in value)
+    return str(value)

@@ -19,6 +19,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.MessageMalformedError, USAGE),
     (errors.UnsupportedMediaTypeError, USAGE),
     (errors.AckHandleMalformedError, USAGE),
+    (errors.InvalidChannelError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
     (errors.SubscriptionNotFoundError, NOT_FOUND),
     (errors.UnauthenticatedError, REFUSED),
@@ -27,6 +28,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.StoreError, UNAVAILABLE),
     (errors.CatalogueError, UNAVAILABLE),
     (errors.BusyError, UNAVAILABLE),
+    (errors.ChannelFullError, UNAVAILABLE),
     (errors.RateLimitedError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
 )

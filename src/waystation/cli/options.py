@@ -15,6 +15,7 @@ from waystation.settings import LoadedSettings, load_settings
 #: Taken when it lies in the current directory and no other is named.
 DEFAULT_FILE = "waystation.toml"
 
+ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ConfigOption = Annotated[
     str, typer.Option("--config", help="Settings file; default ./waystation.toml if it exists.")

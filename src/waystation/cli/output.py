@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,14 @@ from waystation.errors import WaystationError
 console = Console(highlight=False)
 problems = Console(stderr=True, highlight=False)
 
+#: Characters that terminals may obey; JSON allows those from 7f on inside of strings.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """The same text, with what a terminal would obey written as JSON escapes."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
 
 def emit_json(value: Any) -> None:
     """One JSON document on one line."""
@@ -23,14 +32,21 @@ def emit_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """A table, or a sentence when there is nothing to show."""
+def emit_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    empty: str,
+    numbers: Collection[str] = (),
+) -> None:
+    """A table, or a sentence when there is nothing to show; columns of `numbers` end flush."""
     if not rows:
         console.print(Text(empty, style="dim"))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        justify = "right" if column in numbers else "left"
+        table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)

@@ -7,7 +7,23 @@ transports, which speak HTTP, are written twice.
 from __future__ import annotations
 
 from waystation.client.async_client import AsyncWaystation
-from waystation.client.messages import Batch, Received
+from waystation.client.messages import (
+    Batch,
+    ChannelInfo,
+    Published,
+    Received,
+    Sought,
+    SubscriberInfo,
+)
 from waystation.client.sync_client import Waystation
 
-__all__ = ["AsyncWaystation", "Batch", "Received", "Waystation"]
+__all__ = [
+    "AsyncWaystation",
+    "Batch",
+    "ChannelInfo",
+    "Published",
+    "Received",
+    "Sought",
+    "SubscriberInfo",
+    "Waystation",
+]

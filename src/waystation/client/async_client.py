@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from waystation.client.async_channels import AsyncChannels
+from waystation.client.async_deliveries import AsyncDeliveries
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.environment import key_from_environment, url_from_environment
 
@@ -21,6 +22,7 @@ class AsyncWaystation:
         self.url = url or url_from_environment()
         self._transport = AsyncTransport(self.url, key or key_from_environment())
         self.channels = AsyncChannels(self._transport)
+        self.deliveries = AsyncDeliveries(self._transport)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -35,6 +36,65 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = msgspec.field(name="lostMessages", default=0)
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message of a batch."""
+
+    id: str
+    #: `duplicate`: it was there already. `full`: the channel has no room, it was not published.
+    outcome: Literal["accepted", "duplicate", "full"]
+    #: None when it was refused.
+    clock: int | None
+
+
+class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel in a list."""
+
+    name: str
+    #: Clock of its newest message.
+    clock: int
+    #: Seconds until it is forgotten, unless it is used.
+    expires_s: float
+
+
+class SubscriberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscriber in a list."""
+
+    name: str
+    #: Clock of the last message that it has acknowledged.
+    cursor: int
+    #: Messages after that, those that have expired since included.
+    lag: int
+    #: Seconds until it is forgotten, unless it comes back.
+    expires_s: float
+
+
+class Sought(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a subscriber is after a seek."""
+
+    cursor: int
+    unread: int
+
+
+class PublishedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply of a batch."""
+
+    messages: list[Published]
+
+
+class ChannelPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list of channels."""
+
+    channels: list[ChannelInfo]
+    cursor: str
+
+
+class SubscriberPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list of subscribers."""
+
+    subscribers: list[SubscriberInfo]
+    cursor: str
+
+
 class Answer(msgspec.Struct, frozen=True):
     """An HTTP reply, whichever library brought it."""
 
@@ -42,15 +102,41 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_decode_batch = msgspec.json.Decoder(Batch).decode
+_T = TypeVar("_T")
+
+#: What one request of a batch holds at most; larger batches take several requests.
+BATCH_MESSAGES_MAX = 500
+BATCH_BYTES_MAX = 256 * 1024
+
+
+def decode_answer(answer: Answer, kind: type[_T]) -> _T:
+    """Reads a reply."""
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise errors.StationUnreachableError("What answered is not a station.") from error
 
 
 def decode_batch(answer: Answer) -> Batch:
     """Reads the reply of a fetch."""
-    try:
-        return _decode_batch(answer.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise errors.StationUnreachableError("What answered is not a station.") from error
+    return decode_answer(answer, Batch)
+
+
+def encode_batches(messages: Iterable[tuple[str, Any]]) -> Iterator[tuple[list[str], bytes]]:
+    """Bodies of requests that publish all messages in order, each with the ids that it holds."""
+    ids: list[str] = []
+    parts: list[bytes] = []
+    size = 0
+    for message_id, content in messages:
+        part = b'{"id":"%b","content":%b}' % (message_id.encode(), _one_value(content, message_id))
+        if ids and (len(ids) == BATCH_MESSAGES_MAX or size + len(part) > BATCH_BYTES_MAX):
+            yield ids, b'{"messages":[%b]}' % b",".join(parts)
+            ids, parts, size = [], [], 0
+        ids.append(message_id)
+        parts.append(part)
+        size += len(part)
+    if ids:
+        yield ids, b'{"messages":[%b]}' % b",".join(parts)
 
 
 def encode_content(content: Any) -> bytes:
@@ -58,6 +144,18 @@ def encode_content(content: Any) -> bytes:
     if isinstance(content, bytes):
         return content
     return msgspec.json.encode(content)
+
+
+def _one_value(content: Any, message_id: str) -> bytes:
+    """The content, if it is one JSON value: bytes that are more could pass for other messages."""
+    encoded = encode_content(content)
+    try:
+        msgspec.json.decode(encoded, type=msgspec.Raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise errors.MessageMalformedError(
+            f"The content of message {message_id} is not JSON: {error}."
+        ) from error
+    return encoded
 
 
 def raise_for(answer: Answer) -> None:

@@ -8,20 +8,32 @@ forward), so all of them are tried again when the station is away for a moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Literal
 from urllib.parse import quote
+
+import msgspec
 
 from waystation.client.messages import (
     Answer,
     Batch,
+    ChannelInfo,
+    ChannelPage,
+    Published,
+    PublishedPage,
     Received,
+    Sought,
+    SubscriberInfo,
+    SubscriberPage,
+    decode_answer,
     decode_batch,
+    encode_batches,
     encode_content,
     raise_for,
 )
 from waystation.client.sync_transport import Transport
-from waystation.errors import StationUnreachableError
+from waystation.errors import ChannelFullError, StationUnreachableError
 from waystation.ids import Identity, RandomIdentity, require_name
 
 #: Pauses before the second, third… try; together they outlast a restart of the store.
@@ -31,7 +43,7 @@ _AWAY = frozenset({502, 503, 504})
 
 
 class Channels:
-    """Publish, subscribe, fetch, acknowledge."""
+    """Publish, subscribe, fetch, acknowledge; look at channels and move subscribers."""
 
     def __init__(self, transport: Transport, *, identity: Identity | None = None) -> None:
         self._transport = transport
@@ -43,6 +55,30 @@ class Channels:
         path = f"{_channel(channel)}/message/{require_name(message_id, field='message_id')}"
         self._do("PUT", path, body=encode_content(content))
         return message_id
+
+    def publish_many(self, channel: str, messages: Iterable[tuple[str, Any]]) -> list[Published]:
+        """Publishes pairs of id and JSON in their order; an empty id is replaced by a new one.
+
+        Large batches take several requests. When one fails, those before it are published: with
+        ids of your own the whole call may be repeated. Raises ChannelFullError only when not one
+        message found room; else those that did not are told as `full`.
+        """
+        path = f"{_control(channel)}/messages"
+        named = (
+            (require_name(each or f"msg-{self.new_id()}", field="message_id"), content)
+            for each, content in messages
+        )
+        done: list[Published] = []
+        # All are put together before the first is sent: a bad one publishes nothing.
+        for ids, body in list(encode_batches(named)):
+            try:
+                answer = self._do("POST", path, body=body)
+                done += decode_answer(answer, PublishedPage).messages
+            except ChannelFullError:
+                if all(each.outcome == "full" for each in done):
+                    raise
+                done += [Published(id=each, outcome="full", clock=None) for each in ids]
+        return done
 
     def subscribe(self, channel: str, subscriber: str) -> None:
         """Creates a subscriber that sees what is published from now on; keeps one that exists."""
@@ -79,6 +115,53 @@ class Channels:
             if batch.handle:
                 self.ack(channel, subscriber, batch.handle)
 
+    def seek(
+        self,
+        channel: str,
+        subscriber: str,
+        *,
+        to: Literal["beginning", "end"] | None = None,
+        clock: int | None = None,
+        since: datetime | None = None,
+    ) -> Sought:
+        """Moves a subscriber to either end, behind the message of a clock, or back to a time."""
+        name = require_name(subscriber, field="subscriber")
+        time_ms = None if since is None else int(since.timestamp() * 1000)
+        wishes = {"to": to, "clock": clock, "time_ms": time_ms}
+        body = {key: value for key, value in wishes.items() if value is not None}
+        path = f"{_control(channel)}/subscribers/{name}/seek"
+        return decode_answer(self._do("POST", path, body=msgspec.json.encode(body)), Sought)
+
+    def channels(self) -> Iterator[ChannelInfo]:
+        """Yields all channels of the project, each once, in no order."""
+        seen: set[str] = set()
+        cursor = ""
+        while True:
+            answer = self._do("GET", f"/v1/channels?limit=1000&cursor={cursor}")
+            page = decode_answer(answer, ChannelPage)
+            for each in page.channels:
+                if each.name not in seen:
+                    seen.add(each.name)
+                    yield each
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    def subscribers(self, channel: str) -> Iterator[SubscriberInfo]:
+        """Yields all subscribers of a channel with their lag, each once, in no order."""
+        path = f"{_control(channel)}/subscribers?limit=1000&cursor="
+        seen: set[str] = set()
+        cursor = ""
+        while True:
+            page = decode_answer(self._do("GET", path + cursor), SubscriberPage)
+            for each in page.subscribers:
+                if each.name not in seen:
+                    seen.add(each.name)
+                    yield each
+            cursor = page.cursor
+            if not cursor:
+                return
+
     def new_id(self) -> str:
         """A name that nobody else has, for a message or a subscriber."""
         return self._identity.token(16)
@@ -102,6 +185,10 @@ class Channels:
 
 def _channel(channel: str) -> str:
     return f"/channel/{require_name(channel, field='channel')}"
+
+
+def _control(channel: str) -> str:
+    return f"/v1/channels/{require_name(channel, field='channel')}"
 
 
 def _subscription(channel: str, subscriber: str) -> str:

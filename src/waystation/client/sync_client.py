@@ -9,6 +9,7 @@ from typing import Self
 
 from waystation.client.environment import key_from_environment, url_from_environment
 from waystation.client.sync_channels import Channels
+from waystation.client.sync_deliveries import Deliveries
 from waystation.client.sync_transport import Transport
 
 
@@ -23,6 +24,7 @@ class Waystation:
         self.url = url or url_from_environment()
         self._transport = Transport(self.url, key or key_from_environment())
         self.channels = Channels(self._transport)
+        self.deliveries = Deliveries(self._transport)
 
     def __enter__(self) -> Self:
         return self

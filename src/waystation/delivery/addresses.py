@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
-from waystation.errors import InvalidInputError
+from waystation.errors import ForbiddenAddressError, InvalidInputError
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -34,15 +34,6 @@ _REFUSED = [
 _HOST = re.compile(r"[0-9a-z](?:[0-9a-z_.-]{0,251}[0-9a-z])?")
 #: What C libraries take for an IPv4 address although no person writes it: 0x7f.1, 017700000001.
 _ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
-
-
-class ForbiddenAddressError(InvalidInputError):
-    """The endpoint is, or leads to, an address that requests must not reach.
-
-    The text never tells which address a name resolved to: that would help to map a network.
-    """
-
-    code = "endpoint.forbidden"
 
 
 class AddressGuard:

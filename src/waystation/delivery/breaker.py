@@ -61,20 +61,24 @@ class Breaker:
 
     @property
     def is_probing(self) -> bool:
-        """Whether the attempt that was just admitted is a probe."""
-        return self.state is BreakerState.HALF_OPEN
+        """Whether a probe is under way; right after `admits`: whether it let a probe through."""
+        return self._probing
 
     def withdraw(self) -> None:
-        """The admitted attempt was not made after all: there was nothing to send."""
+        """The probe was not made after all: there was nothing to send."""
         self._probing = False
 
     def opens_at(self) -> float:
         """When the next attempt makes sense; meaningful while open."""
         return self._open_until
 
-    def report(self, *, success: bool, now: float) -> None:
-        """Tells how an attempt ended."""
-        probe, self._probing = self._probing, False
+    def report(self, *, success: bool, now: float, probe: bool = False) -> None:
+        """Tells how an attempt ended, and whether it was the probe.
+
+        Others that began before may end while a probe is under way; of these only success counts.
+        """
+        if probe:
+            self._probing = False
         if success:
             self._failures = 0
             self._pause = self._pause_first

@@ -1,8 +1,9 @@
-"""The deliverer: takes what is due out of lanes, sends it, and settles it.
+"""The deliverer: finds lanes and has each of them worked on, until it is stopped.
 
-Any number of processes can deliver from the same lanes: an item is claimed by one of them at a
-time. Each lane has a task that claims as much as the endpoint's share of slots allows, and sleeps
-until something is due or a wake-up comes. A lane whose endpoint hangs holds its own slots only.
+Any number of processes can deliver from the same lanes: an item is claimed by one at a time. Each
+lane has a task of its own; lanes of one endpoint share its standing. A lane whose endpoint is not
+in the settings of this process is left alone: another process may know it, and if none does, its
+items wait.
 """
 
 from __future__ import annotations
@@ -10,47 +11,37 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from waystation.clock import Clock
-from waystation.delivery.breaker import Breaker
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.outbox import REGISTRATION_MS, Claimed, Outbox
-from waystation.delivery.request import Failure, Outcome, Outgoing
-from waystation.delivery.schedule import Decision, Verdict
+from waystation.delivery.lane import AWAY, Lane, Workshop
+from waystation.delivery.notices import Notices
+from waystation.delivery.outbox import REGISTER, Outbox, endpoint_of
 from waystation.delivery.sender import Sender
-from waystation.delivery.share import TOTAL_MAX, Share
-from waystation.delivery.signing import signed_headers
-from waystation.errors import StoreError
+from waystation.delivery.share import TOTAL_MAX
+from waystation.delivery.standing import Standing
+from waystation.delivery.states import EndpointStates, Survey
 from waystation.ids import Identity, RandomIdentity
 from waystation.store import Wakeups
 from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
 
-#: How often the register is read for new lanes; a new lane waits this long at most.
+#: How often the register is read; a new lane calls, so this is for calls that were lost.
 _LOOK_SECONDS = 0.5
-#: Items of one claim; more would sit claimed while others wait.
-_CLAIM_MOST = 64
-#: A claim outlives the longest attempt by this, so that it never runs out under us.
-_CLAIM_MARGIN_SECONDS = 15.0
-#: A store that is away is asked again after this.
-_STORE_PAUSE_SECONDS = 0.5
+#: Calls that come closer together than this share a look.
+_LOOK_SECONDS_MIN = 0.02
+#: Between looks at the whole register only the newest registrations are read, once more those of
+#: a while back: work on a lane may just have been ending when it was registered again.
+_WHOLE_SECONDS = 30.0
+_AGAIN_MS = 10_000
+#: A settlement that is under way when we stop gets this long.
+_SETTLE_SECONDS_MAX = 2.0
 
-#: Finds an endpoint by the name that items carry; None when it is not configured any more.
+#: Finds an endpoint by the name that lanes carry; None when it is not configured (any more).
 EndpointBook = Callable[[str], Endpoint | None]
-#: Told about everything that was given up, so that a person can be.
-Notice = Callable[[str, Claimed, Decision], None]
-
-
-@dataclass
-class _Lane:
-    name: str
-    registered: str
-    share: Share = field(default_factory=Share)
-    breaker: Breaker = field(default_factory=Breaker)
-    idle_since: float | None = None
 
 
 class Deliverer:
@@ -64,22 +55,37 @@ class Deliverer:
         book: EndpointBook,
         *,
         clock: Clock,
-        notice: Notice | None = None,
+        notice_url: str = "",
         identity: Identity | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._outbox = outbox
         self._wakeups = wakeups
-        self._sender = sender
         self._book = book
         self._clock = clock
-        self._notice = notice or _log_notice
-        self._rng = rng or random.Random()
-        self._token_prefix = (identity or RandomIdentity()).token(8)
-        self._token_counter = itertools.count(1)
+        prefix, counter = (identity or RandomIdentity()).token(8), itertools.count(1)
+        self._states = EndpointStates(outbox.store)
+        self._shop = Workshop(
+            outbox=outbox,
+            sender=sender,
+            states=self._states,
+            notices=Notices(outbox.store, sender, begin=self._begin, url=notice_url),
+            clock=clock,
+            rng=rng or random.Random(),
+            new_token=lambda: f"{prefix}-{next(counter)}",
+            attempts_max=TOTAL_MAX,
+            begin=self._begin,
+        )
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._attempts: set[asyncio.Task[None]] = set()
+        self._standings: dict[str, Standing] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._looker: asyncio.Task[None] | None = None
+        self._survey = Survey({}, {})
+        self._newest_ms = 0
+        self._whole_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<Deliverer [{len(self._lanes)} lanes, {self._shop.under_way} under way]>"
 
     async def start(self) -> None:
         """Begins to deliver."""
@@ -91,147 +97,90 @@ class Deliverer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._attempts:
-            await asyncio.wait(self._attempts, timeout=grace_seconds)
-        for attempt in list(self._attempts):
+        if self._shop.sending:
+            await asyncio.wait(self._shop.sending, timeout=grace_seconds)
+        for attempt in list(self._shop.sending):
             attempt.cancel()
-        await asyncio.gather(*self._attempts, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS_MAX)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def standing(self, target: str) -> Standing | None:
+        """How an endpoint stands in this process; None when nothing was sent to it lately."""
+        return self._standings.get(target)
 
     # -- Lanes -------------------------------------------------------------------------------
 
     async def _look_for_lanes(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                for name, registered in (await self._outbox.lanes()).items():
-                    task = self._lanes.get(name)
-                    if task is None or task.done():
-                        lane = _Lane(name, registered)
-                        self._lanes[name] = loop.create_task(self._work(lane))
-            except StoreError as error:
-                _log.warning("lanes cannot be read", problem=str(error))
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _work(self, lane: _Lane) -> None:
-        with self._wakeups.waiting(f"{lane.name}.wake".encode()) as waiter:
+        with self._wakeups.waiting(REGISTER.encode()) as waiter:
             while True:
                 waiter.clear()
                 try:
-                    seconds = await self._claim_and_begin(lane, waiter.wake)
-                    if seconds is None and await self._retire(lane):
-                        return
-                except StoreError as error:
-                    _log.warning("a lane cannot be read", lane=lane.name, problem=str(error))
-                    seconds = _STORE_PAUSE_SECONDS
-                await waiter.wait(5.0 if seconds is None else seconds)
+                    await self._look()
+                except AWAY as error:
+                    _log.warning("lanes cannot be read", problem=str(error))
+                await asyncio.sleep(_LOOK_SECONDS_MIN)
+                await waiter.wait(_LOOK_SECONDS)
 
-    async def _claim_and_begin(self, lane: _Lane, wake: Callable[[], None]) -> float | None:
-        """Begins what may begin now; returns how long to sleep, None when the lane is empty."""
+    async def _look(self) -> None:
         now = self._clock.monotonic()
-        most = min(lane.share.free, _CLAIM_MOST, TOTAL_MAX - len(self._attempts))
-        if most <= 0:
-            return 1.0  # An attempt that ends wakes us.
-        if not lane.breaker.admits(now):
-            return max(0.01, min(1.0, lane.breaker.opens_at() - now))
-        if lane.breaker.is_probing:
-            most = 1
-        token = f"{self._token_prefix}-{next(self._token_counter)}"
-        claimed, next_ms = await self._outbox.claim(
-            lane.name, most=most, claim_ms=self._claim_ms(), token=token
+        self._survey = await self._states.survey()
+        for standing in self._standings.values():
+            self._update(standing)
+        whole = now - self._whole_at >= _WHOLE_SECONDS
+        since = 0 if whole else max(0, self._newest_ms - _AGAIN_MS)
+        registered = await self._outbox.lanes(since_ms=since)
+        self._whole_at = now if whole else self._whole_at
+        for name, stamp in registered.items():
+            self._newest_ms = max(self._newest_ms, int(float(stamp)))
+            if name not in self._lanes:
+                self._begin_lane(name)
+
+    def _update(self, standing: Standing) -> None:
+        left = self._survey.held_ms.get(standing.target, 0)
+        standing.update(
+            disabled=standing.target in self._survey.disabled,
+            held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
         )
-        if not claimed:
-            lane.breaker.withdraw()
-            return next_ms / 1000 if next_ms >= 0 else None
-        lane.idle_since = None
-        loop = asyncio.get_running_loop()
-        for each in claimed:
-            lane.share.take()
-            task = loop.create_task(self._attempt(lane, each, wake))
-            self._attempts.add(task)
-            task.add_done_callback(self._attempts.discard)
-        return 0.0 if lane.share.free > 0 and len(claimed) == most else 1.0
 
-    async def _retire(self, lane: _Lane) -> bool:
-        """Ends the task of a lane that has been empty for longer than a registration is good."""
-        now = self._clock.monotonic()
-        lane.idle_since = lane.idle_since if lane.idle_since is not None else now
-        if (now - lane.idle_since) * 1000 < REGISTRATION_MS or lane.share.in_use:
-            return False
-        lanes = await self._outbox.lanes()
-        registered = lanes.get(lane.name)
-        if registered == lane.registered:
-            return await self._outbox.retire(lane.name, registered)
-        # Registered again: the time of being idle begins anew.
-        lane.registered, lane.idle_since = registered or lane.registered, now
-        return registered is None
+    def _begin_lane(self, name: str) -> None:
+        endpoint = self._book(endpoint_of(name))
+        target = endpoint.target(name) if endpoint is not None else None
+        if endpoint is None or target is None:
+            return
+        standing = self._standings.get(target)
+        if standing is None:
+            standing = self._standings[target] = Standing(target)
+            self._update(standing)
+        lane = Lane(name, endpoint, standing, self._shop)
+        task = asyncio.get_running_loop().create_task(self._work(lane))
+        self._lanes[name] = task
+        task.add_done_callback(lambda _: self._end_lane(name, standing))
 
-    def _claim_ms(self) -> int:
-        return round((60.0 + _CLAIM_MARGIN_SECONDS) * 1000)
+    def _end_lane(self, name: str, standing: Standing) -> None:
+        self._lanes.pop(name, None)
+        if not standing.lanes and not standing.share.in_use:
+            self._standings.pop(standing.target, None)
 
-    # -- Attempts ----------------------------------------------------------------------------
+    async def _work(self, lane: Lane) -> None:
+        with self._wakeups.waiting(f"{lane.name}.wake".encode()) as waiter:
+            try:
+                await lane.work(waiter)
+            except Exception as error:
+                # A defect of ours. The next look at the whole register begins the lane again.
+                _log.error("work on a lane broke", error=error, lane=lane.name)
 
-    async def _attempt(self, lane: _Lane, claimed: Claimed, wake: Callable[[], None]) -> None:
-        outcome = Outcome(failure=Failure.CANCELLED)
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            endpoint = self._book(claimed.item.endpoint)
-            if endpoint is None or not endpoint.enabled:
-                outcome = Outcome(failure=Failure.FORBIDDEN, detail="the endpoint is disabled")
-                await self._settle(
-                    lane, claimed, Decision(Verdict.FAILED, 0, outcome.detail), outcome
-                )
-                return
-            outcome = await self._sender.send(self._outgoing(endpoint, claimed))
-            if outcome.failure is Failure.CANCELLED:
-                await self._outbox.release(lane.name, claimed)
-                return
-            lane.breaker.report(success=outcome.succeeded, now=self._clock.monotonic())
-            decision = endpoint.schedule.decide(outcome, attempt=claimed.attempt, rng=self._rng)
-            await self._settle(lane, claimed, decision, outcome)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._outbox.release(lane.name, claimed))
-            raise
-        except StoreError as error:
-            # Not settled: the claim runs out and the item comes again.
-            _log.warning("an attempt could not be settled", lane=lane.name, problem=str(error))
-        finally:
-            lane.share.give_back(outcome)
-            wake()
-
-    async def _settle(
-        self, lane: _Lane, claimed: Claimed, decision: Decision, outcome: Outcome
-    ) -> None:
-        at_ms = self._clock.now_ms()
-        settled = await self._outbox.settle(lane.name, claimed, decision, outcome, at_ms=at_ms)
-        if not settled:
-            _log.warning("a claim ran out during its attempt", lane=lane.name)
-        elif decision.verdict in (Verdict.FAILED, Verdict.DISABLE):
-            self._notice(lane.name, claimed, decision)
-
-    def _outgoing(self, endpoint: Endpoint, claimed: Claimed) -> Outgoing:
-        item = claimed.item
-        signature: tuple[tuple[str, str], ...] = ()
-        if endpoint.secrets:
-            signature = signed_headers(
-                endpoint.secrets,
-                message_id=claimed.id,
-                body=item.body,
-                now_ms=self._clock.now_ms(),
-            )
-        return Outgoing(
-            url=item.url,
-            method=item.method,
-            headers=(*item.headers, *signature),
-            body=item.body,
-            connect_seconds_max=endpoint.connect_seconds_max,
-            total_seconds_max=min(endpoint.total_seconds_max, 60.0),
-        )
-
-
-def _log_notice(lane: str, claimed: Claimed, decision: Decision) -> None:
-    _log.error(
-        "a delivery was given up",
-        lane=lane,
-        id=claimed.id,
-        attempts=claimed.attempt,
-        cause=decision.cause,
-    )
+            await work
+        except AWAY as error:
+            _log.warning("the store is away", problem=str(error))
+        except Exception as error:
+            _log.error("a delivery broke", error=error)

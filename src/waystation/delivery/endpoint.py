@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+
 import msgspec
 
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.signing import Secret
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What all items of a lane have in common. Items name it; it is looked up when they are sent.
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the items of a lane go."""
 
-    So a rotated secret or a changed schedule holds for what waits already.
+    url: str
+    method: str = "POST"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What all items of a lane have in common. It is looked up when they are sent.
+
+    So a rotated secret, a corrected URL or a changed schedule holds for what waits already.
     """
 
     name: str
     schedule: Schedule = Schedule()
     #: Empty: requests are not signed.
     secrets: tuple[Secret, ...] = ()
+    #: Value of the Authorization header; empty: none is sent.
+    authorization: str = ""
     connect_seconds_max: float = 5.0
     total_seconds_max: float = 30.0
-    enabled: bool = True
+    #: The destination of a lane, None when it has none any more; without it, items have their own.
+    locate: Callable[[str], Destination | None] | None = None
+    #: Whether lanes have different destinations, as with a template in the URL.
+    varies: bool = False
+
+    def target(self, lane: str) -> str | None:
+        """What is disabled, held back or left alone as one: the endpoint, or its one destination.
+
+        None when the lane leads nowhere by the settings of now.
+        """
+        if self.locate is None:
+            return self.name
+        destination = self.locate(lane)
+        if destination is None:
+            return None
+        if not self.varies:
+            return self.name
+        return f"{self.name}:{hashlib.sha256(destination.url.encode()).hexdigest()[:12]}"

@@ -13,6 +13,7 @@ _HEADERS_MAX = 50
 #: These are ours to set: they frame the message, name the host, or carry the signature.
 _OURS = frozenset(
     {
+        "authorization",
         "connection",
         "content-length",
         "expect",
@@ -38,9 +39,21 @@ def check_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
         if not _NAME.fullmatch(name):
             raise InvalidInputError(f"{name[:40]!r} is no header name.", field="headers")
         if lowered in _OURS or lowered.startswith("webhook-"):
-            raise InvalidInputError(f"The header {lowered} is set by us.", field="headers")
+            hint = "Put its value into a file, as a secret." if lowered == "authorization" else ""
+            told = f"The header {lowered} is not set here."
+            raise InvalidInputError(told, field="headers", hint=hint)
         if not _VALUE.fullmatch(value):
             raise InvalidInputError(
                 f"The value of header {lowered} must be printable ASCII.", field="headers"
             )
     return checked
+
+
+def check_authorization(lines: list[str]) -> str:
+    """The value of an Authorization header, from the one line of its file; empty without a file."""
+    if not lines:
+        return ""
+    if len(lines) > 1 or not _VALUE.fullmatch(lines[0]):
+        # Without the value: it is a secret.
+        raise InvalidInputError("The Authorization must be one line of printable ASCII.")
+    return lines[0]

@@ -1,43 +1,63 @@
 """The outbox: a durable list of things to send, in lanes.
 
-A lane is one endpoint's list in one slot of the store: a key prefix such as `c.{orders}.out.crm`.
-Whoever has something to send adds it inside its own script (include "outbox_add"), so that it is
-there exactly if the script ran. Deliverers claim what is due and settle it. An item is never taken
-out before its attempt is settled: to claim is to put off, and a claim that nobody settles runs out.
+A lane is one endpoint's list in one slot of the store: a key prefix whose last part is the name of
+the endpoint, such as `c.{orders}.out.crm`. Whoever has something to send adds it inside its own
+script (include "outbox_add"), so that it is there exactly if the script ran. Deliverers claim what
+is due and settle it. An item is never taken out before its attempt is settled: to claim is to put
+off, and a claim that nobody settles runs out.
 
-Lanes are found by a register, a sorted set of lane → time. A lane is registered before anything is
-added to it and retired only when it has been empty for longer than an add can take.
+Deliverers find lanes by a register, which lies in another slot. So each lane has a gate in its own:
+nothing is added through a closed one. Whoever finds it closed registers the lane, then opens it;
+whoever takes an empty lane off the register closes it first. See docs/internals/delivery.md for why
+neither can overtake the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
+from waystation.errors import BusyError, InvalidInputError, StoreError
 from waystation.store import Store, script
+from waystation.store.connection import Reply
 
 _ADD = script(__package__, "add")
 _CLAIM = script(__package__, "claim")
-_SETTLE = script(__package__, "settle")
+_CLOSE = script(__package__, "close")
+_DISCARD = script(__package__, "discard")
+_OPEN = script(__package__, "open")
 _REDRIVE = script(__package__, "redrive")
+_REGISTER = script(__package__, "register")
 _RETIRE = script(__package__, "retire")
+_SETTLE = script(__package__, "settle")
 
-REGISTER = "waystation.outbox.lanes"
-#: Records of attempts that a lane keeps.
+REGISTER = "waystation.{outbox}.lanes"
+_STAMP = "waystation.{outbox}.stamp"
+#: Records of attempts that a lane keeps, and for how long after the last.
 RECORDS_MAX = 1000
-#: A registration is good for this long; an add follows its registration within seconds.
-REGISTRATION_MS = 60_000
+RECORDS_SECONDS = 7 * 86_400
+#: Failed items that a lane keeps; beyond them the oldest goes, and is counted.
+FAILED_MAX = 10_000
+#: Items that may wait in a lane; what comes then is not added, and is counted.
+WAITING_MAX = 100_000
+#: Whoever settles a failure tells of it within this; else the next deliverer does.
+TELL_MS = 30_000
+#: What one claim brings at most, give or take one item.
+_CLAIM_BYTES_MAX = 4 * 1_048_576
+#: A closed gate is remembered this long: far longer than anybody takes from looking to opening.
+_CLOSED_SECONDS = 86_400
+_OPEN_TRIES_MAX = 10
+_RESERVED = (".attempts", ".cause", ".token")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to send. The id names the message, not the attempt."""
+    """One thing to send. Where to is the endpoint's affair, unless it leaves that to the item."""
 
-    endpoint: str
-    url: str
+    url: str = ""
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
@@ -57,15 +77,39 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     excerpt: bytes
 
 
-@dataclass(frozen=True)
-class Claimed:
-    """An item that is ours for a while."""
+class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that was given up."""
 
     id: str
-    item: Item
+    cause: str
+    attempts: int
+    failed_ms: int
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """An item that is ours for a while. An item that cannot be read is None."""
+
+    id: str
+    item: Item | None
     #: 1 for the first.
     attempt: int
     token: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one look at a lane brought."""
+
+    items: list[Claimed]
+    #: Until something is due in the lane; -1: nothing waits.
+    next_ms: int
+    waiting: int
+    failed: int
+    #: Items that found no room, over the life of the lane.
+    dropped: int
+    #: Failures that somebody has to be told of, by us.
+    untold: list[str]
 
 
 encode_item = msgspec.msgpack.Encoder().encode
@@ -73,47 +117,91 @@ _decode_item = msgspec.msgpack.Decoder(Item).decode
 _decode_record = msgspec.msgpack.Decoder(AttemptRecord).decode
 
 
+def endpoint_of(lane: str) -> str:
+    """The name of the endpoint that a lane leads to."""
+    return lane.rpartition(".")[2]
+
+
 class Outbox:
     """The verbs of the outbox."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = self._store = store
 
-    async def register(self, lane: str) -> None:
-        """Makes deliverers look at a lane. Before anything is added to it."""
-        now = await self._store.call("TIME", repeatable=True)
-        stamp = int(now[0]) * 1000 + int(now[1]) // 1000
-        await self._store.call("ZADD", REGISTER, "GT", stamp, lane, repeatable=True)
+    # -- The register and the gates ----------------------------------------------------------
 
-    async def lanes(self) -> dict[str, str]:
-        """All lanes with their registration times, as the store writes them."""
-        pairs = await self._store.call("ZRANGE", REGISTER, 0, -1, "WITHSCORES", repeatable=True)
+    async def register(self, lane: str) -> str:
+        """Makes deliverers look at a lane; returns the stamp of the registration."""
+        stamp: bytes = await self._store.run(_REGISTER, [REGISTER, _STAMP], [lane])
+        return stamp.decode()
+
+    async def lanes(self, *, since_ms: int = 0) -> dict[str, str]:
+        """Lanes registered since then, with the stamps of their registrations."""
+        pairs = await self._store.call(
+            "ZRANGE", REGISTER, since_ms, "+inf", "BYSCORE", "WITHSCORES", repeatable=True
+        )
         return {pairs[i].decode(): pairs[i + 1].decode() for i in range(0, len(pairs), 2)}
 
+    async def registration(self, lane: str) -> str:
+        """The stamp of a lane's registration; empty when it is not registered."""
+        stamp = await self._store.call("ZSCORE", REGISTER, lane, repeatable=True)
+        return (stamp or b"").decode()
+
     async def retire(self, lane: str, registered: str) -> bool:
-        """Takes an empty lane off the register, unless it was registered again."""
-        return bool(await self._store.run(_RETIRE, [REGISTER], [lane, registered]))
+        """Takes a lane with nothing in it off the register, unless it was registered again.
 
-    async def add(self, lane: str, item_id: str, item: Item, *, wait_ms: int = 0) -> bool:
-        """Adds one item; false when its id is there already."""
-        await self.register(lane)
-        added = await self._store.run(
-            _ADD, [f"{lane}.items"], [lane, item_id, encode_item(item), wait_ms]
+        `registered` must have been read before: who registers after that keeps the lane.
+        """
+        keys = _keys(lane)
+        closed = await self._store.run(_CLOSE, [keys[0], *keys[2:5]], [_CLOSED_SECONDS])
+        return bool(closed and await self._store.run(_RETIRE, [REGISTER], [lane, registered]))
+
+    async def through_gates(
+        self, lanes: Sequence[str], run: Callable[[], Awaitable[Reply]]
+    ) -> Reply:
+        """Runs a script that adds to lanes, opening those that it finds closed."""
+        for _ in range(_OPEN_TRIES_MAX):
+            reply = await run()
+            if not reply or reply[0] != b"closed":
+                return reply
+            for lane, said in zip(lanes, reply[1:], strict=True):
+                if said != b"open":
+                    # In this order: a lane must never be open without being registered.
+                    await self.register(lane)
+                    await self._store.run(_OPEN, [f"{lane}.gate"], [said])
+        raise BusyError("A lane of the outbox was closed again and again.")
+
+    # -- Items -------------------------------------------------------------------------------
+
+    async def add(
+        self, lane: str, item_id: str, item: Item, *, wait_ms: int = 0, most: int = WAITING_MAX
+    ) -> bool:
+        """Adds one item; false when its id is there already, or the lane is full."""
+        if not item_id.isprintable() or not item_id.isascii() or item_id.endswith(_RESERVED):
+            raise InvalidInputError("An id is printable ASCII without a reserved end.", field="id")
+        arguments: list[str | bytes | int] = [lane, item_id, encode_item(item), wait_ms, most]
+        reply = await self.through_gates(
+            [lane], lambda: self._store.run(_ADD, [f"{lane}.items"], arguments)
         )
-        return bool(added)
+        return bool(reply[0] == b"added")
 
-    async def claim(
-        self, lane: str, *, most: int, claim_ms: int, token: str
-    ) -> tuple[list[Claimed], int]:
-        """Claims what is due; also tells in how many ms the next item is, or -1 for none."""
+    async def claim(self, lane: str, *, most: int, claim_ms: int, token: str) -> Claim:
+        """Claims what is due, up to `most`; 0 only looks."""
         reply = await self._store.run(
-            _CLAIM, [f"{lane}.due", f"{lane}.items"], [most, claim_ms, token]
+            _CLAIM, _keys(lane)[:5], [most, claim_ms, token, TELL_MS, _CLAIM_BYTES_MAX]
         )
-        claimed = [
-            Claimed(reply[i].decode(), _decode_item(reply[i + 1]), int(reply[i + 2]) + 1, token)
-            for i in range(1, len(reply), 3)
-        ]
-        return claimed, int(reply[0])
+        first = 5 + int(reply[4])
+        return Claim(
+            items=[
+                Claimed(reply[i].decode(), _readable(reply[i + 1]), int(reply[i + 2]) + 1, token)
+                for i in range(first, len(reply), 3)
+            ],
+            next_ms=int(reply[0]),
+            waiting=int(reply[1]),
+            failed=int(reply[2]),
+            dropped=int(reply[3]),
+            untold=[each.decode() for each in reply[5:first]],
+        )
 
     async def settle(
         self, lane: str, claimed: Claimed, decision: Decision, outcome: Outcome, *, at_ms: int
@@ -129,8 +217,11 @@ class Outbox:
             at_ms=at_ms,
             excerpt=outcome.excerpt,
         )
-        verdict = "failed" if decision.verdict is Verdict.DISABLE else decision.verdict.value
-        wait_ms = round(decision.wait_seconds * 1000)
+        # What made us disable its endpoint waits with the others until that is enabled again.
+        kept = decision.verdict is Verdict.DISABLE
+        verdict = "retry" if kept else decision.verdict.value
+        failed = decision.verdict is Verdict.FAILED
+        wait_ms = TELL_MS if failed else round(decision.wait_seconds * 1000)
         packed = msgspec.msgpack.encode(record)
         return await self._settle(lane, claimed, [verdict, wait_ms, decision.cause, packed])
 
@@ -138,33 +229,95 @@ class Outbox:
         """Gives a claim back at once; the attempt does not count, because there was none."""
         return await self._settle(lane, claimed, ["release", 0, "", ""])
 
-    async def records(self, lane: str) -> list[AttemptRecord]:
-        """The attempts that are kept, oldest first."""
-        entries = await self._store.call("XRANGE", f"{lane}.attempts", "-", "+", repeatable=True)
-        return [_decode_record(fields[1]) for _, fields in entries]
+    async def told(self, lane: str, item_id: str) -> None:
+        """Somebody has been told that this one failed."""
+        await self._store.call("ZREM", f"{lane}.untold", item_id, repeatable=True)
 
-    async def failed(self, lane: str, *, most: int = 100) -> list[tuple[str, str]]:
-        """Failed items with their causes, oldest first."""
-        ids = await self._store.call("ZRANGE", f"{lane}.failed", 0, most - 1, repeatable=True)
-        if not ids:
-            return []
-        fields = [f"{each.decode()}.cause" for each in ids]
-        causes = await self._store.call("HMGET", f"{lane}.items", *fields, repeatable=True)
-        return [(i.decode(), (c or b"").decode()) for i, c in zip(ids, causes, strict=True)]
-
-    async def redrive(self, lane: str, *, most: int = 1000) -> int:
+    async def redrive(self, lane: str, *, item_id: str = "", most: int = 1000) -> int:
         """Puts failed items back, oldest first; returns how many."""
-        await self.register(lane)
-        return int(await self._store.run(_REDRIVE, _keys(lane)[:3], [most, lane]))
+        reply = await self.through_gates(
+            [lane], lambda: self._store.run(_REDRIVE, _keys(lane)[:4], [lane, most, item_id])
+        )
+        return int(reply[1])
+
+    async def discard(
+        self, lane: str, *, waiting: bool = False, item_id: str = "", most: int = 1000
+    ) -> int:
+        """Forgets failed, or waiting, items for good; returns how many."""
+        which = "waiting" if waiting else "failed"
+        return int(await self._store.run(_DISCARD, _keys(lane)[:4], [which, most, item_id]))
+
+    async def _settle(self, lane: str, claimed: Claimed, how: Sequence[str | bytes | int]) -> bool:
+        kept = [RECORDS_MAX, RECORDS_SECONDS, FAILED_MAX]
+        arguments = [claimed.id, claimed.token, *how, *kept]
+        return bool(await self._store.run(_SETTLE, _keys(lane), arguments))
+
+    # -- Looking -----------------------------------------------------------------------------
 
     async def waiting(self, lane: str) -> int:
         """How many items wait or are under way."""
         return int(await self._store.call("ZCARD", f"{lane}.due", repeatable=True))
 
-    async def _settle(self, lane: str, claimed: Claimed, how: Sequence[str | bytes | int]) -> bool:
-        arguments = [claimed.id, claimed.token, *how, RECORDS_MAX]
-        return bool(await self._store.run(_SETTLE, _keys(lane), arguments))
+    async def counts(self, lanes: Sequence[str]) -> list[tuple[int, int, int]]:
+        """Of each lane: how many wait, how many failed, how many found no room."""
+        replies = await self._store.pipeline(
+            [
+                command
+                for lane in lanes
+                for command in (
+                    ("ZCARD", f"{lane}.due"),
+                    ("ZCARD", f"{lane}.failed"),
+                    ("HGET", f"{lane}.gate", "dropped"),
+                )
+            ],
+            repeatable=True,
+        )
+        numbers: list[int] = []
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+            numbers.append(int(reply or 0))
+        return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+
+    async def records(self, lane: str, *, item_id: str = "") -> list[AttemptRecord]:
+        """The attempts that are kept, of one item or of all, oldest first."""
+        entries = await self._store.call("XRANGE", f"{lane}.attempts", "-", "+", repeatable=True)
+        found = [_decode_record(fields[1]) for _, fields in entries]
+        return [each for each in found if not item_id or each.id == item_id]
+
+    async def failed(self, lane: str, *, start: int = 0, most: int = 100) -> list[FailedItem]:
+        """Failed items with their causes, oldest first."""
+        pairs = await self._store.call(
+            "ZRANGE", f"{lane}.failed", start, start + most - 1, "WITHSCORES", repeatable=True
+        )
+        ids = [each.decode() for each in pairs[::2]]
+        return await self._failures(lane, ids, [int(each) for each in pairs[1::2]])
+
+    async def failure(self, lane: str, item_id: str) -> FailedItem | None:
+        """One failed item; None when it is none any more."""
+        at_ms = await self._store.call("ZSCORE", f"{lane}.failed", item_id, repeatable=True)
+        return None if at_ms is None else (await self._failures(lane, [item_id], [int(at_ms)]))[0]
+
+    async def _failures(self, lane: str, ids: list[str], times: list[int]) -> list[FailedItem]:
+        if not ids:
+            return []
+        fields = [f"{each}{end}" for each in ids for end in (".cause", ".attempts")]
+        told = await self._store.call("HMGET", f"{lane}.items", *fields, repeatable=True)
+        return [
+            FailedItem(
+                id=each, cause=(cause or b"").decode(), attempts=int(count or 0), failed_ms=at_ms
+            )
+            for each, cause, count, at_ms in zip(ids, told[::2], told[1::2], times, strict=True)
+        ]
 
 
 def _keys(lane: str) -> list[str]:
-    return [f"{lane}.due", f"{lane}.items", f"{lane}.failed", f"{lane}.attempts"]
+    parts = ("due", "items", "failed", "untold", "gate", "attempts")
+    return [f"{lane}.{part}" for part in parts]
+
+
+def _readable(packed: bytes) -> Item | None:
+    try:
+        return _decode_item(packed)
+    except msgspec.MsgspecError:
+        return None

@@ -25,6 +25,7 @@ class Failure(StrEnum):
     NAME = "name"  # the host has no address
     CONNECTION = "connection"  # refused, reset, TLS, or not HTTP
     TIMEOUT = "timeout"  # a deadline passed
+    BROKEN = "broken"  # no request could be made of the item
     CANCELLED = "cancelled"  # we stopped
 
 

@@ -1,19 +1,31 @@
 """Names to vetted addresses: what it returns may be connected to, and nothing else is connected to.
 
 An answer is kept for a few seconds, so that a burst to one host asks once. Every answer is judged;
-a name with one forbidden address among its answers is refused whole.
+a name with one forbidden address among its answers is refused whole. A name whose server does not
+answer holds one thread, however many wait for it, and none of them for longer than the deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
-from waystation.delivery.addresses import AddressGuard, ForbiddenAddressError
-from waystation.errors import WaystationError
+from waystation.clock import Clock
+from waystation.delivery.addresses import AddressGuard
+from waystation.errors import ForbiddenAddressError, WaystationError
 
 _KEEP_SECONDS = 5.0
 _KEEP_MAX = 10_000
+#: A name that has no answer by then has none for this attempt.
+RESOLVE_SECONDS_MAX = 5.0
+#: Names that can be asked for at once. Not the event loop's own few threads: others need those.
+_THREADS_MAX = 64
+
+#: Asks for the addresses of a host, in a thread.
+Lookup = Callable[[str], list[str]]
 
 
 class NameUnknownError(WaystationError):
@@ -22,27 +34,69 @@ class NameUnknownError(WaystationError):
     code = "endpoint.unknown-host"
 
 
+def look_up(host: str) -> list[str]:
+    """All addresses of a host, as the operating system finds them."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
 class Resolver:
     """Resolves through the operating system, judges by the guard."""
 
-    def __init__(self, guard: AddressGuard) -> None:
+    def __init__(self, guard: AddressGuard, *, lookup: Lookup = look_up) -> None:
         self._guard = guard
+        self._lookup = lookup
+        self._clock = Clock()
         self._kept: dict[str, tuple[float, list[str]]] = {}
+        self._asking: dict[str, asyncio.Future[list[str]]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def kept(self, host: str) -> list[str] | None:
+        """The answer that is kept for a host, if there is one."""
+        # By the clock: to ask for the running event loop is a system call in Python 3.11.
+        kept = self._kept.get(host)
+        if kept is not None and kept[0] > self._clock.real_seconds():
+            return kept[1]
+        return None
 
     async def resolve(self, host: str) -> list[str]:
         """Addresses of a host, all permitted; raises ForbiddenAddressError or NameUnknownError."""
-        loop = asyncio.get_running_loop()
-        kept = self._kept.get(host)
-        if kept is not None and kept[0] > loop.time():
-            return kept[1]
+        if kept := self.kept(host):
+            return kept
         try:
-            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+                addresses = await asyncio.shield(self._ask(host))
         except (OSError, UnicodeError) as error:
             raise NameUnknownError("The endpoint's host cannot be resolved.") from error
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not addresses or not all(self._guard.permits(each) for each in addresses):
             raise ForbiddenAddressError("The endpoint's address is not allowed.", field="url")
         if len(self._kept) >= _KEEP_MAX:
-            self._kept.clear()
-        self._kept[host] = (loop.time() + _KEEP_SECONDS, addresses)
+            self.forget()
+        self._kept[host] = (self._clock.real_seconds() + _KEEP_SECONDS, addresses)
         return addresses
+
+    def forget(self) -> None:
+        """Asks again for every name."""
+        self._kept.clear()
+
+    def close(self) -> None:
+        """Waits for nobody."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, host: str) -> asyncio.Future[list[str]]:
+        """One question under way per host, shared by all who ask."""
+        asking = self._asking.get(host)
+        if asking is None:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="resolver")
+            loop = asyncio.get_running_loop()
+            asking = loop.run_in_executor(self._threads, self._lookup, host)
+            self._asking[host] = asking
+            asking.add_done_callback(lambda done: self._asked(host, done))
+        return asking
+
+    def _asked(self, host: str, done: asyncio.Future[list[str]]) -> None:
+        self._asking.pop(host, None)
+        with contextlib.suppress(asyncio.CancelledError):
+            done.exception()  # Whoever asked may have given up: that is no error of the program.

@@ -10,33 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
-import ssl
 from collections import deque
 from functools import lru_cache
 
 import pycurl
 
-from waystation.delivery.addresses import AddressGuard, ForbiddenAddressError
+from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.request import Failure, Outcome, Outgoing
-from waystation.delivery.resolver import NameUnknownError, Resolver
-from waystation.errors import InvalidInputError
+from waystation.delivery.resolver import RESOLVE_SECONDS_MAX, NameUnknownError, Resolver
+from waystation.delivery.sockets import Sockets
+from waystation.delivery.transfer import (
+    EXCERPT_BYTES,
+    REPLY_BYTES_MAX,
+    SocketAddress,
+    Target,
+    Transfer,
+    outcome_of,
+)
+from waystation.errors import ForbiddenAddressError, InvalidInputError
 
-#: What is kept of a reply, and what is read of it before the connection is dropped.
-EXCERPT_BYTES = 1024
-REPLY_BYTES_MAX = 65_536
+__all__ = ["EXCERPT_BYTES", "REPLY_BYTES_MAX", "RESOLVE_SECONDS_MAX", "Sender"]
+
 #: Open connections to one host, and in all.
 _PER_HOST_MAX = 128
 _TOTAL_MAX = 2048
 _IDLE_HANDLES_MAX = 512
 _TARGETS_MAX = 10_000
-
-_DETAILS = {
-    pycurl.E_COULDNT_CONNECT: "the connection was refused or could not be made",
-    pycurl.E_GOT_NOTHING: "the connection was closed without a reply",
-    pycurl.E_PEER_FAILED_VERIFICATION: "the endpoint's certificate could not be verified",
-    pycurl.E_SSL_CONNECT_ERROR: "TLS could not be agreed on",
-}
+_UNSAFE = re.compile(r"[\x00\r\n]")
 
 
 class _Descriptor:
@@ -54,27 +56,6 @@ class _Descriptor:
         os.close(self._number)
 
 
-class _Transfer:
-    """One request under way: its handle, who waits, and what has come so far."""
-
-    __slots__ = ("excerpt", "forbidden", "future", "handle", "size")
-
-    def __init__(self, handle: pycurl.Curl, future: asyncio.Future[Outcome]) -> None:
-        self.handle = handle
-        self.future = future
-        self.excerpt = bytearray()
-        self.size = 0
-        self.forbidden = False
-
-    def on_data(self, data: bytes) -> int:
-        room = EXCERPT_BYTES - len(self.excerpt)
-        if room > 0:
-            self.excerpt += data[:room]
-        self.size += len(data)
-        # A short count makes libcurl end the transfer: the rest is not wanted.
-        return len(data) if self.size <= REPLY_BYTES_MAX else 0
-
-
 class Sender:
     """Sends requests. One per event loop; start it inside the loop, close it there."""
 
@@ -83,13 +64,15 @@ class Sender:
         self._resolver = resolver or Resolver(guard)
         self._target = lru_cache(_TARGETS_MAX)(self._find_target)
         self._loop = asyncio.get_running_loop()
-        self._transfers: dict[pycurl.Curl, _Transfer] = {}
-        self._idle: deque[pycurl.Curl] = deque()
-        self._watched: dict[int, int] = {}
+        self._transfers: dict[pycurl.Curl, Transfer] = {}
+        self._idle: deque[Transfer] = deque()
+        #: Addresses that libcurl was told last; the very list that the resolver returned.
+        self._told: dict[Target, list[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._starting: asyncio.Handle | None = None
         self._multi = pycurl.CurlMulti()
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
+        self._sockets = Sockets(self._loop, self._multi.socket_action, self._collect)
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.on_socket)
         self._multi.setopt(pycurl.M_MAX_HOST_CONNECTIONS, _PER_HOST_MAX)
         self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, _TOTAL_MAX)
         self._multi.setopt(pycurl.M_MAXCONNECTS, _TOTAL_MAX)
@@ -100,15 +83,20 @@ class Sender:
     async def send(self, request: Outgoing) -> Outcome:
         """Makes one request; a failure is an outcome, never an exception."""
         try:
-            host, port = self._target(request.url)
-            addresses = await self._resolver.resolve(host)
+            target = self._target(request.url)
+            addresses = self._resolver.kept(target[0]) or await self._resolver.resolve(target[0])
         except (ForbiddenAddressError, InvalidInputError):
             return Outcome(
                 failure=Failure.FORBIDDEN, detail="the endpoint's address is not allowed"
             )
         except NameUnknownError:
             return Outcome(failure=Failure.NAME, detail="the endpoint's host cannot be resolved")
-        transfer = self._begin(request, _fixed_answer(host, port, addresses))
+        if not _are_safe(request.method, request.headers):
+            return Outcome(failure=Failure.FORBIDDEN, detail="a header cannot be sent")
+        # The resolver keeps an answer for seconds, libcurl for longer: each is told once. And it
+        # needs none for a number; that of IPv6 it would not even understand.
+        known = self._told.get(target) is addresses or ":" in target[0]
+        transfer = self._begin(request, None if known else (target, addresses))
         try:
             return await transfer.future
         except asyncio.CancelledError:
@@ -121,51 +109,47 @@ class Sender:
             self._abandon(transfer)
             if not transfer.future.done():
                 transfer.future.set_result(Outcome(failure=Failure.CANCELLED, detail="stopped"))
-        if self._timer is not None:
-            self._timer.cancel()
-        for descriptor in list(self._watched):
-            self._unwatch(descriptor)
+        for handle in (self._timer, self._starting):
+            if handle is not None:
+                handle.cancel()
+        self._sockets.close()
+        for transfer in self._idle:
+            transfer.handle.close()
         self._idle.clear()
         self._multi.close()
+        self._resolver.close()
 
     # -- One transfer ------------------------------------------------------------------------
 
-    def _find_target(self, url: str) -> tuple[str, int]:
+    def _find_target(self, url: str) -> Target:
         """Host and port of a URL that the guard accepts. Cached as `_target`: URLs recur."""
         parts = self._guard.check_url(url)
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
-    def _begin(self, request: Outgoing, fixed_answer: str) -> _Transfer:
-        handle = self._idle.pop() if self._idle else _new_handle()
-        transfer = _Transfer(handle, self._loop.create_future())
-        handle.setopt(pycurl.URL, request.url)
-        handle.setopt(pycurl.RESOLVE, [fixed_answer])
-        handle.setopt(pycurl.CUSTOMREQUEST, request.method)
-        handle.setopt(pycurl.POSTFIELDS, request.body)
-        # An empty Expect stops libcurl from asking first, which costs a round trip.
-        headers = [f"{name}: {value}" for name, value in request.headers]
-        handle.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])
-        handle.setopt(pycurl.CONNECTTIMEOUT_MS, round(request.connect_seconds_max * 1000))
-        handle.setopt(pycurl.TIMEOUT_MS, round(request.total_seconds_max * 1000))
-        handle.setopt(pycurl.WRITEFUNCTION, transfer.on_data)
-        handle.setopt(pycurl.OPENSOCKETFUNCTION, self._opener(transfer))
+    def _begin(self, request: Outgoing, tells: tuple[Target, list[str]] | None) -> Transfer:
+        transfer = self._idle.pop() if self._idle else Transfer(self._open_socket)
+        handle = transfer.prepare(request, tells, self._loop.create_future())
         self._transfers[handle] = transfer
         self._multi.add_handle(handle)
+        # All that this turn of the loop adds begins at once.
+        self._starting = self._starting or self._loop.call_soon(self._run)
         return transfer
 
-    def _opener(self, transfer: _Transfer):  # type: ignore[no-untyped-def]
-        def open_socket(purpose: int, address: tuple[int, int, int, tuple[object, ...]]) -> object:
-            family, kind, protocol, target = address
-            numeric = target[0]
-            numeric = numeric.decode() if isinstance(numeric, bytes) else str(numeric)
-            if not self._guard.permits(numeric):
-                transfer.forbidden = True
-                return pycurl.SOCKET_BAD
+    def _open_socket(self, transfer: Transfer, address: SocketAddress) -> object:
+        family, kind, protocol, target = address
+        numeric = target[0]
+        numeric = numeric.decode() if isinstance(numeric, bytes) else str(numeric)
+        if not self._guard.permits(numeric):
+            transfer.forbidden = True
+            return pycurl.SOCKET_BAD
+        self._sockets.opening()
+        try:
             return _Descriptor(socket.socket(family, kind, protocol).detach())
+        except OSError:
+            # No descriptor is left: the attempt fails, and is made again later.
+            return pycurl.SOCKET_BAD
 
-        return open_socket
-
-    def _abandon(self, transfer: _Transfer) -> None:
+    def _abandon(self, transfer: Transfer) -> None:
         """Ends a transfer whose caller has gone; its connection is not used again."""
         if self._transfers.pop(transfer.handle, None) is not None:
             self._multi.remove_handle(transfer.handle)
@@ -175,50 +159,34 @@ class Sender:
         transfer = self._transfers.pop(handle)
         self._multi.remove_handle(handle)
         if not transfer.future.done():
-            transfer.future.set_result(_outcome(transfer, error))
+            transfer.future.set_result(outcome_of(transfer, error))
+        if error == 0 and transfer.tells is not None:
+            self._note_told(*transfer.tells)
         if error == 0 and len(self._idle) < _IDLE_HANDLES_MAX:
-            self._idle.append(handle)
+            self._idle.append(transfer)
         else:
             handle.close()
 
+    def _note_told(self, target: Target, addresses: list[str]) -> None:
+        """Only after the transfer: one that was given up on before it began has told nothing."""
+        if len(self._told) >= _TARGETS_MAX:
+            self._told.clear()
+        self._told[target] = addresses
+
     # -- The event loop ----------------------------------------------------------------------
 
-    def _on_socket(self, event: int, descriptor: int, multi: object, data: object) -> None:
-        if event == pycurl.POLL_REMOVE:
-            self._unwatch(descriptor)
-            return
-        before = self._watched.get(descriptor, 0)
-        reads, read = event & pycurl.POLL_IN, before & pycurl.POLL_IN
-        writes, wrote = event & pycurl.POLL_OUT, before & pycurl.POLL_OUT
-        if reads and not read:
-            self._loop.add_reader(descriptor, self._act, descriptor, pycurl.CSELECT_IN)
-        elif read and not reads:
-            self._loop.remove_reader(descriptor)
-        if writes and not wrote:
-            self._loop.add_writer(descriptor, self._act, descriptor, pycurl.CSELECT_OUT)
-        elif wrote and not writes:
-            self._loop.remove_writer(descriptor)
-        self._watched[descriptor] = event
+    def _run(self) -> None:
+        """Lets libcurl do what does not wait for a socket: begin what was added, keep deadlines."""
+        self._starting = None
+        self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+        self._collect()
 
-    def _unwatch(self, descriptor: int) -> None:
-        before = self._watched.pop(descriptor, 0)
-        if before & pycurl.POLL_IN:
-            self._loop.remove_reader(descriptor)
-        if before & pycurl.POLL_OUT:
-            self._loop.remove_writer(descriptor)
+    def _on_time(self) -> None:
+        self._timer = None
+        self._run()
 
-    def _on_timer(self, milliseconds: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if milliseconds >= 0:
-            # Never at once: libcurl must not be called from within its own callback.
-            self._timer = self._loop.call_later(
-                milliseconds / 1000, self._act, pycurl.SOCKET_TIMEOUT, 0
-            )
-
-    def _act(self, descriptor: int, what: int) -> None:
-        self._multi.socket_action(descriptor, what)
+    def _collect(self) -> None:
+        """Finishes the transfers that libcurl has done with."""
         while True:
             left, succeeded, failed = self._multi.info_read()
             for handle in succeeded:
@@ -226,49 +194,24 @@ class Sender:
             for handle, error, _ in failed:
                 self._finish(handle, error)
             if not left:
-                return
+                break
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Asks libcurl when to call it: it would tell with every request, we ask once per turn."""
+        milliseconds = self._multi.timeout()
+        if milliseconds < 0 or self._starting is not None:
+            return
+        at = self._loop.time() + milliseconds / 1000
+        # One that is too early does no harm, and saves setting one for each request.
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(at, self._on_time)
 
 
-def _fixed_answer(host: str, port: int, addresses: list[str]) -> str:
-    """An answer of the name service, as libcurl wants it told."""
-    told = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
-    return f"+{host}:{port}:{told}"
-
-
-def _new_handle() -> pycurl.Curl:
-    handle = pycurl.Curl()
-    handle.setopt(pycurl.NOSIGNAL, 1)
-    handle.setopt(pycurl.FOLLOWLOCATION, 0)
-    handle.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-    handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
-    # Proxy variables of the environment are not trusted: they would lead around the guard.
-    handle.setopt(pycurl.PROXY, "")
-    handle.setopt(pycurl.NOPROXY, "*")
-    handle.setopt(pycurl.TCP_NODELAY, 1)
-    authorities = ssl.get_default_verify_paths().cafile
-    if authorities:
-        handle.setopt(pycurl.CAINFO, authorities)
-    return handle
-
-
-def _outcome(transfer: _Transfer, error: int) -> Outcome:
-    handle = transfer.handle
-    seconds = handle.getinfo(pycurl.TOTAL_TIME)
-    excerpt = bytes(transfer.excerpt)
-    if error in (0, pycurl.E_WRITE_ERROR) and transfer.size >= 0:
-        wait = handle.getinfo(pycurl.RETRY_AFTER)
-        return Outcome(
-            status=handle.getinfo(pycurl.RESPONSE_CODE),
-            seconds=seconds,
-            excerpt=excerpt,
-            retry_after=float(wait) if wait else None,
-        )
-    if transfer.forbidden:
-        detail = "the endpoint's address is not allowed"
-        return Outcome(failure=Failure.FORBIDDEN, detail=detail, seconds=seconds)
-    if error == pycurl.E_OPERATION_TIMEDOUT:
-        return Outcome(
-            failure=Failure.TIMEOUT, detail="the endpoint took too long", seconds=seconds
-        )
-    detail = _DETAILS.get(error, "the connection broke or was no HTTP")
-    return Outcome(failure=Failure.CONNECTION, detail=detail, seconds=seconds, excerpt=excerpt)
+@lru_cache(_TARGETS_MAX)
+def _are_safe(method: str, headers: tuple[tuple[str, str], ...]) -> bool:
+    """The last line of defence: headers were checked when they were set."""
+    text = "".join([method, *(part for header in headers for part in header)])
+    return _UNSAFE.search(text) is None

@@ -7,12 +7,14 @@ soon holds a single slot, and costs the others nothing but that.
 
 from __future__ import annotations
 
-from waystation.delivery.request import Outcome
+from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import THROTTLING
 
 #: Slots of an endpoint that nothing is known of, and the most that it can earn.
 _SLOTS_FIRST = 8.0
 _SLOTS_MAX = 128.0
+#: Failures that a receiver with too much to do causes; a wrong name or address is none of them.
+_OVERLOADED = frozenset({Failure.CONNECTION, Failure.TIMEOUT})
 #: Attempts under way in one process.
 TOTAL_MAX = 1024
 
@@ -34,15 +36,20 @@ class Share:
         """How many attempts may begin now."""
         return max(0, int(self.slots) - self.in_use)
 
-    def take(self) -> None:
-        """An attempt begins."""
-        self.in_use += 1
+    def take(self, slots: int = 1) -> None:
+        """So many attempts are about to begin."""
+        self.in_use += slots
+
+    def give_back_unused(self, slots: int) -> None:
+        """So many attempts were not made after all."""
+        self.in_use -= slots
+        assert self.in_use >= 0, "gave back more than was taken"
 
     def give_back(self, outcome: Outcome) -> None:
         """An attempt has ended; what came of it decides about the next ones."""
         self.in_use -= 1
         assert self.in_use >= 0, "gave back more than was taken"
-        if outcome.failure is not None or outcome.status in THROTTLING:
+        if outcome.failure in _OVERLOADED or outcome.status in THROTTLING:
             self.slots = max(1.0, self.slots / 2)
         elif outcome.succeeded:
             # Additive: one more slot after a round of all present ones.

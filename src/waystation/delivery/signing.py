@@ -19,6 +19,7 @@ from waystation.ids import Identity
 OVERLAP_MS = 24 * 3600 * 1000
 _PREFIX = "whsec_"
 _SECRET_BYTES = 24
+_SECRET_BYTES_MIN = 16
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -32,6 +33,15 @@ def new_secret(identity: Identity) -> str:
     """A secret in the form that receivers expect."""
     raw = bytes.fromhex(identity.token(_SECRET_BYTES))
     return _PREFIX + base64.b64encode(raw).decode()
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text can be used as a secret: in the form of the specification, and not short."""
+    try:
+        raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        return False
+    return text.startswith(_PREFIX) and len(raw) >= _SECRET_BYTES_MIN
 
 
 def rotate(secrets: tuple[Secret, ...], text: str, *, now_ms: int) -> tuple[Secret, ...]:

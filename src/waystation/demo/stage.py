@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from waystation.demo.receiver import Receiver
 from waystation.demo.station import DemoStation
 from waystation.errors import WaystationError
 
@@ -75,18 +76,19 @@ Act = Callable[[Stage, DemoStation], Awaitable[None]]
 
 def run_demo(console: Console) -> list[dict[str, object]]:
     """Runs all acts on a station of their own; returns the checks, or raises DemoFailedError."""
-    from waystation.demo import channels  # noqa: PLC0415 (acts import the stage)
+    from waystation.demo import channels, webhooks  # noqa: PLC0415 (acts import the stage)
 
     acts: list[Act] = [
         channels.orders_through_a_crash,
         channels.unread_after_a_crash,
         channels.a_poll_wakes,
+        webhooks.payments_to_a_webhook,
     ]
     stage = Stage(console)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waystation-demo-", ignore_cleanup_errors=True) as data:
         stage.act("a station starts: HTTP door, embedded Valkey, every reply after its fsync")
-        with DemoStation(Path(data)) as station:
+        with Receiver() as receiver, DemoStation(Path(data), receiver) as station:
             stage.say(
                 f"{station.url}  Valkey {station.facts['store_version']}  "
                 f"durability {station.facts['durability']}  ({time.monotonic() - begun:.1f} s)"

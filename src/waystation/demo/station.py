@@ -12,7 +12,26 @@ from types import TracebackType
 
 import msgspec
 
+from waystation.demo.receiver import Receiver
 from waystation.errors import StationUnreachableError
+
+_CONFIG = """
+[delivery]
+loopback = true  # the receiver is on this machine
+
+[[channels.rules]]
+pattern = ".+"
+
+[[channels.rules]]
+pattern = "payments"
+
+[[channels.rules.webhooks]]
+name = "ledger"
+url = "{url}/payments"
+secret_file = "{secret}"
+first_wait_seconds = 0.2
+timeout_seconds = 1.0
+"""
 
 
 def _is_setting(variable: str) -> bool:
@@ -22,13 +41,19 @@ def _is_setting(variable: str) -> bool:
 class DemoStation:
     """Starts, kills and starts again one server process on one data directory."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, receiver: Receiver) -> None:
         self._data = data
+        #: Gets what is published to the channel `payments`.
+        self.receiver = receiver
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
         self.facts: dict[str, object] = {}
 
     def __enter__(self) -> DemoStation:
+        secret = self._data / "webhook.secret"
+        secret.write_text(self.receiver.secret)
+        config = _CONFIG.format(url=self.receiver.url, secret=secret)
+        (self._data / "waystation.toml").write_text(config)
         self.start()
         return self
 
@@ -51,6 +76,7 @@ class DemoStation:
         """Starts the process and waits until it says where it listens."""
         command = [sys.executable, "-m", "waystation.cli.main", "serve", "--insecure", "--json"]
         command += ["--port", str(self._port), "--data", str(self._data)]
+        command += ["--config", str(self._data / "waystation.toml")]
         with open(self._data / "station.log", "ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
                 command,

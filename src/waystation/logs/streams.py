@@ -18,8 +18,9 @@ from waystation.errors import (
     LogSealedError,
     OffsetOutOfRangeError,
 )
+from waystation.logs import names
 from waystation.logs.protocol import Appended, Entry, LogState, Retention, Trimmed
-from waystation.store import Store, keys, script
+from waystation.store import Store, script
 from waystation.store.connection import Reply
 
 _APPEND = script(__package__, "append")
@@ -57,17 +58,17 @@ class StreamLogs:
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
         limits = _limits(retention)
         # The register first: a log that was created half can be found, and created again.
-        await self._store.call("HSETNX", keys.LOG_REGISTER, log, partitions, repeatable=True)
+        await self._store.call("HSETNX", names.REGISTER, log, partitions, repeatable=True)
         created = await asyncio.gather(
             *(
-                self._store.run(_CREATE, [keys.log_head(log, partition)], limits)
+                self._store.run(_CREATE, [names.head(log, partition)], limits)
                 for partition in range(partitions)
             )
         )
         return any(created)
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
-        reply = await self._store.run(_APPEND, keys.log_all(log, partition), payloads)
+        reply = await self._store.run(_APPEND, names.all_of(log, partition), payloads)
         raise_refusal(reply, log, partition)
         return Appended(int(reply[1]), int(reply[2]))
 
@@ -80,7 +81,7 @@ class StreamLogs:
         limit: int,
         bytes_max: int = READ_BYTES_MAX,
     ) -> list[Entry]:
-        name = keys.log_entries(log, partition)
+        name = names.entries(log, partition)
         count = max(1, min(limit, bytes_max // self._sizes.get(name, _FIRST_GUESS_BYTES)))
         reply = await self._store.call(
             "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
@@ -97,36 +98,36 @@ class StreamLogs:
 
     async def state(self, log: str, partition: int) -> LogState:
         reply = await self._store.call(
-            "HMGET", keys.log_head(log, partition), *_STATE_FIELDS, repeatable=True
+            "HMGET", names.head(log, partition), *_STATE_FIELDS, repeatable=True
         )
         return _state(reply, log, partition)
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
-        names = (keys.log_entries(log, partition), keys.log_head(log, partition))
-        reply = await self._store.run(_OFFSET_AT, names, (ms,))
+        used = (names.entries(log, partition), names.head(log, partition))
+        reply = await self._store.run(_OFFSET_AT, used, (ms,))
         if not reply:
             raise _missing(log, partition)
         return int(reply[0])
 
     async def hold(self, log: str, partition: int, reader: str, offset: int) -> None:
-        names = (keys.log_head(log, partition), keys.log_holds(log, partition))
-        reply = await self._store.run(_HOLD, names, (reader, offset))
+        used = (names.head(log, partition), names.holds(log, partition))
+        reply = await self._store.run(_HOLD, used, (reader, offset))
         if reply[0] == b"range":
             raise _out_of_range(offset, int(reply[1]), int(reply[2]))
         if not reply[0]:
             raise _missing(log, partition)
 
     async def release(self, log: str, partition: int, reader: str) -> None:
-        await self._store.call("HDEL", keys.log_holds(log, partition), reader, repeatable=True)
+        await self._store.call("HDEL", names.holds(log, partition), reader, repeatable=True)
 
     async def retain(self, log: str, partition: int, retention: Retention) -> None:
-        head = keys.log_head(log, partition)
+        head = names.head(log, partition)
         if not await self._store.run(_RETAIN, [head], _limits(retention)):
             raise _missing(log, partition)
 
     async def trim(self, log: str, partition: int) -> Trimmed:
-        names = keys.log_all(log, partition)
-        reply = await self._store.run(_TRIM, names, (TRIM_STEP, WARNING_PERCENT))
+        used = names.all_of(log, partition)
+        reply = await self._store.run(_TRIM, used, (TRIM_STEP, WARNING_PERCENT))
         if not reply:
             raise _missing(log, partition)
         return Trimmed(
@@ -145,7 +146,7 @@ class StreamLogs:
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
         arguments = (following, *_STATE_FIELDS)
-        reply = await self._store.run(_SEAL, [keys.log_head(log, partition)], arguments)
+        reply = await self._store.run(_SEAL, [names.head(log, partition)], arguments)
         return _state(reply, log, partition)
 
     async def delete(self, log: str, partitions: int) -> None:
@@ -154,19 +155,19 @@ class StreamLogs:
             # UNLINK frees long streams in the background.
             await asyncio.gather(
                 *(
-                    self._store.call("UNLINK", *keys.log_all(log, partition), repeatable=True)
+                    self._store.call("UNLINK", *names.all_of(log, partition), repeatable=True)
                     for partition in part
                 )
             )
         # Last: a deletion that died half-way is found, and done again.
-        await self._store.call("HDEL", keys.LOG_REGISTER, log, repeatable=True)
+        await self._store.call("HDEL", names.REGISTER, log, repeatable=True)
 
     async def names(self) -> dict[str, int]:
         found: dict[str, int] = {}
         cursor = b"0"
         while True:
             cursor, pairs = await self._store.call(
-                "HSCAN", keys.LOG_REGISTER, cursor, "COUNT", 500, repeatable=True
+                "HSCAN", names.REGISTER, cursor, "COUNT", 500, repeatable=True
             )
             found |= {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
             if cursor == b"0":

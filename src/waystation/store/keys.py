@@ -10,9 +10,13 @@ which is unambiguous, since a name has no dot.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 
 DEFAULT_PROJECT = "default"
+#: Longer ids of tokens are kept as their hash.
+_TOKEN_ID_MAX = 256
 
 #: Hash: version, dataset, created_ms. See format.py.
 FORMAT = "waystation.format"
@@ -66,7 +70,7 @@ CATALOGUE = (
         pattern="c.{<channel>}.r.<subscriber>",
         type="string, integer",
         content="cursor: clock of the last message that the subscriber has acknowledged",
-        writer="channels: subscribe, ack, fetch over a gap; unsubscribe deletes it",
+        writer="channels: subscribe, ack, seek, fetch over a gap; unsubscribe deletes it",
         dies="expire + 15 s after the last fetch or ack",
     ),
     KeyKind(
@@ -86,44 +90,87 @@ CATALOGUE = (
     KeyKind(
         pattern="jwt.{<jti>}.revoke",
         type="string, integer",
-        content="expiry of a revoked token, seconds since the epoch",
+        content="expiry of a revoked token, skew included, in seconds since the epoch; an id of "
+        "over 256 letters is kept as `sha256:<hex>`",
         writer="channels: revoke",
-        dies="when the token expires",
+        dies="at that expiry",
     ),
     KeyKind(
         pattern="<lane>.due",
         type="sorted set",
         content="outbox lane: item id → time of its next attempt in ms",
-        writer="delivery: add, claim, settle, redrive; channels: publish",
+        writer="delivery: add, claim, settle, redrive, discard; channels: publish",
         dies="when it is empty",
     ),
     KeyKind(
         pattern="<lane>.items",
         type="hash",
         content="outbox lane: item id → what to send; `.attempts`, `.cause`, `.token` beside it",
-        writer="delivery: add, claim, settle, redrive; channels: publish",
+        writer="delivery: add, claim, settle, redrive, discard; channels: publish",
         dies="when it is empty",
     ),
     KeyKind(
         pattern="<lane>.failed",
         type="sorted set",
-        content="outbox lane: item id → when it was given up",
-        writer="delivery: settle, redrive",
+        content="outbox lane: item id → when it was given up; the newest 10,000",
+        writer="delivery: settle, redrive, discard",
         dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="<lane>.untold",
+        type="sorted set",
+        content="outbox lane: failed item id → when somebody else is to tell the operator of it",
+        writer="delivery: settle, claim, redrive, discard",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="<lane>.gate",
+        type="hash",
+        content="outbox lane: `state` (`open`, or `closed` and its `epoch`); `dropped`, a count",
+        writer="delivery: open, close, settle; channels: publish",
+        dies="with its lane, a day after that was retired",
     ),
     KeyKind(
         pattern="<lane>.attempts",
         type="stream",
         content="outbox lane: records of the newest attempts, about 1,000",
         writer="delivery: settle",
+        dies="7 days after the last attempt",
+    ),
+    KeyKind(
+        pattern="waystation.{outbox}.lanes",
+        type="sorted set",
+        content="register of outbox lanes: lane → stamp of its registration",
+        writer="delivery: register, retire",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="waystation.{outbox}.stamp",
+        type="string, integer",
+        content="newest stamp of a registration: the time in ms, or one more than the last",
+        writer="delivery: register",
         dies="never",
     ),
     KeyKind(
-        pattern="waystation.outbox.lanes",
-        type="sorted set",
-        content="register of outbox lanes: lane → when it was registered, in ms",
-        writer="delivery: register, retire",
+        pattern="delivery.{endpoints}.disabled",
+        type="hash",
+        content="endpoint → why and since when it is disabled, JSON",
+        writer="delivery: disable; enabling deletes",
         dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="delivery.{endpoints}.held",
+        type="hash",
+        content="endpoint → when it may be asked again, in ms: it said `Retry-After`",
+        writer="delivery: hold, survey",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="delivery.{endpoints}.notices",
+        type="stream",
+        content="notices to the operator, the newest 1,000 or so, JSON",
+        writer="delivery: disable, and whoever gives a delivery up",
+        dies="never",
     ),
     KeyKind(
         pattern="<unit>:lease",
@@ -178,7 +225,21 @@ CATALOGUE = (
         pattern="dsps.c.{<channel>}",
         type="pub/sub",
         content="wake-up hint for long polls; the payload means nothing",
-        writer="channels: publish, unsubscribe",
+        writer="channels: publish, seek, unsubscribe",
+        dies="at once",
+    ),
+    KeyKind(
+        pattern="waystation.{outbox}.lanes",
+        type="pub/sub",
+        content="wake-up hint for deliverers: a lane was registered",
+        writer="delivery: register",
+        dies="at once",
+    ),
+    KeyKind(
+        pattern="<lane>.wake",
+        type="pub/sub",
+        content="wake-up hint for deliverers: something may be due in the lane",
+        writer="delivery: add, redrive; channels: publish",
         dies="at once",
     ),
 )
@@ -210,8 +271,10 @@ def channel_message_id(tag: str, message_id: str) -> str:
 
 
 def token_revocation(token_id: str) -> str:
-    """Mark of a revoked token. Its id is free text, so it must not close the hash tag."""
-    return f"jwt.{{{token_id.replace('}', '%7D')}}}.revoke"
+    """Mark of a revoked token, as DSPS names it. The id is free text, whose length is bounded."""
+    if len(token_id) > _TOKEN_ID_MAX:
+        token_id = f"sha256:{hashlib.sha256(token_id.encode()).hexdigest()}"
+    return f"jwt.{{{token_id}}}.revoke"
 
 
 def channel_topic(tag: str) -> str:
@@ -219,36 +282,15 @@ def channel_topic(tag: str) -> str:
     return f"dsps.c.{tag}"
 
 
-#: All logs by name.
-LOG_REGISTER = "waystation.logs"
+def outbox_lane(tag: str, endpoint: str) -> str:
+    """The lane of a channel to an endpoint: a key prefix in the channel's slot."""
+    return f"c.{tag}.out.{endpoint}"
 
 
-def log_entries(log: str, partition: int) -> str:
-    """The stream of a partition."""
-    return f"{{{log}.{partition}}}:log"
+_CHANNEL_LANE = re.compile(r"c\.\{(?:([^.{}]+)\.)?([^.{}]+)\}\.out\.[^.{}]+")
 
 
-def log_head(log: str, partition: int) -> str:
-    """What is known of a partition; scripts make this name from that of the stream."""
-    return f"{{{log}.{partition}}}:log:head"
-
-
-def log_holds(log: str, partition: int) -> str:
-    """What readers of a partition still need."""
-    return f"{{{log}.{partition}}}:log:holds"
-
-
-def log_all(log: str, partition: int) -> tuple[str, str, str]:
-    """What scripts need to append to a partition or to trim it: stream, head, holds."""
-    entries = log_entries(log, partition)
-    return entries, f"{entries}:head", f"{entries}:holds"
-
-
-def topic(project: str, name: str) -> str:
-    """Working copy of a topic."""
-    return f"{{t.{project}.{name}}}:topic"
-
-
-def log_message_id(log: str, partition: int, scoped_id: str) -> str:
-    """Deduplication entry of a message; scripts make this name from that of the stream."""
-    return f"{{{log}.{partition}}}:log:id:{scoped_id}"
+def channel_of_lane(lane: str) -> tuple[str, str] | None:
+    """Project and channel of a lane; None when it is not a channel's."""
+    match = _CHANNEL_LANE.fullmatch(lane)
+    return (match.group(1) or DEFAULT_PROJECT, match.group(2)) if match else None

@@ -156,11 +156,7 @@ class Wakeups(asyncio.Protocol):
         except (OSError, UnicodeError) as error:
             _log.debug("no subscription connection", problem=str(error))
             return
-        if self._transport is None:
-            return
-        for command in self.address.handshake():
-            self._transport.write(pack(command))
-        if self._topics:
+        if self._transport is not None and self._topics:
             self._transport.write(pack(("SUBSCRIBE", *self._topics)))
 
     def _tick(self, transport: asyncio.Transport) -> None:
@@ -195,6 +191,9 @@ class Wakeups(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # At once: a subscription that is asked for in this turn must not come before it.
+        for command in self.address.handshake():
+            self._transport.write(pack(command))
 
     def data_received(self, data: bytes) -> None:
         self._silent_ticks = 0

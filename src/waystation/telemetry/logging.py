@@ -12,11 +12,22 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import msgspec
 
 _ROOT = "waystation"
+#: Levels by the names that people use for them, DSPS's among them.
+LEVELS = {
+    "debug": "DEBUG",
+    "info": "INFO",
+    "warn": "WARNING",
+    "warning": "WARNING",
+    "error": "ERROR",
+    "fatal": "CRITICAL",
+}
+_sources: set[str] = set()
 _LEVEL_STYLES = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
@@ -52,7 +63,25 @@ class Logger:
 
 def logger(name: str) -> Logger:
     """The logger of one part of the product."""
+    _sources.add(name)
     return Logger(name)
+
+
+def sources() -> frozenset[str]:
+    """The parts of the product that write log lines in this process."""
+    return frozenset(_sources)
+
+
+def set_level(level: str, parts: Iterable[str]) -> None:
+    """Sets the level of some parts of the product."""
+    for part in parts:
+        logging.getLogger(f"{_ROOT}.{part}").setLevel(level)
+
+
+def set_level_of_all(level: str) -> None:
+    """Sets the level of all parts, whatever they had before."""
+    set_level("NOTSET", _sources)
+    logging.getLogger(_ROOT).setLevel(level)
 
 
 def configure_logging(*, format: str, level: str, stream: TextIO | None = None) -> None:  # noqa: A002

@@ -47,6 +47,33 @@ channel_lost = Counter(
 channel_polls_waiting = Gauge(
     "waystation_channel_polls_waiting", "Long polls that wait for a message.", registry=registry
 )
+channel_streams = Gauge(
+    "waystation_channel_streams",
+    "Live streams that are open, by kind (events, socket).",
+    ["kind"],
+    registry=registry,
+)
+delivery_attempts = _counts(
+    "waystation_delivery_attempts",
+    "Outgoing requests, by what follows (done, retry, failed, disable).",
+    label="result",
+)
+delivery_given_up = Counter(
+    "waystation_delivery_given_up", "Deliveries that went to a failed list.", registry=registry
+)
+delivery_dropped = Counter(
+    "waystation_delivery_dropped", "Deliveries that found no room.", registry=registry
+)
+delivery_waiting = Gauge(
+    "waystation_delivery_waiting",
+    "Deliveries that wait or are under way, in the lanes that this process works on.",
+    registry=registry,
+)
+delivery_failed = Gauge(
+    "waystation_delivery_failed",
+    "Deliveries in failed lists, of the lanes that this process works on.",
+    registry=registry,
+)
 store_calls = _counts("waystation_store_calls", "Calls sent to the store.").of()
 store_writes = _counts(
     "waystation_store_writes", "Writes that carried them; calls share writes."

@@ -59,6 +59,8 @@ class FakeEndpoint:
     #: With a seed, the plan is drawn from at random instead of in order.
     seed: int | None = None
     received: list[ReceivedRequest] = field(default_factory=list)
+    #: Connections that were made to it.
+    connections: int = 0
 
     async def __aenter__(self) -> Self:
         self._rng = random.Random(self.seed)
@@ -118,6 +120,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpRequestParser(self)
         self._endpoint._connections.add(self)
+        self._endpoint.connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._endpoint._connections.discard(self)

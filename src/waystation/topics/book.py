@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from waystation.catalogue import Catalogue, DefinitionRecord
 from waystation.clock import Clock
 from waystation.errors import ConflictError, TopicNotFoundError, WaystationError
-from waystation.store import Store, keys, script
+from waystation.store import Store, script
 from waystation.topics.topic import Topic, TopicState, decode_topic, encode_topic
 
 _PUT = script(__package__, "put")
@@ -50,7 +50,7 @@ class TopicBook:
     async def copy(self, project: str, name: str) -> Topic | None:
         """The working copy; None where the store has none."""
         read_at = self._clock.real_seconds()
-        body = await self._store.call("HGET", keys.topic(project, name), "body", repeatable=True)
+        body = await self._store.call("HGET", _working_copy(project, name), "body", repeatable=True)
         return None if body is None else self.remember(decode_topic(body), read_at)
 
     async def truth(self, project: str, name: str) -> Topic | None:
@@ -127,7 +127,7 @@ class TopicBook:
     async def put(self, topic: Topic) -> None:
         """Brings the working copy up to this version; a newer one stays."""
         await self._store.run(
-            _PUT, [keys.topic(topic.project, topic.name)], [topic.version, encode_topic(topic)]
+            _PUT, [_working_copy(topic.project, topic.name)], [topic.version, encode_topic(topic)]
         )
 
     def remember(self, topic: Topic, read_at: float) -> Topic:
@@ -155,3 +155,7 @@ class TopicBook:
 def not_found(name: str) -> TopicNotFoundError:
     """What is said of a topic that is absent, deleted or another project's."""
     return TopicNotFoundError(f"There is no topic {name}.")
+
+
+def _working_copy(project: str, name: str) -> str:
+    return f"{{t.{project}.{name}}}:topic"

@@ -16,9 +16,9 @@ import msgspec
 
 from waystation.clock import Clock
 from waystation.errors import LogNotFoundError
-from waystation.logs import Logs
+from waystation.logs import Logs, names
 from waystation.logs.streams import raise_refusal
-from waystation.store import Store, keys, script
+from waystation.store import Store, script
 from waystation.topics.lane import Routed
 from waystation.topics.topic import StorageTopic, Topic
 
@@ -65,7 +65,7 @@ class Deduplication:
         arguments: list[str | bytes | int] = [_window_ms(topic)]
         for message in messages:
             arguments += [scoped_id(message), message.packed]
-        reply = await self._store.run(_APPEND_ONCE, keys.log_all(log, partition), arguments)
+        reply = await self._store.run(_APPEND_ONCE, names.all_of(log, partition), arguments)
         raise_refusal(reply, log, partition)
         return [
             _place(topic.produce_pointer, partition, reply[i], duplicate=bool(reply[i + 1]))
@@ -86,7 +86,7 @@ class Deduplication:
                 *(
                     self._store.call(
                         "GET",
-                        keys.log_message_id(topic.log(storage), partition, scoped_id(message)),
+                        names.message_id(topic.log(storage), partition, scoped_id(message)),
                         repeatable=True,
                     )
                     for message, partition in zip(messages, partitions, strict=True)

@@ -1,18 +1,27 @@
 #!lua
 -- repeatable
 -- Puts failed items back, due at once, with all their attempts before them; oldest first.
--- KEYS  1 due, 2 items, 3 failed
--- ARGV  1 most items, 2 lane
--- Reply number of items put back
+-- KEYS  1 due, 2 items, 3 failed, 4 untold
+-- ARGV  1 lane, 2 most items, 3 id of the only one ('' = any)
+-- Reply {'redriven', number of items}, or {'closed', what its gate says} and nothing was written
 --- @include "now"
-local at = now()
-local ids = redis.call('ZRANGE', KEYS[3], 0, tonumber(ARGV[1]) - 1)
+--- @include "outbox_add"
+local lanes = { ARGV[1] }
+local closed = outbox_closed(lanes)
+if closed then
+  return closed
+end
+local at, redriven = now(), 0
+local ids = ARGV[3] ~= '' and { ARGV[3] } or redis.call('ZRANGE', KEYS[3], 0, tonumber(ARGV[2]) - 1)
 for _, id in ipairs(ids) do
-  redis.call('ZREM', KEYS[3], id)
-  redis.call('HDEL', KEYS[2], id .. '.attempts', id .. '.cause')
-  redis.call('ZADD', KEYS[1], at, id)
+  if redis.call('ZREM', KEYS[3], id) == 1 then
+    redis.call('ZREM', KEYS[4], id)
+    redis.call('HDEL', KEYS[2], id .. '.attempts', id .. '.cause')
+    redis.call('ZADD', KEYS[1], at, id)
+    redriven = redriven + 1
+  end
 end
-if #ids > 0 then
-  redis.call('PUBLISH', ARGV[2] .. '.wake', 'due')
+if redriven > 0 then
+  outbox_wake(lanes, at)
 end
-return #ids
+return { 'redriven', redriven }

@@ -1,0 +1,42 @@
+"""What a benchmark needs before its first round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from waystation.access import Scope, new_key
+from waystation.clock import Clock
+from waystation.ids import RandomIdentity
+from waystation.node import open_catalogue
+from waystation.settings import Settings
+from waystation.store.checks import read_facts
+from waystation.store.client import Store
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.keys import DEFAULT_PROJECT
+
+
+async def make_key(data: Path) -> str:
+    """A key that may publish, in the catalogue of a data folder."""
+    catalogue = open_catalogue(Settings(data=str(data)))
+    await catalogue.open()
+    try:
+        key, record = new_key(
+            RandomIdentity(),
+            project=DEFAULT_PROJECT,
+            scope=Scope.WRITE,
+            label="bench",
+            now_ms=Clock().now_ms(),
+        )
+        await catalogue.add_key(record)
+    finally:
+        await catalogue.close()
+    return key
+
+
+async def store_version(server: EmbeddedServer) -> str:
+    """The version of a running store, for the report."""
+    store = Store(server.address)
+    try:
+        return (await read_facts(store)).version
+    finally:
+        await store.close()

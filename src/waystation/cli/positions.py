@@ -1,0 +1,31 @@
+"""Positions in a channel as people write them: an end, a clock, a time, or how long ago."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from waystation.channels.durations import parse_duration
+from waystation.clock import Clock
+from waystation.errors import InvalidInputError
+
+HELP = "beginning, end, a clock (7), a time (2026-11-15T12:00), or how long ago (10m)."
+
+
+def parse_position(text: str, *, clock: Clock) -> dict[str, Any]:
+    """What to tell `seek`."""
+    if text in ("beginning", "end"):
+        return {"to": text}
+    try:
+        return {"clock": int(text)}
+    except ValueError:
+        pass
+    try:
+        ago = parse_duration(text)
+        if ago is not None and ago >= 0:
+            now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+            return {"since": now - timedelta(seconds=ago)}
+        # Without a zone it is the time of the person's own clock.
+        return {"since": datetime.fromisoformat(text).astimezone(UTC)}
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(f"{text!r} is no position.", hint=f"Give {HELP}") from error

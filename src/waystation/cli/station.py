@@ -1,0 +1,62 @@
+"""The station that a command speaks to, with errors that say what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from waystation import errors
+
+if TYPE_CHECKING:
+    from waystation.client import Waystation
+
+#: What happened, if the station's own words are for programs, and what a person can do.
+_ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
+    (
+        errors.SubscriptionNotFoundError,
+        "There is no such subscriber: never created, deleted, or expired.",
+        "Create it with `waystation channel subscribe CHANNEL SUBSCRIBER`.",
+    ),
+    (
+        errors.ChannelFullError,
+        "The channel is full: it keeps as many messages as its rule allows.",
+        "Try again when some have expired, or raise backlog_max of its rule.",
+    ),
+    (
+        errors.InvalidChannelError,
+        "No rule of the station allows a channel of that name.",
+        "See channels.rules in the station's settings.",
+    ),
+    (
+        errors.UnauthenticatedError,
+        "The station asks for a key that may do this.",
+        "Make one with `waystation keys create`, and set WAYSTATION_KEY to it.",
+    ),
+    (
+        errors.ForbiddenError,
+        "",
+        "Use a key of scope write: `waystation keys create --scope write`.",
+    ),
+    (
+        errors.StationUnreachableError,
+        "",
+        "Is it running? Start one with `waystation dev`, or name yours with --url.",
+    ),
+)
+
+
+@contextmanager
+def open_station(url: str, key: str) -> Iterator[Waystation]:
+    """A client for the length of the block."""
+    from waystation.client import Waystation  # noqa: PLC0415 (help must not wait for HTTP libraries)
+
+    with Waystation(url, key=key) as station:
+        try:
+            yield station
+        except errors.WaystationError as error:
+            for kind, happened, advice in _ADVICE:
+                if isinstance(error, kind) and not error.hint:
+                    error.message = happened or error.message
+                    error.hint = advice
+            raise

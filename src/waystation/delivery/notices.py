@@ -1,0 +1,117 @@
+"""Notices to the operator: deliveries that were given up or dropped, endpoints that were disabled.
+
+A notice is an event in a capped stream of the store, a line in the log, and, if there is one, a
+request to the URL of the settings. That request goes through the same guarded sender as all others;
+if it fails, that is logged and nothing else: a notice never causes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+import msgspec
+
+from waystation.delivery.request import Outgoing
+from waystation.delivery.schedule import describe
+from waystation.delivery.sender import Sender
+from waystation.store import Store
+from waystation.telemetry.logging import logger
+
+_log = logger("delivery")
+
+NOTICES = "delivery.{endpoints}.notices"
+NOTICES_MAX = 1000
+#: Requests to the URL under way; a flood of notices is in the stream, not at the URL's door.
+_REQUESTS_MAX = 16
+_REQUEST_SECONDS_MAX = 10.0
+
+Kind = Literal["failed", "disabled", "dropped"]
+_SENTENCES: dict[Kind, str] = {
+    "failed": "a delivery was given up",
+    "disabled": "an endpoint was disabled",
+    "dropped": "deliveries were dropped: too many wait",
+}
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that an operator should know."""
+
+    kind: Kind
+    #: The endpoint, with its destination where it has several.
+    endpoint: str
+    lane: str
+    cause: str
+    at_ms: int
+    #: Of a delivery that was given up.
+    id: str = ""
+    attempts: int = 0
+
+
+encode_notice = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Notice).decode
+
+
+class Notices:
+    """Tells the operator."""
+
+    def __init__(
+        self,
+        store: Store,
+        sender: Sender,
+        *,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+        url: str = "",
+    ) -> None:
+        self._store = store
+        self._begin = begin
+        self._sender = sender
+        self._url = url
+        self._room = asyncio.Semaphore(_REQUESTS_MAX)
+
+    async def tell(self, notice: Notice) -> None:
+        """Writes the event, then announces it."""
+        await self._store.call(
+            "XADD", NOTICES, "MAXLEN", "~", NOTICES_MAX, "*", "n", encode_notice(notice),
+            repeatable=True,
+        )  # fmt: skip
+        await self._announce(notice)
+
+    def announce_later(self, notice: Notice) -> None:
+        """Tells of an event that is written, while the caller goes on."""
+        self._begin(self._announce(notice))
+
+    async def _announce(self, notice: Notice) -> None:
+        """Tells of an event that is written: the log, and the URL."""
+        log = _log.warning if notice.kind == "dropped" else _log.error
+        log(
+            _SENTENCES[notice.kind],
+            endpoint=notice.endpoint,
+            lane=notice.lane,
+            id=notice.id,
+            attempts=notice.attempts,
+            cause=notice.cause,
+        )
+        if self._url:
+            await self._request(notice)
+
+    async def _request(self, notice: Notice) -> None:
+        content = {"type": f"waystation.delivery.{notice.kind}", **msgspec.to_builtins(notice)}
+        async with self._room:
+            outcome = await self._sender.send(
+                Outgoing(
+                    url=self._url,
+                    headers=(("content-type", "application/json"),),
+                    body=msgspec.json.encode(content),
+                    total_seconds_max=_REQUEST_SECONDS_MAX,
+                )
+            )
+        if not outcome.succeeded:
+            _log.warning("a notice could not be sent to its URL", problem=describe(outcome))
+
+
+async def latest_notices(store: Store, *, most: int) -> list[Notice]:
+    """The newest notices, newest first."""
+    entries = await store.call("XREVRANGE", NOTICES, "+", "-", "COUNT", most, repeatable=True)
+    return [_decode(fields[1]) for _, fields in entries]

@@ -1,0 +1,151 @@
+"""The standing of an endpoint in one process: its breaker, its slots, and whose turn it is.
+
+An endpoint may have many lanes, one per channel. They share one breaker and one share of slots, and
+take turns: a lane that finds no slot waits in line, and is woken when there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waystation.delivery.breaker import Breaker, BreakerState
+from waystation.delivery.request import Failure, Outcome
+from waystation.delivery.share import Share
+
+#: Statuses of a receiver that is ill or overloaded, beside all from 500 on. Any other reply shows
+#: that it is up: one message that it does not like must not stop the others.
+_ILL = frozenset({408, 429})
+#: Nobody was asked: that tells nothing about the endpoint.
+_UNASKED = frozenset({Failure.BROKEN, Failure.CANCELLED, Failure.FORBIDDEN})
+
+Wake = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Slots that a lane may use now; none while it has to wait."""
+
+    slots: int = 0
+    #: Whether the one slot is for a probe.
+    probe: bool = False
+
+
+class Standing:
+    """One endpoint as this process knows it."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.breaker = Breaker()
+        self.share = Share()
+        #: And whether the store knows it.
+        self.disabled = False
+        self._disabled_by_store = False
+        #: Seconds of the caller's monotonic clock; and whether the store has told us.
+        self.held_until = 0.0
+        self._held_by_store = False
+        #: All lanes of the endpoint, those that wait for a slot in their order, those called up.
+        self.lanes: dict[str, Wake] = {}
+        self._line: dict[str, Wake] = {}
+        self._called: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Standing {self.target} {self.share} {self.breaker}, {len(self._line)} in line>"
+
+    def join(self, lane: str, wake: Wake) -> None:
+        """A lane of this endpoint begins."""
+        self.lanes[lane] = wake
+
+    def leave(self, lane: str) -> None:
+        """A lane ends; whoever is behind it in line moves up."""
+        self.lanes.pop(lane, None)
+        self._line.pop(lane, None)
+        self._called.discard(lane)
+        self._call_next()
+
+    def reserve(self, lane: str, now: float, most: int) -> Reservation:
+        """Takes slots for this lane, up to `most`."""
+        called = lane in self._called
+        self._called.discard(lane)
+        if self.disabled or now < self.held_until:
+            return Reservation()
+        # Those who were called and have not come yet have a slot each.
+        free = self.share.free - len(self._called)
+        if free <= 0 or (self._line and not called):
+            self._wait(lane)
+            return Reservation()
+        if not self.breaker.admits(now):
+            if self.breaker.is_probing:
+                self._wait(lane)
+            return Reservation()
+        probe = self.breaker.is_probing
+        slots = 1 if probe else min(free, most)
+        self.share.take(slots)
+        return Reservation(slots, probe)
+
+    def wait_seconds(self, now: float) -> float:
+        """How long a lane that got no slot should sleep, if nobody wakes it."""
+        if self.disabled:
+            return float("inf")
+        if now < self.held_until:
+            return self.held_until - now
+        if self.breaker.state is BreakerState.OPEN:
+            return max(0.0, self.breaker.opens_at() - now)
+        return float("inf")
+
+    def give_back(self, reserved: Reservation, unused: int) -> None:
+        """Slots that were reserved and not used: there was nothing to send."""
+        self.share.give_back_unused(unused)
+        if reserved.probe and unused:
+            self.breaker.withdraw()
+        self._call_next()
+
+    def report(self, outcome: Outcome, *, now: float, probe: bool) -> None:
+        """An attempt has ended; its slot is free."""
+        self.share.give_back(outcome)
+        if outcome.failure not in _UNASKED:
+            self.breaker.report(success=is_well(outcome), now=now, probe=probe)
+        elif probe:
+            self.breaker.withdraw()
+        self._call_next()
+
+    def disable(self, *, known: bool) -> None:
+        """It wants nothing more; `known` once the store knows that."""
+        self.disabled, self._disabled_by_store = True, known
+
+    def hold(self, until: float) -> None:
+        """It said when to come again."""
+        self.held_until = max(self.held_until, until)
+
+    def update(self, *, disabled: bool, held_until: float) -> None:
+        """What the store says. An endpoint that was enabled again begins anew."""
+        # What we know of ourselves alone stays: the store may not have heard of it yet.
+        freed = self._disabled_by_store and not disabled
+        if freed:
+            self.breaker = Breaker()
+        if disabled or freed:
+            self.disabled = self._disabled_by_store = disabled
+        if held_until or self._held_by_store:
+            freed = freed or held_until == 0
+            self.held_until, self._held_by_store = held_until, bool(held_until)
+        if freed:
+            for wake in list(self.lanes.values()):
+                wake()
+
+    def _wait(self, lane: str) -> None:
+        if lane in self.lanes:
+            self._line[lane] = self.lanes[lane]
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Calls up lanes, one per free slot; none while a probe is under way."""
+        while self._line and not self.breaker.is_probing and len(self._called) < self.share.free:
+            lane = next(iter(self._line))
+            wake = self._line.pop(lane)
+            self._called.add(lane)
+            wake()
+
+
+def is_well(outcome: Outcome) -> bool:
+    """Whether the endpoint did its part, liking the message or not."""
+    return outcome.failure is None and outcome.status < 500 and outcome.status not in _ILL

@@ -1,0 +1,141 @@
+"""A transfer: one request on a handle of libcurl, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+import pycurl
+
+from waystation.delivery.request import Failure, Outcome, Outgoing
+
+#: What is kept of a reply, and what is read of it before the connection is dropped.
+EXCERPT_BYTES = 1024
+REPLY_BYTES_MAX = 65_536
+#: How long libcurl keeps an answer that it was told: longer than the resolver keeps it and a
+#: transfer waits for its turn, so that libcurl never asks for itself.
+_ANSWER_SECONDS = 120
+#: An empty Expect stops libcurl from asking first, which costs a round trip.
+_CONSTANT_HEADERS = ["Expect:"]
+_DETAILS = {
+    pycurl.E_COULDNT_CONNECT: "the connection was refused or could not be made",
+    pycurl.E_GOT_NOTHING: "the connection was closed without a reply",
+    pycurl.E_PEER_FAILED_VERIFICATION: "the endpoint's certificate could not be verified",
+    pycurl.E_SSL_CONNECT_ERROR: "TLS could not be agreed on",
+}
+
+#: Host and port.
+Target = tuple[str, int]
+#: As libcurl tells it: family, kind, protocol, and the address with its port.
+SocketAddress = tuple[int, int, int, tuple[object, ...]]
+#: Of a handle that has not been used: no option is what a request asks for.
+_UNUSED = Outgoing(url="", method="", connect_seconds_max=0.0, total_seconds_max=0.0)
+
+
+class Transfer:
+    """A handle of libcurl with the request that it is busy with; the next one may use it again.
+
+    Options stay on a handle, and each takes its time to be set: those that are what they were for
+    the request before are left alone.
+    """
+
+    __slots__ = ("excerpt", "forbidden", "future", "handle", "request", "size", "tells")
+
+    future: asyncio.Future[Outcome]
+    #: The addresses of a target that libcurl hears of with this transfer; None: it knows them.
+    tells: tuple[Target, list[str]] | None
+
+    def __init__(self, open_socket: Callable[[Transfer, SocketAddress], object]) -> None:
+        self.handle = _new_handle()
+        self.handle.setopt(pycurl.WRITEFUNCTION, self.on_data)
+        self.handle.setopt(
+            pycurl.OPENSOCKETFUNCTION, lambda purpose, address: open_socket(self, address)
+        )
+        self.request = _UNUSED
+
+    def prepare(
+        self,
+        request: Outgoing,
+        tells: tuple[Target, list[str]] | None,
+        future: asyncio.Future[Outcome],
+    ) -> pycurl.Curl:
+        """Makes the handle ready for a request."""
+        handle, before = self.handle, self.request
+        self.request, self.tells, self.future = request, tells, future
+        self.excerpt, self.size, self.forbidden = b"", 0, False
+        if request.url != before.url:
+            handle.setopt(pycurl.URL, request.url)
+        if tells is not None:
+            handle.setopt(pycurl.RESOLVE, [_fixed_answer(*tells)])
+        if request.method != before.method:
+            handle.setopt(pycurl.CUSTOMREQUEST, request.method)
+        handle.setopt(pycurl.POSTFIELDS, request.body)
+        if request.headers != before.headers:
+            headers = [_header(name, value) for name, value in request.headers]
+            handle.setopt(pycurl.HTTPHEADER, [*headers, *_CONSTANT_HEADERS])
+        if request.connect_seconds_max != before.connect_seconds_max:
+            handle.setopt(pycurl.CONNECTTIMEOUT_MS, round(request.connect_seconds_max * 1000))
+        if request.total_seconds_max != before.total_seconds_max:
+            handle.setopt(pycurl.TIMEOUT_MS, round(request.total_seconds_max * 1000))
+        return handle
+
+    def on_data(self, data: bytes) -> int:
+        """Called by libcurl with what has come of the reply's body."""
+        if len(self.excerpt) < EXCERPT_BYTES:
+            self.excerpt = (self.excerpt + data)[:EXCERPT_BYTES]
+        self.size += len(data)
+        # A short count makes libcurl end the transfer: the rest is not wanted.
+        return len(data) if self.size <= REPLY_BYTES_MAX else 0
+
+
+def _header(name: str, value: str) -> str:
+    # With a semicolon, since a colon and nothing behind it would tell libcurl to leave it out.
+    return f"{name}: {value}" if value else f"{name};"
+
+
+def _fixed_answer(target: Target, addresses: list[str]) -> str:
+    """An answer of the name service, as libcurl wants it told."""
+    host, port = target
+    told = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
+    return f"+{host}:{port}:{told}"
+
+
+def _new_handle() -> pycurl.Curl:
+    handle = pycurl.Curl()
+    handle.setopt(pycurl.NOSIGNAL, 1)
+    handle.setopt(pycurl.FOLLOWLOCATION, 0)
+    handle.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
+    handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
+    # Proxy variables of the environment are not trusted: they would lead around the guard.
+    handle.setopt(pycurl.PROXY, "")
+    handle.setopt(pycurl.NOPROXY, "*")
+    handle.setopt(pycurl.TCP_NODELAY, 1)
+    handle.setopt(pycurl.HTTPHEADER, _CONSTANT_HEADERS)
+    handle.setopt(pycurl.DNS_CACHE_TIMEOUT, _ANSWER_SECONDS)
+    authorities = ssl.get_default_verify_paths().cafile
+    if authorities:
+        handle.setopt(pycurl.CAINFO, authorities)
+    return handle
+
+
+def outcome_of(transfer: Transfer, error: int) -> Outcome:
+    """What came of a transfer that libcurl has done with."""
+    handle = transfer.handle
+    seconds = handle.getinfo(pycurl.TOTAL_TIME)
+    excerpt = transfer.excerpt
+    if error in (0, pycurl.E_WRITE_ERROR):
+        status = handle.getinfo(pycurl.RESPONSE_CODE)
+        # Looked for only where it means something.
+        wait = handle.getinfo(pycurl.RETRY_AFTER) if status >= 300 else 0
+        retry_after = float(wait) if wait else None
+        return Outcome(status=status, seconds=seconds, excerpt=excerpt, retry_after=retry_after)
+    if transfer.forbidden:
+        detail = "the endpoint's address is not allowed"
+        return Outcome(failure=Failure.FORBIDDEN, detail=detail, seconds=seconds)
+    if error == pycurl.E_OPERATION_TIMEDOUT:
+        return Outcome(
+            failure=Failure.TIMEOUT, detail="the endpoint took too long", seconds=seconds
+        )
+    detail = _DETAILS.get(error, "the connection broke or was no HTTP")
+    return Outcome(failure=Failure.CONNECTION, detail=detail, seconds=seconds, excerpt=excerpt)

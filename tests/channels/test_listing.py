@@ -1,0 +1,166 @@
+"""Lists of channels and subscribers: complete, by project, with the lag, in bounded steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from waystation.channels.handles import encode_handle
+from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
+from waystation.errors import InvalidInputError
+from waystation.store.embedded import EmbeddedServer
+
+EXPIRE = 600
+
+
+async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -> list[ChannelRow]:
+    """All pages."""
+    listing, cursor, rows = ChannelListing(opened.store), "", list[ChannelRow]()
+    while True:
+        page, cursor = await listing.channels(project, limit=limit, cursor=cursor)
+        rows += page
+        if not cursor:
+            return rows
+
+
+async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> list[SubscriberRow]:
+    rows, cursor = await ChannelListing(opened.store).subscribers(project, channel, limit=100)
+    assert cursor == ""
+    return rows
+
+
+async def test_projects_do_not_see_each_other(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        # Names that look alike: `shop` has what begins another's name, and the other way round.
+        for project, channel in [
+            ("default", "orders"),
+            ("default", "shop"),
+            ("default", "shop-orders"),
+            ("shop", "orders"),
+            ("shop", "c"),
+            ("shop2", "orders"),
+            ("c", "shop"),
+        ]:
+            await opened.channels.subscribe(project, channel, f"of-{project}")
+
+        async def names(project: str) -> list[str]:
+            return [row.name for row in await channels_of(opened, project)]
+
+        assert await names("default") == ["orders", "shop", "shop-orders"]
+        assert await names("shop") == ["c", "orders"]
+        assert await names("shop2") == ["orders"]
+        assert await names("c") == ["shop"]
+        assert await names("nobody") == []
+        for project in ("default", "shop", "shop2"):
+            (row,) = await subscribers_of(opened, project, "orders")
+            assert row.name == f"of-{project}"
+
+
+async def test_a_row_tells_clock_cursor_and_how_long_it_lives(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        await opened.channels.publish_many("default", "ch", [("a", b"1"), ("b", b"1")])
+        await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 1))
+
+        (channel,) = await channels_of(opened, "default")
+        (subscriber,) = await subscribers_of(opened, "default", "ch")
+
+        assert (channel.name, channel.clock) == ("ch", 2)
+        assert (subscriber.name, subscriber.cursor, subscriber.lag) == ("me", 1, 1)
+        for row in (channel, subscriber):
+            assert EXPIRE < row.expires_s <= EXPIRE + 15
+
+
+async def test_what_has_expired_is_not_listed(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "old", "me")
+        await opened.channels.subscribe("default", "ch", "old")
+        await opened.machine.advance(EXPIRE)
+        await opened.channels.subscribe("default", "ch", "new")
+        await opened.machine.advance(30)
+
+        assert [row.name for row in await channels_of(opened, "default")] == ["ch"]
+        assert [row.name for row in await subscribers_of(opened, "default", "ch")] == ["new"]
+        assert await subscribers_of(opened, "default", "old") == []
+
+
+@pytest.mark.parametrize(
+    ("cursor", "clock", "lag"),
+    [
+        (0, 0, 0),
+        (-2, 3, 5),
+        (CLOCK_MAX - 2, CLOCK_MIN + 1, 4),
+        (CLOCK_MAX, CLOCK_MIN, 1),
+        # A clock that was lost and began again: readers begin at 0, as a fetch does.
+        (1_000_000, 7, 7),
+    ],
+)
+async def test_lag_is_what_a_fetch_would_find(
+    store_server: EmbeddedServer, cursor: int, clock: int, lag: int
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", clock)
+        await opened.store.call("SET", "c.{ch}.r.me", cursor, "EX", 100)
+
+        (row,) = await subscribers_of(opened, "default", "ch")
+
+        assert row.lag == lag
+        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
+        assert fetched.expired == lag, "all of them are missing here"
+
+
+async def test_ten_thousand_channels_are_listed_in_bounded_steps(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        for start in range(0, 10_000, 1000):
+            await opened.store.pipeline(
+                ("SET", f"c.{{n-{number}}}.clock", number, "EX", 100)
+                for number in range(start, start + 1000)
+            )
+        await opened.store.call("CONFIG", "RESETSTAT")
+
+        rows = await channels_of(opened, "default", limit=1000)
+
+        assert {row.name: row.clock for row in rows} == {f"n-{n}": n for n in range(10_000)}
+        stats = (await opened.store.call("INFO", "commandstats")).decode()
+        calls = {
+            line.partition(":")[0].removeprefix("cmdstat_"): int(
+                line.partition("calls=")[2].partition(",")[0]
+            )
+            for line in stats.splitlines()
+            if line.startswith("cmdstat_")
+        }
+        assert "keys" not in calls
+        assert calls["scan"] <= 11
+        assert calls["get"] <= 10_100
+
+
+async def test_a_page_without_a_find_ends_after_so_many_steps(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        for start in range(0, 30_000, 1000):
+            names = [f"other-{number}" for number in range(start, start + 1000)]
+            await opened.store.call("MSET", *(word for name in names for word in (name, "1")))
+        await opened.channels.subscribe("default", "ch", "me")
+        listing = ChannelListing(opened.store)
+
+        first, cursor = await listing.channels("default", limit=10)
+        second, end = await listing.channels("default", limit=10, cursor=cursor)
+
+        assert cursor
+        assert end == ""
+        assert [row.name for row in (*first, *second)] == ["ch"]
+
+
+@pytest.mark.parametrize("cursor", ["-1", "x", "1 2", "9" * 20, "9" * 5000, "²"])
+async def test_a_cursor_of_somebody_else_is_refused(
+    store_server: EmbeddedServer, cursor: str
+) -> None:
+    async with open_channels(store_server) as opened:
+        with pytest.raises(InvalidInputError) as raised:
+            await ChannelListing(opened.store).channels("default", limit=1, cursor=cursor)
+        assert raised.value.field == "cursor"

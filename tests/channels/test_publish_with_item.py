@@ -1,0 +1,120 @@
+"""One message with its webhooks: the same as a batch of one, and no more wake-ups than needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.kit.channel_store import ChannelStore, open_channels
+from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.delivery.outbox import Outbox
+from waystation.store.embedded import EmbeddedServer
+
+RULES = (
+    ChannelRule(
+        pattern=".*",
+        webhooks=(
+            WebhookRule(name="crm", url="https://crm.example/hook"),
+            WebhookRule(name="log", url="https://log.example/hook"),
+        ),
+    ),
+)
+LANES = ("c.{%s}.out.crm", "c.{%s}.out.log")
+
+
+async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, bytes]]]:
+    """What waits in each lane: ids without their time, and bodies."""
+    found = []
+    for lane in LANES:
+        outbox = Outbox(opened.store)
+        claim = await outbox.claim(lane % channel, most=10, claim_ms=60_000, token="t")
+        found.append([(each.id.rpartition(".")[0], each.item.body) for each in claim.items])  # type: ignore[union-attr]
+    return found
+
+
+async def test_a_single_publish_leaves_what_a_batch_of_one_leaves(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        # Given the same messages, published one by one and as batches of one
+        for message_id in ("m-1", "m-2", "m-1"):
+            await opened.channels.publish("default", "single", message_id, b'{"n":1}')
+            await opened.channels.publish_many("default", "batch", [(message_id, b'{"n":1}')])
+
+        # Then both channels have the same messages, and both lanes of each the same items
+        single, batch = await items(opened, "single"), await items(opened, "batch")
+        assert [[item_id for item_id, _ in lane] for lane in single] == [
+            ["single.m-1", "single.m-2"]
+        ] * 2
+        renamed = [
+            [(i.replace("batch", "single"), b.replace(b"batch", b"single")) for i, b in lane]
+            for lane in batch
+        ]
+        assert single == renamed
+        assert await opened.number("c.{single}.clock") == 2
+        assert await opened.number("c.{batch}.clock") == 2
+
+
+async def test_a_duplicate_has_the_clock_of_the_first_and_sends_nothing(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        first = await opened.channels.publish("default", "orders", "m-1", b"1")
+        again = await opened.channels.publish("default", "orders", "m-1", b"2")
+
+        assert (first.clock, first.duplicate) == (1, False)
+        assert (again.clock, again.duplicate) == (1, True)
+        assert [len(lane) for lane in await items(opened, "orders")] == [1, 1]
+
+
+async def test_many_first_publishes_at_once_find_the_gates_closed_and_all_are_kept(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        await asyncio.gather(
+            *(opened.channels.publish("default", "orders", f"m-{n}", b"1") for n in range(10))
+        )
+
+        assert [len(lane) for lane in await items(opened, "orders")] == [10, 10]
+        assert set(await Outbox(opened.store).lanes()) == {lane % "orders" for lane in LANES}
+
+
+async def test_deliverers_are_woken_for_what_is_due_first_and_not_for_what_comes_behind(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+        await opened.channels.publish("default", "orders", "m-0", b"1")
+        await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
+        with opened.wakeups.waiting(f"{lane}.wake".encode()) as waiter:
+            await waiter.wait(5)  # The subscription has taken effect.
+
+            # When a message comes while all before it are claimed: it wakes
+            waiter.clear()
+            await opened.channels.publish("default", "orders", "m-1", b"1")
+            await asyncio.wait_for(waiter.wait(9), 5)
+
+            # And when others come behind it: deliverers know already that something is due
+            await next_millisecond(opened)
+            before = await published(opened)
+            await opened.channels.publish("default", "orders", "m-2", b"1")
+            await opened.channels.publish_many("default", "orders", [("m-3", b"1")])
+            # Two messages, each told to readers of the channel; the other lane is silent as well.
+            assert await published(opened) - before == 2
+
+        # Then nothing is missed: one look finds them all
+        claim = await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
+        assert len(claim.items) == 3
+
+
+async def published(opened: ChannelStore) -> int:
+    """How often anything was published to subscribers of the store."""
+    stats = (await opened.store.call("INFO", "commandstats")).decode()
+    (line,) = (each for each in stats.splitlines() if each.startswith("cmdstat_publish:"))
+    return int(line.partition("calls=")[2].partition(",")[0])
+
+
+async def next_millisecond(opened: ChannelStore) -> None:
+    """What comes within one millisecond counts as due at the same time."""
+    begun = await opened.store.call("TIME")
+    while (await opened.store.call("TIME"))[1][:-3] == begun[1][:-3]:
+        await asyncio.sleep(0)

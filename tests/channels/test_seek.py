@@ -1,0 +1,188 @@
+"""Seeking: a subscriber goes on reading where it is told to, forwards or backwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.kit.channel_model import following
+from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from waystation.channels.handles import encode_handle
+from waystation.channels.place import TTL_MARGIN_SECONDS
+from waystation.errors import InvalidInputError, SubscriptionNotFoundError
+from waystation.store.embedded import EmbeddedServer
+
+EXPIRE = 600
+#: Where a channel's clock stands before its first message.
+STARTS = [0, CLOCK_MAX - 3, CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN, -3]
+
+
+async def publish(opened: ChannelStore, *ids: str) -> None:
+    for each in ids:
+        await opened.channels.publish("default", "ch", each, b"1")
+
+
+async def seek(opened: ChannelStore, how: str, target: int = 0) -> tuple[int, int]:
+    return await opened.channels.seek("default", "ch", "me", how, target)
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_to_either_end_and_to_every_clock_in_between(
+    store_server: EmbeddedServer, start: int
+) -> None:
+    ids = ["a", "b", "c", "d", "e"]
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", start)
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, *ids)
+
+        assert await seek(opened, "end") == (following(start, 5), 0)
+        assert await opened.ids("ch", "me") == []
+        assert await seek(opened, "beginning") == (start, 5)
+        assert await opened.ids("ch", "me") == ids
+        for read in range(6):
+            clock = following(start, read)
+            assert await seek(opened, "clock", clock) == (clock, 5 - read)
+            assert await opened.ids("ch", "me") == ids[read:]
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_clock_outside_of_what_is_kept_is_refused_and_moves_nothing(
+    store_server: EmbeddedServer, start: int
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", start)
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, "a", "b", "c")
+        await seek(opened, "clock", following(start, 1))
+
+        for outside in (following(start, -1), following(start, 4)):
+            with pytest.raises(InvalidInputError) as raised:
+                await seek(opened, "clock", outside)
+            assert raised.value.field == "clock"
+            assert f"from clock {start} to {following(start, 3)}" in raised.value.hint
+
+        assert await opened.ids("ch", "me") == ["b", "c"]
+
+
+async def test_to_a_time_means_what_was_published_from_then_on(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        begun_ms = opened.clock.now_ms()
+        for minute in range(5):
+            await publish(opened, f"m-{minute}")
+            await opened.machine.advance(60)
+
+        for minute in range(6):
+            # Half a minute before each of them: what a test takes itself must not matter.
+            cursor, unread = await seek(opened, "time", begun_ms + minute * 60_000 - 30_000)
+            assert (cursor, unread) == (minute, 5 - minute)
+
+        assert await seek(opened, "time", 0) == (0, 5)
+        assert await seek(opened, "time", CLOCK_MAX) == (5, 0)
+
+
+async def test_what_expired_is_behind_the_beginning(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, "old", "older")
+        await opened.machine.advance(EXPIRE / 2)
+        await publish(opened, "new")
+        await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 3))
+        await opened.machine.advance(EXPIRE / 2 + TTL_MARGIN_SECONDS + 1)
+
+        assert await seek(opened, "beginning") == (2, 1)
+        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
+        assert [each.id for each in fetched.messages] == ["new"]
+        assert fetched.expired == 0, "what was passed over on purpose is not lost"
+        with pytest.raises(InvalidInputError):
+            await seek(opened, "clock", 1)
+
+
+async def test_a_channel_with_nothing_left_has_its_beginning_at_its_end(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        for how in ("beginning", "end", "time", "clock"):
+            assert await seek(opened, how) == (0, 0)
+
+
+async def test_the_oldest_of_a_long_channel_is_found_in_a_few_looks(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        for start in range(0, 5000, 1000):
+            messages = [(f"m-{start + number}", b"1") for number in range(1000)]
+            await opened.channels.publish_many("default", "ch", messages)
+        await opened.store.call("CONFIG", "RESETSTAT")
+
+        assert await seek(opened, "beginning") == (0, 5000)
+
+        stats = (await opened.store.call("INFO", "commandstats")).decode()
+        (looks,) = (line for line in stats.splitlines() if line.startswith("cmdstat_pttl"))
+        assert int(looks.partition("calls=")[2].partition(",")[0]) <= 2 * 13 + 2
+
+
+async def test_a_waiting_poll_is_woken_by_a_seek_backwards(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, "a")
+        await seek(opened, "end")
+        poll = asyncio.ensure_future(
+            opened.channels.fetch("default", "ch", "me", limit=10, seconds=30)
+        )
+        while not await opened.store.call("PUBSUB", "CHANNELS", "*ch*"):
+            await asyncio.sleep(0.005)
+        assert not poll.done()
+
+        await seek(opened, "beginning")
+
+        fetched = await asyncio.wait_for(poll, timeout=5)
+        assert [each.id for each in fetched.messages] == ["a"]
+
+
+async def test_who_is_not_there_cannot_be_moved_and_is_not_created(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await publish(opened, "a")
+        before = set(await opened.keys())
+
+        for channel in ("ch", "nowhere"):
+            with pytest.raises(SubscriptionNotFoundError):
+                await opened.channels.seek("default", channel, "me", "end", 0)
+
+        assert set(await opened.keys()) == before
+
+
+async def test_a_seek_keeps_a_subscriber_and_its_clock_alive(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, "first")
+        await opened.machine.advance(EXPIRE)
+        await seek(opened, "end")
+        await opened.machine.advance(EXPIRE)
+        # A clock that had died would begin again at 1, where the cursor is.
+        await publish(opened, "a")
+
+        assert await opened.ids("ch", "me") == ["a"]
+
+
+async def test_a_handle_from_before_a_seek_still_only_moves_forward(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "me")
+        await publish(opened, "a", "b", "c")
+        await seek(opened, "end")
+
+        assert not await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 2))
+        assert await opened.ids("ch", "me") == []
+        await seek(opened, "beginning")
+        assert await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 2))
+        assert await opened.ids("ch", "me") == ["c"]

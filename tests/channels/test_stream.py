@@ -1,0 +1,248 @@
+"""Streams in the store: a position ahead of the cursor, at every clock, over gaps and seeks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from waystation.channels import stream as stream_module
+from waystation.channels.handles import encode_handle
+from waystation.channels.stream import ChannelStream
+from waystation.errors import SubscriptionNotFoundError
+from waystation.store.embedded import EmbeddedServer
+
+CH = ("default", "ch")
+#: Where a clock may stand when a test begins: at its beginning, around zero, before the turn.
+STARTS = [0, -3, CLOCK_MAX - 4, CLOCK_MIN + 1]
+
+
+async def publish(opened: ChannelStore, *ids: str) -> None:
+    for each in ids:
+        await opened.channels.publish(*CH, each, b"1")
+
+
+async def ids(stream: ChannelStream, limit: int = 100) -> list[str]:
+    return [message.id for _, message in (await stream.read(limit)).messages]
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_stream_reads_on_without_acknowledgements_and_knows_each_clock(
+    store_server: EmbeddedServer, start: int
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", start)
+        await opened.channels.subscribe(*CH, "s")
+        stream = opened.channels.stream(*CH, "s")
+        names = [f"m{number}" for number in range(9)]
+        await publish(opened, *names)
+
+        first, rest = await stream.read(4), await stream.read(100)
+
+        assert (first.more, rest.more) == (True, False)
+        both = [*first.messages, *rest.messages]
+        assert [message.id for _, message in both] == names
+        for clock, message in both:
+            assert await opened.text(f"c.{{ch}}.mid.{message.id}") == str(clock)
+        assert await ids(stream) == []
+        assert await opened.number("c.{ch}.r.s") == start
+        # Acknowledged up to the fifth, another stream goes on from there.
+        await opened.channels.ack(*CH, "s", encode_handle("ch", "s", both[4][0]))
+        assert await ids(stream) == []
+        assert await ids(opened.channels.stream(*CH, "s")) == names[5:]
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_stream_follows_a_seek_and_not_an_acknowledgement(
+    store_server: EmbeddedServer, start: int
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", start)
+        await opened.channels.subscribe(*CH, "s")
+        stream = opened.channels.stream(*CH, "s")
+        await publish(opened, "a", "b", "c", "d")
+        read = (await stream.read(3)).messages
+        await opened.channels.ack(*CH, "s", encode_handle("ch", "s", read[1][0]))
+        assert await ids(stream) == ["d"]
+
+        await opened.channels.seek(*CH, "s", "beginning", 0)
+        assert await ids(stream) == ["a", "b", "c", "d"]
+        await publish(opened, "e", "f")
+        await opened.channels.seek(*CH, "s", "end", 0)
+        assert await ids(stream) == []
+        await publish(opened, "g")
+        assert await ids(stream) == ["g"]
+
+
+async def test_a_place_that_is_behind_the_cursor_or_ahead_of_the_clock_is_not_taken(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe(*CH, "s")
+        await publish(opened, "a", "b", "c", "d")
+        await opened.channels.ack(*CH, "s", encode_handle("ch", "s", 2))
+        for after, expected in ((1, ["c", "d"]), (3, ["d"]), (4, []), (5, ["c", "d"])):
+            assert await ids(opened.channels.stream(*CH, "s", after=after)) == expected
+
+
+async def test_a_gap_ends_a_read_and_is_passed_by_the_next(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe(*CH, "s")
+        await publish(opened, *(f"m{number}" for number in range(1, 13)))
+        for clock in (1, 2, 5, 6, 12):
+            await opened.store.call("DEL", f"c.{{ch}}.m.{clock}")
+        stream = opened.channels.stream(*CH, "s")
+
+        reads = [await stream.read(100) for _ in range(4)]
+
+        assert [[clock for clock, _ in read.messages] for read in reads] == [
+            [3, 4],
+            [7, 8, 9, 10, 11],
+            [],
+            [],
+        ]
+        assert [read.lost for read in reads] == [2, 2, 1, 0]
+        assert [read.more for read in reads] == [True, True, False, False]
+        # Nothing was acknowledged but the gap before the first message.
+        assert await opened.number("c.{ch}.r.s") == 2
+
+
+async def test_what_nobody_can_read_is_counted_as_lost(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe(*CH, "s")
+        await publish(opened, "a", "b", "c")
+        await opened.store.call("SET", "c.{ch}.m.2", "{")
+
+        read = await opened.channels.stream(*CH, "s").read(10)
+
+        assert [(clock, message.id) for clock, message in read.messages] == [(1, "a"), (3, "c")]
+        assert read.lost == 1
+
+
+async def test_a_read_is_bounded_in_bytes(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe(*CH, "s")
+        for number in range(20):
+            await opened.channels.publish(*CH, f"m{number}", b'"%b"' % (b"x" * 30_000))
+        stream = opened.channels.stream(*CH, "s")
+        sizes = []
+        while (read := await stream.read(100)).messages:
+            sizes.append(sum(len(message.content) for _, message in read.messages))
+        assert sum(sizes) == 20 * 30_002
+        assert max(sizes) < stream_module.READ_BYTES_MAX + 30_100
+
+
+async def test_a_clock_that_was_lost_begins_again(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.set_clock("ch", 500)
+        await opened.channels.subscribe(*CH, "s")
+        stream = opened.channels.stream(*CH, "s")
+        await publish(opened, "a")
+        assert await ids(stream) == ["a"]
+        await opened.store.call("DEL", "c.{ch}.clock")
+        await publish(opened, "b")
+        assert await ids(stream) == ["b"]
+
+
+async def test_a_subscriber_is_created_where_it_had_been(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await publish(opened, "a", "b", "c")
+        assert await opened.channels.subscribe(*CH, "s", after=1)
+        assert await ids(opened.channels.stream(*CH, "s")) == ["b", "c"]
+        # One that is there keeps its place.
+        assert not await opened.channels.subscribe(*CH, "s", after=3)
+        assert await opened.ids("ch", "s") == ["b", "c"]
+        # A clock that is not known any more: everything is new.
+        assert await opened.channels.subscribe(*CH, "t", after=9000)
+        assert await ids(opened.channels.stream(*CH, "t")) == ["a", "b", "c"]
+
+
+async def test_a_missing_subscriber_is_told(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        with pytest.raises(SubscriptionNotFoundError):
+            await opened.channels.stream(*CH, "s").read(1)
+
+
+async def test_a_publish_at_any_moment_of_a_wait_is_never_missed(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe(*CH, "s")
+        names = [f"m{number}" for number in range(200)]
+        got: list[str] = []
+
+        async def follow() -> None:
+            with opened.channels.stream(*CH, "s") as stream:
+                while len(got) < len(names):
+                    read = await stream.next(3, seconds=60)
+                    got.extend(message.id for _, message in read.messages)
+
+        # Shorter than the look that everyone takes without a reason.
+        async with asyncio.timeout(8):
+            following = asyncio.create_task(follow())
+            for number, name in enumerate(names):
+                await publish(opened, name)
+                if number % 7 == 0:
+                    await asyncio.sleep(0.001 * (number % 5))
+            await following
+        assert got == names
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 6)),
+        st.tuples(st.just("read"), st.integers(0, 5)),
+        st.tuples(st.just("ack"), st.integers(0, 30)),
+        st.tuples(st.just("lose"), st.integers(0, 30)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(start=st.sampled_from(STARTS), steps=STEPS)
+def test_a_stream_yields_what_is_kept_each_once_and_in_order(
+    store_server: EmbeddedServer, start: int, steps: list[tuple[str, int]]
+) -> None:
+    """Whatever is published, acknowledged and lost in between."""
+
+    async def run() -> None:
+        async with open_channels(store_server) as opened:
+            await opened.set_clock("ch", start)
+            await opened.channels.subscribe(*CH, "s")
+            stream = opened.channels.stream(*CH, "s")
+            clocks: dict[str, int] = {}
+            gone: set[str] = set()
+            got: list[str] = []
+            lost = 0
+
+            async def read(limit: int) -> bool:
+                nonlocal lost
+                found = await stream.read(limit)
+                assert all(clocks[message.id] == clock for clock, message in found.messages)
+                got.extend(message.id for _, message in found.messages)
+                lost += found.lost
+                return found.more
+
+            for what, number in steps:
+                if what == "publish":
+                    for _ in range(number):
+                        name = f"m{len(clocks)}"
+                        clocks[name] = (await opened.channels.publish(*CH, name, b"1")).clock
+                elif what == "read":
+                    await read(number)
+                elif what == "ack" and number < len(got):
+                    handle = encode_handle("ch", "s", clocks[got[number]])
+                    await opened.channels.ack(*CH, "s", handle)
+                elif what == "lose" and (name := f"m{number}") in clocks:
+                    await opened.store.call("DEL", f"c.{{ch}}.m.{clocks[name]}")
+                    gone |= {name} - set(got)
+            while await read(5):
+                pass
+            assert got == [name for name in clocks if name not in gone]
+            assert lost == len(gone)
+
+    asyncio.run(run())

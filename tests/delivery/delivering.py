@@ -1,0 +1,85 @@
+"""A deliverer at work on a store of its own, for the tests of deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from waystation.clock import Clock
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.deliverer import Deliverer
+from waystation.delivery.endpoint import Endpoint
+from waystation.delivery.outbox import Outbox
+from waystation.delivery.schedule import Schedule
+from waystation.delivery.sender import Sender
+from waystation.delivery.states import EndpointStates
+from waystation.store import Store, Wakeups
+from waystation.store.embedded import EmbeddedServer
+
+LANE = "{unit}.out.crm"
+QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)
+
+
+async def until(true: Callable[[], Awaitable[object]], *, seconds: float = 15.0) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(seconds):
+        while not await true():
+            await asyncio.sleep(0.01)
+
+
+@dataclass
+class Delivering:
+    """What a test gets hold of."""
+
+    store: Store
+    outbox: Outbox
+    states: EndpointStates
+    deliverer: Deliverer
+    clock: Clock
+
+    async def until_empty(self, lane: str = LANE) -> None:
+        """Waits until nothing waits in a lane."""
+
+        async def is_empty() -> bool:
+            return not await self.outbox.waiting(lane)
+
+        await until(is_empty)
+
+
+@asynccontextmanager
+async def delivering(
+    server: EmbeddedServer,
+    *endpoints: Endpoint,
+    flush: bool = True,
+    notice_url: str = "",
+    grace_seconds: float = 0.2,
+) -> AsyncIterator[Delivering]:
+    """Delivers to `crm`, or to the given endpoints, from an empty store."""
+    store, wakeups = Store(server.address), Wakeups(server.address)
+    if flush:
+        await store.call("FLUSHALL")
+    await wakeups.start()
+    sender = Sender(AddressGuard(loopback=True))
+    outbox, clock = Outbox(store), Clock()
+    book = {each.name: each for each in endpoints or [Endpoint(name="crm", schedule=QUICK)]}
+    deliverer = Deliverer(
+        outbox,
+        wakeups,
+        sender,
+        book.get,
+        clock=clock,
+        notice_url=notice_url,
+        rng=random.Random(1),
+    )
+    await deliverer.start()
+    clock.on_jump(wakeups.wake_all)
+    try:
+        yield Delivering(store, outbox, EndpointStates(store), deliverer, clock)
+    finally:
+        await deliverer.stop(grace_seconds=grace_seconds)
+        await sender.close()
+        await wakeups.close()
+        await store.close()

@@ -1,0 +1,105 @@
+"""Every order in which actors' calls to the store can reach it, or many of them at random."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from waystation.store import Store
+
+Actor = Callable[[Any], Awaitable[object]]
+
+
+class _SteppedStore:
+    """A store whose calls wait until they are let through, one at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.blocked: asyncio.Future[None] | None = None
+
+    def run(self, *arguments: Any) -> Awaitable[Any]:
+        return self._stepped(lambda: self._store.run(*arguments))
+
+    def call(self, *command: Any, **options: Any) -> Awaitable[Any]:
+        return self._stepped(lambda: self._store.call(*command, **options))
+
+    async def _stepped(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        self.blocked = asyncio.get_running_loop().create_future()
+        await self.blocked
+        return await call()
+
+
+async def _one_run(
+    store: Store, actors: list[Actor], choose: Callable[[int, int], int]
+) -> list[tuple[int, int]]:
+    """Runs the actors by choices, which get number and options; (choice, of how many)."""
+    stepped = [_SteppedStore(store) for _ in actors]
+    tasks = [
+        asyncio.ensure_future(actor(each)) for actor, each in zip(actors, stepped, strict=True)
+    ]
+    taken: list[tuple[int, int]] = []
+    while True:
+        # Until everyone is done or stands before a call.
+        while any(not t.done() and s.blocked is None for t, s in zip(tasks, stepped, strict=True)):
+            await asyncio.sleep(0)
+        ready = [s for t, s in zip(tasks, stepped, strict=True) if not t.done()]
+        if not ready:
+            break
+        choice = choose(len(taken), len(ready))
+        taken.append((choice, len(ready)))
+        chosen = ready[choice]
+        gate, chosen.blocked = chosen.blocked, None
+        assert gate is not None
+        gate.set_result(None)
+    await asyncio.gather(*tasks)
+    return taken
+
+
+async def all_orders(
+    store: Store,
+    prepare: Callable[[], Awaitable[object]],
+    actors: list[Actor],
+    check: Callable[[str], Awaitable[object]],
+) -> int:
+    """Runs every order there is; returns how many that were."""
+    wanted: list[int] = []
+    orders = 0
+    while True:
+        await prepare()
+        taken = await _one_run(store, actors, functools.partial(_by, wanted))
+        await check(_name(taken))
+        orders += 1
+        # The next order: the last choice that can be raised is, what follows begins anew.
+        while taken and taken[-1][0] + 1 >= taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return orders
+        wanted = [choice for choice, _ in taken]
+        wanted[-1] += 1
+
+
+async def some_orders(
+    store: Store,
+    prepare: Callable[[], Awaitable[object]],
+    actors: list[Actor],
+    check: Callable[[str], Awaitable[object]],
+    *,
+    seed: int,
+    count: int,
+) -> None:
+    """Runs so many orders, drawn at random."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        await prepare()
+        await check(_name(await _one_run(store, actors, lambda _, options: rng.randrange(options))))
+
+
+def _by(wanted: list[int], step: int, options: int) -> int:
+    return wanted[step] if step < len(wanted) else 0
+
+
+def _name(taken: list[tuple[int, int]]) -> str:
+    return "".join(str(choice) for choice, _ in taken)
