@@ -25,6 +25,8 @@ from waystation.testing.station import quick_settings, serving
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "waystation" / "client"
 
+#: Modules of the client that are written once; the others of async_* know asyncio by name.
+GENERATED = ("caller", "channels", "client", "deliveries", "producer", "topics")
 #: How asynchronous code becomes ordinary code; in this order.
 UNASYNC = (
     (r"\basync def\b", "def"),
@@ -33,15 +35,17 @@ UNASYNC = (
     (r"\bawait ", ""),
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsync([A-Z])", r"\1"),
-    (r"\basync_(client|channels|deliveries|transport)\b", r"sync_\1"),
+    (r"\basync_(background|transport)\b", r"sync_\1"),
+    (rf"\basync_({'|'.join(GENERATED)})\b", r"sync_\1"),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\baclose\b", "close"),
     (r"\bThe asynchronous client\b", "The ordinary client"),
     (r"\bthe asynchronous client\b", "the ordinary client"),
 )
 #: Classes that only group others, and those that end a process before it serves.
-ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError)
+ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError, errors.LogError)
 NEVER_OVER_HTTP = (
+    errors.ProducerClosedError,
     errors.SettingsError,
     errors.StationUnreachableError,
     errors.StoreRefusedError,
@@ -69,8 +73,8 @@ def main() -> int:
 def clients() -> dict[Path, str]:
     """The ordinary client, from the asynchronous one."""
     made = {}
-    for name in ("async_client.py", "async_channels.py", "async_deliveries.py"):
-        source = CLIENT / name
+    for name in GENERATED:
+        source = CLIENT / f"async_{name}.py"
         text = source.read_text(encoding="utf-8")
         for pattern, replacement in UNASYNC:
             text = re.sub(pattern, replacement, text)

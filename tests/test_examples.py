@@ -17,6 +17,12 @@ from waystation.testing import Station
 ROOT = Path(__file__).resolve().parent.parent
 PRINTED = {
     "first_channel.py": "order-7 {'total': 12.5}\nunread: 0\n",
+    "produce_and_browse.py": (
+        "produced: 300\n"
+        "customer-1: 100 orders, in order: True\n"
+        "order-7 again: duplicate\n"
+        "without the codec: ['gzip'], with it: {'card': '4111…'}\n"
+    ),
     "wait_for_answer.py": "answer: {'approved': True}\n",
     "worker.py": "payments: (5, 10.0)\n",
 }

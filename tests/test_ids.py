@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from waystation.errors import InvalidInputError
-from waystation.ids import CountingIdentity, RandomIdentity, is_name, require_name
+from waystation.ids import (
+    CountingIdentity,
+    RandomIdentity,
+    SequentialIdentity,
+    is_name,
+    require_name,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "orders", "a-b_c", "9" * 63])
@@ -59,3 +65,11 @@ def test_random_ids_are_hex_of_the_asked_size_and_do_not_repeat() -> None:
 def test_counting_ids_are_predictable() -> None:
     identity = CountingIdentity()
     assert [identity.token(2), identity.token(4)] == ["0001", "00000002"]
+
+
+def test_sequential_ids_are_all_different_and_begin_like_no_other_makers() -> None:
+    first, second = SequentialIdentity(RandomIdentity()), SequentialIdentity(RandomIdentity())
+    made = [maker.token(16) for maker in (first, second) for _ in range(1000)]
+    assert len(set(made)) == 2000
+    assert {len(each) for each in made} == {32}
+    assert len({each[:20] for each in made}) == 2

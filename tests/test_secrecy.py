@@ -91,6 +91,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
     ) as station:
         talk = Talk(station, keys)
         use_channels(talk)
+        use_topics(talk)
         use_wrong_keys(talk)
         manage_keys(talk)
         administrate(talk)
@@ -120,6 +121,24 @@ def use_channels(talk: Talk) -> None:
     talk.ask("GET", f"{SUBSCRIBER}?timeout={PAYLOAD}", key=key, expect=400)
     handle = fetched.json()["ackHandle"]
     talk.ask("DELETE", f"{SUBSCRIBER}/message?ackHandle={handle}", key=key, expect=204)
+
+
+def use_topics(talk: Talk) -> None:
+    """Producing, right and wrong: ids and groups may be names of people, headers may be secret."""
+    key, messages = talk.keys.write, "/v1/topics/orders/messages"
+    schema = '{"name":"orders","options":{"json_schema":{"maxLength":3}}}'
+    talk.ask("POST", "/v1/topics", schema, key=talk.keys.admin, expect=201)
+    talk.ask("POST", messages, f'["{PAYLOAD}"]', key=key, **{"X-Card": PAYLOAD}, expect=200)
+    talk.ask("POST", messages, f'"{PAYLOAD}"', key=key, expect=422)
+    talk.ask("POST", messages, f'"{PAYLOAD}', key=key, expect=422)
+    talk.ask("POST", messages, "1", key=key, **{"X-Card": f"{PAYLOAD}\xff"}, expect=400)
+    talk.ask("POST", messages, PAYLOAD * 500_000, key=key, expect=413)
+    batch = {"Content-Type": "application/vnd.waystation.batch+json"}
+    talk.ask("POST", messages, f'{{"messages":[{{"data":"{PAYLOAD}"', key=key, **batch, expect=400)
+    both = f'{{"messages":[{{"data":"{PAYLOAD}","text":"{PAYLOAD}"}}]}}'
+    talk.ask("POST", messages, both, key=key, **batch, expect=400)
+    found = ask(talk.url, "GET", f"{messages}?partition=0", key=talk.keys.read)
+    assert found.status == 200
 
 
 def use_wrong_keys(talk: Talk) -> None:
@@ -311,5 +330,7 @@ def test_labels_of_metrics_come_from_fixed_sets(talk: Talk) -> None:
     assert routes <= {*document["paths"], "method", "shed", "unknown", "wide"}
     assert methods <= {"DELETE", "GET", "POST", "PUT", "-"}
     assert {found for each in labels for found in each} <= {
-        *("method", "route", "status", "le", "outcome")
+        *("method", "route", "status", "le", "outcome", "policy", "mode")
     }
+    policies = {found["policy"] for found in labels if "policy" in found}
+    assert policies <= {"refuse", "drop_and_count"}

@@ -15,7 +15,7 @@ _FORMAT = 1
 Headers = tuple[tuple[str, str], ...]
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message."""
 
     id: str
@@ -49,8 +49,9 @@ _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 def pack(envelope: Envelope) -> bytes:
     """The stored form. The project is not in it: a log belongs to one."""
+    # A tuple in the order of `_Packed`, which is written the same and made in half the time.
     return _encode(
-        _Packed(
+        (
             _FORMAT,
             envelope.id,
             envelope.data,

@@ -78,6 +78,12 @@ class StationUnreachableError(WaystationError):
     code = "station.unreachable"
 
 
+class ProducerClosedError(WaystationError):
+    """A client's producer was closed before the message had a receipt; perhaps it was produced."""
+
+    code = "producer.closed"
+
+
 class UnauthenticatedError(WaystationError):
     """No key, or one that is malformed, unknown, revoked or expired."""
 
@@ -129,6 +135,8 @@ class StoreFullError(StoreError):
     """The store is out of memory or disk; the call was NOT applied."""
 
     code = "store.full"
+    #: A store that would make room by forgetting is refused at start.
+    policy = "noeviction"
 
 
 class OutcomeUnknownError(StoreError):
@@ -212,6 +220,8 @@ class LogFullError(LogError):
     """The partition keeps as much as its retention allows and refuses more; nothing was written."""
 
     code = "log.full"
+    #: Under any other, a partition makes room.
+    policy = "refuse"
 
 
 class OffsetOutOfRangeError(LogError):

@@ -6,6 +6,7 @@ tag, start a pattern or look like a path.
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 from typing import Protocol
@@ -46,6 +47,20 @@ class RandomIdentity:
 
     def token(self, size: int) -> str:
         return secrets.token_hex(size)
+
+
+class SequentialIdentity:
+    """Ids that nobody else makes, and that are no secret: a random beginning, then a count.
+
+    To ask the operating system for each message would cost more than all else that is done for it.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._beginning = identity.token(10)
+        self._count = itertools.count(1)
+
+    def token(self, size: int) -> str:
+        return f"{self._beginning}{next(self._count):0{size * 2 - 20}x}"
 
 
 class CountingIdentity:

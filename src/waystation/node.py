@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from waystation.access import Gate
@@ -16,9 +17,14 @@ from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.ids import Identity, RandomIdentity
+from waystation.logs.streams import StreamLogs
 from waystation.settings import DeliverySettings, Settings
+from waystation.store import Heartbeat, Leases
 from waystation.store.opening import OpenStore, open_store
 from waystation.telemetry.logging import logger
+from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
+from waystation.topics.limits import Limits
+from waystation.topics.schemas import Schemas
 
 _log = logger("node")
 
@@ -35,11 +41,19 @@ class Node:
     opened: OpenStore
     channels: Channels
     delivery: Delivery
+    logs: StreamLogs
+    topics: Topics
+    producer: Producer
+    browser: Browser
+    limits: Limits
+    schemas: Schemas
+    upkeep: NodeUpkeep
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
         await self.delivery.close()
+        await self.upkeep.close()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
@@ -59,6 +73,28 @@ class Delivery:
             await self.deliverer.stop()
         if self.sender is not None:
             await self.sender.close()
+
+
+class NodeUpkeep:
+    """Upkeep of logs and topics in a node: whichever node has the lease does it."""
+
+    def __init__(
+        self, topics: Topics, logs: StreamLogs, opened: OpenStore, *, clock: Clock, owner: str
+    ) -> None:
+        store = opened.store
+        self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
+        leases = Leases(store, self._heartbeat, owner=owner)
+        self._upkeep = Upkeep(topics, logs, leases, clock=clock)
+
+    async def start(self) -> None:
+        """Begins."""
+        await self._upkeep.start()
+
+    async def close(self) -> None:
+        """Lets another node take over at once."""
+        await self._upkeep.stop()
+        # In a thread: it waits for one, which may be waiting for a store that is away.
+        await asyncio.to_thread(self._heartbeat.close)
 
 
 def open_guard(settings: DeliverySettings) -> AddressGuard:
@@ -140,6 +176,11 @@ async def open_node(
         await gate.close()
         await catalogue.close()
         raise
+    logs = StreamLogs(opened.store)
+    strict = settings.topics.strict_partitions
+    topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
+    upkeep = NodeUpkeep(topics, logs, opened, clock=clock, owner=identity.token(16))
+    await upkeep.start()
     return Node(
         settings=settings,
         clock=clock,
@@ -149,4 +190,16 @@ async def open_node(
         opened=opened,
         channels=channels,
         delivery=delivery,
+        logs=logs,
+        topics=topics,
+        producer=Producer(
+            topics,
+            logs,
+            Deduplication(opened.store, logs, clock=clock),
+            durability=opened.durability,
+        ),
+        browser=Browser(topics, logs),
+        limits=Limits(clock=clock),
+        schemas=Schemas(),
+        upkeep=upkeep,
     )

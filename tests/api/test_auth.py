@@ -65,6 +65,10 @@ class Operation:
         """The least that a key must allow."""
         if self.is_admin:
             return "admin"
+        if self.template.startswith("/v1/topics"):
+            # Definitions are for who manages the project.
+            produces = self.template.endswith("/messages")
+            return "read" if self.method == "GET" else "write" if produces else "admin"
         if self.template.startswith("/v1/") and not self.template.startswith("/v1/channels"):
             return "admin"
         return "read" if self.method == "GET" else "write"

@@ -36,6 +36,8 @@ TOPIC_BARS = {
     "cost_1m_vs_1k": 1.2,
     "cost_64_vs_1_partitions": 1.5,
     "store_bytes_per_100b": 250,
+    "http_produce_vs_bare": 0.6,
+    "http_batch100_vs_single": 15,
 }
 
 
@@ -116,6 +118,9 @@ def test_every_job_of_the_driver_measures_real_servers(tmp_path: Path) -> None:
             contender.name: contender.sample()
             for contender in (
                 *level.common(0.1),
+                level.contender("produce_http.ours", "produce_http", "ours", 0.1),
+                level.contender("produce_http.bare", "produce_http", "bare", 0.1),
+                level.contender("batches.ours", "produce_http_batches", "ours", 0.1),
                 level.contender("call.ours", "call_ours", None, 0.1),
                 level.contender("call.redis_py", "call_redis_py", None, 0.1),
                 level.contender("polls_wake.ours", "polls_wake", "ours", 0.2),

@@ -19,7 +19,7 @@ import pytest
 from tests.cli.conftest import Run, clean_environment, command, running_station
 from waystation import Waystation
 from waystation.channel_settings import ChannelRule
-from waystation.cli import channel_tail
+from waystation.cli import patience
 from waystation.cli.output import printable
 from waystation.cli.positions import parse_position
 from waystation.clock import Clock
@@ -211,7 +211,7 @@ def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
 def test_tail_waits_for_a_station_that_is_away_for_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(channel_tail, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(patience, "_PAUSE_SECONDS", 0)
     answers = [StationUnreachableError("It is away."), StationUnreachableError("It is away."), 7]
 
     def verb() -> int:
@@ -220,7 +220,7 @@ def test_tail_waits_for_a_station_that_is_away_for_long(
             raise answer
         return answer  # type: ignore[return-value]
 
-    assert channel_tail._patiently(verb) == 7
+    assert patience.patiently(verb) == 7
     told = capsys.readouterr().err
     assert told.count("waiting for it") == 1
     assert "is back" in told

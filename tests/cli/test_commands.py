@@ -16,7 +16,7 @@ def test_help_lists_every_command(run: Run) -> None:
     done = run("--help")
 
     assert done.returncode == 0
-    for name in ("dev", "serve", "demo", "config", "keys", "bench", "channel"):
+    for name in ("dev", "serve", "demo", "config", "keys", "bench", "channel", "topic"):
         assert name in done.stdout
 
 

@@ -246,7 +246,7 @@ def test_without_a_key_a_station_that_needs_one_refuses() -> None:
 
 
 def test_nobody_at_the_address_is_told_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waystation.client.sync_channels._PAUSES_SECONDS", (0.01,))
+    monkeypatch.setattr("waystation.client.sync_caller._PAUSES_SECONDS", (0.01,))
     with Waystation("http://127.0.0.1:1") as client, pytest.raises(errors.StationUnreachableError):
         client.channels.subscribe("orders", "me")
 

@@ -12,7 +12,7 @@ from waystation.topics.topic import StorageTopic, Topic, TopicOptions
 
 #: What clients send without being asked to.
 USUAL = ((b"host", b"localhost"), (b"accept", b"*/*"), (b"authorization", b"Bearer ws_secret"))
-FIRST_ID = "0" * 31 + "1"
+FIRST_ID = "0" * 19 + "1" + "0" * 11 + "1"
 
 
 def topic(*, grouped: bool = False) -> Topic:

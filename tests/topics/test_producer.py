@@ -445,3 +445,24 @@ async def test_a_large_batch_goes_in_calls_of_bounded_size(open_bench: Open) -> 
         receipts = await bench.produce("orders", *(f"m{n}" for n in range(1700)), group="g")
         assert [receipt.offset for receipt in receipts] == list(range(1700))
         await check_everything(bench, topic, {"g": [f"m{n}" for n in range(1700)]})
+
+
+async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
+    open_bench: Open,
+) -> None:
+    """Else whoever sends the refused part again has it behind what came later."""
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=20_000)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        # One call takes 500: the first has no room, the second would have.
+        large = [Envelope(id=f"a{n}", project="default", data=b"x" * 100) for n in range(500)]
+        small = [Envelope(id=f"b{n}", project="default", data=b"x") for n in range(10)]
+
+        theirs, others = await asyncio.gather(
+            bench.producer.produce("default", "orders", [*large, *small]),
+            bench.producer.produce("default", "orders", [small[0]]),
+        )
+
+        assert [type(result) for result in theirs] == [LogFullError] * 510
+        assert [type(result) for result in others] == [Receipt], "nobody else suffers"
+        assert [each.id for _, _, each in await bench.contents(topic)] == ["b0"]

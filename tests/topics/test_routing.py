@@ -166,3 +166,13 @@ def test_the_rule_of_partition_counts(count: int, advised: int) -> None:
 def test_a_spread_that_cannot_be_is_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="partitions"):
         Spread(*wrong)
+
+
+def test_the_picture_that_explains_k_is_true() -> None:
+    """docs/concepts/topics.md: 4 partitions become 12, and no group leaves its shard of two."""
+    before, after = chain(4, 12)
+    shown = {"a": (0, 2), "f": (0, 0), "i": (1, 5), "j": (1, 3), "c": (2, 6), "k": (2, 7)}
+    for group, places in {**shown, "b": (3, 11)}.items():
+        hashed = hash_of(group)
+        assert (before.partition_of(hashed), after.partition_of(hashed)) == places
+        assert len({shard_of_partition(places[0], 4, 2), shard_of_partition(places[1], 12, 2)}) == 1

@@ -17,9 +17,10 @@ from waystation.telemetry import metrics
 
 #: A client that takes nothing of its reply for so long is not waited for (DSPS's write timeout).
 STALLED_SECONDS_MAX = 60.0
-#: A request may have so many times the bytes of the largest body: for its chunks' framing, and for
-#: a body that was refused. Many clients read only after they have sent all, so it is taken and
-#: thrown away; hanging up at once would often cost them the answer.
+#: A request may have so many times the bytes of a body, or twice those of the largest that any
+#: route takes: for its chunks' framing, and for a body that was refused. Many clients read only
+#: after they have sent all, so it is taken and thrown away; hanging up at once would often cost
+#: them the answer.
 _BODIES_MAX = 16
 _HEAD_TOO_LARGE = b"431 Request Header Fields Too Large"
 _upgrade = re.compile(rb"\r\n(upgrade):[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -37,6 +38,7 @@ class Bounds:
         self,
         *,
         body_bytes_max: int,
+        largest_body_bytes: int,
         connections_max: int,
         header_bytes_max: int,
         read_seconds_max: float,
@@ -44,7 +46,8 @@ class Bounds:
         self.connections_max = connections_max
         self.header_bytes_max = header_bytes_max
         self.read_seconds_max = read_seconds_max
-        self.request_bytes_max = header_bytes_max + _BODIES_MAX * body_bytes_max
+        bodies_bytes_max = max(_BODIES_MAX * body_bytes_max, 2 * largest_body_bytes)
+        self.request_bytes_max = header_bytes_max + bodies_bytes_max
         #: Beyond `connections_max` a connection has no place and its requests are answered 503;
         #: this far beyond, it is ended at once.
         self.connections_margin = max(16, connections_max // 10)

@@ -14,7 +14,15 @@ from waystation.api.reply import Header
 _LOOPBACK_HOST = rb"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?"
 _is_loopback_host = re.compile(_LOOPBACK_HOST, re.IGNORECASE).fullmatch
 _is_loopback_origin = re.compile(rb"https?://" + _LOOPBACK_HOST).fullmatch
-_EXPOSED = (b"access-control-expose-headers", b"waystation-durability, x-request-id, retry-after")
+_EXPOSED = (
+    b"access-control-expose-headers",
+    b"waystation-durability, x-request-id, retry-after, ratelimit, ratelimit-policy",
+)
+#: The star is for headers of messages; it may be there since no cookie is ever used.
+_SENT = (
+    b"authorization, content-type, x-request-id, waystation-id, waystation-group, "
+    b"waystation-not-before, waystation-cause, traceparent, *"
+)
 
 
 class Cors:
@@ -62,7 +70,7 @@ class Cors:
             return ()
         return (
             (b"access-control-allow-methods", ", ".join(methods).encode()),
-            (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
+            (b"access-control-allow-headers", _SENT),
             (b"access-control-max-age", b"600"),
         )
 

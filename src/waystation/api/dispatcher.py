@@ -185,6 +185,8 @@ class Dispatcher:
 
     async def _call(self, route: Route, request: Request, begun: float) -> Reply:
         """The handler's reply, behind the checks that come before it."""
+        if route.body_bytes_max is not None:
+            request.body_bytes_max = route.body_bytes_max
         try:
             if route.precheck is not None and (refusal := route.precheck(request)) is not None:
                 return refusal

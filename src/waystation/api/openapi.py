@@ -19,6 +19,11 @@ _PROBLEM: dict[str, object] = {
         "request_id": {"type": "string"},
         "errors": {"type": "array", "items": {"type": "object"}},
         "retry_after_s": {"type": "integer"},
+        "first": {"type": "integer", "description": "The first offset that is kept."},
+        "end": {"type": "integer", "description": "The offset of the next message."},
+        "path": {"type": "string", "description": "Where a payload does not match a schema."},
+        "position": {"type": "integer", "description": "Of the message in its batch."},
+        "policy": {"type": "string", "description": "Why what is full makes no room."},
     },
 }
 #: What every route behind a key can answer, and what those with input can.
@@ -106,7 +111,8 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {
             "required": True,
             "description": route.request_body["description"],
-            "content": {"application/json": {"schema": route.request_body["schema"]}},
+            "content": route.request_body.get("content")
+            or {"application/json": {"schema": route.request_body["schema"]}},
         }
     return operation
 

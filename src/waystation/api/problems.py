@@ -12,6 +12,7 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.SchemaMismatchError, 422),
     (errors.UnsupportedMediaTypeError, 415),
     (errors.RateLimitedError, 429),
+    (errors.TopicBlockedError, 422),
     (errors.InvalidInputError, 400),
     (errors.TokenRejectedError, 403),
     (errors.UnauthenticatedError, 401),
@@ -20,6 +21,10 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.NotFoundError, 404),
     (errors.ConflictError, 409),
     (errors.ChannelFullError, 507),
+    (errors.LogFullError, 507),
+    (errors.LogNotFoundError, 404),
+    (errors.LogSealedError, 409),
+    (errors.OffsetOutOfRangeError, 400),
     (errors.ChannelError, 400),
     (errors.BusyError, 503),
     (errors.CatalogueError, 503),
@@ -44,6 +49,8 @@ _TITLES = {
     503: "Not now",
     507: "Full",
 }
+#: What an error knows beyond its text, and a program may want; if it has it, it is told.
+_MEMBERS = ("first", "end", "path", "policy", "position")
 #: What a client that was shed should wait before it tries again.
 RETRY_AFTER_SECONDS = 1
 
@@ -57,9 +64,16 @@ def status_of(error: Exception) -> int:
 
 
 def problem(
-    status: int, code: str, detail: str, *, path: str, request_id: str, field: str = ""
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    path: str,
+    request_id: str,
+    field: str = "",
+    members: dict[str, object] | None = None,
 ) -> Reply:
-    """An RFC 9457 reply."""
+    """An RFC 9457 reply; `members` are those that this kind of problem has beyond the usual."""
     content: dict[str, object] = {
         "type": "about:blank",
         "title": _TITLES.get(status, "Error"),
@@ -73,6 +87,8 @@ def problem(
         content["errors"] = [{"field": field, "detail": detail}]
     if status in (503, 507):
         content["retry_after_s"] = RETRY_AFTER_SECONDS
+    if members:
+        content |= members
     return Reply(status, encode(content) + b"\n", (PROBLEM, *_extra(status)))
 
 
@@ -82,8 +98,18 @@ def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
     if status == 500 or not isinstance(error, errors.WaystationError):
         detail = "Something went wrong on our side; the log has it under this request id."
         return problem(500, "internal", detail, path=path, request_id=request_id)
-    field = getattr(error, "field", "")
-    return problem(status, error.code, str(error), path=path, request_id=request_id, field=field)
+    members = {name: getattr(error, name) for name in _MEMBERS if hasattr(error, name)}
+    if isinstance(error, errors.RateLimitedError):
+        members["retry_after_s"] = error.retry_after_seconds
+    return problem(
+        status,
+        error.code,
+        str(error),
+        path=path,
+        request_id=request_id,
+        field=getattr(error, "field", ""),
+        members=members,
+    )
 
 
 def dsps_error(status: int, message: str, code: str = "", *, reason: str = "") -> Reply:

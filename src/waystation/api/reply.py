@@ -58,8 +58,10 @@ class Heads:
         if head is None:
             lines = [b"%b: %b\r\n" % header for header in (*self._common, *headers)]
             head = STATUS_LINE[status] + b"".join(lines)
-            if len(self._heads) < _HEADS_MAX:
-                self._heads[status, headers] = head
+            if len(self._heads) >= _HEADS_MAX:
+                # Those with values of their own must not keep the common ones out for good.
+                self._heads.clear()
+            self._heads[status, headers] = head
         return head
 
 

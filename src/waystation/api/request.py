@@ -34,11 +34,11 @@ class Request:
     """One request. Handlers read; only the dispatcher writes."""
 
     __slots__ = (
-        "_body_bytes_max",
         "_query",
         "_receive",
         "access",
         "authorization",
+        "body_bytes_max",
         "content_length",
         "held_bytes",
         "host",
@@ -62,7 +62,7 @@ class Request:
         self.content_length = int(headers.get(b"content-length", 0))
         self._query: dict[bytes, bytes] | None = None
         self._receive = receive
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
 
     def query(self, name: str) -> str | None:
         """The first value of a query parameter, decoded; None when it is not there."""
@@ -81,12 +81,12 @@ class Request:
 
     async def body(self) -> bytes:
         """The whole body, or TooLargeError as soon as it is known to be over the limit."""
-        if self.content_length > self._body_bytes_max:
+        if self.content_length > self.body_bytes_max:
             raise self._too_large()
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             whole = bytes(message["body"])
-            if len(whole) > self._body_bytes_max:
+            if len(whole) > self.body_bytes_max:
                 raise self._too_large()
             return whole
         parts, size = [], 0
@@ -94,7 +94,7 @@ class Request:
             parts.append(message["body"])
             size += len(message["body"])
             self._hold(len(message["body"]))
-            if size > self._body_bytes_max:
+            if size > self.body_bytes_max:
                 raise self._too_large()
             if not message.get("more_body"):
                 return b"".join(parts)
@@ -121,4 +121,4 @@ class Request:
         return None
 
     def _too_large(self) -> TooLargeError:
-        return TooLargeError(f"The body is larger than {self._body_bytes_max} bytes.", field="body")
+        return TooLargeError(f"The body is larger than {self.body_bytes_max} bytes.", field="body")

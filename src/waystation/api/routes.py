@@ -35,6 +35,8 @@ class Route:
     #: None: open to everyone.
     scope: Scope | None
     manner: Manner
+    #: Largest body, where it is another than that of all routes.
+    body_bytes_max: int | None = None
     #: Whether the handler asks for credentials of its own.
     locked: bool = False
     #: Whether it is for WebSockets, and the upgrade is granted by a `SocketReply`.

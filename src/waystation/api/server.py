@@ -24,11 +24,12 @@ from waystation.api.event_stream import EventStreamRoutes
 from waystation.api.openapi import build_document
 from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
-from waystation.api.routes import RouteTable
+from waystation.api.routes import Route, RouteTable
 from waystation.api.socket import SocketRoutes
 from waystation.api.socket_connection import ENVELOPE_BYTES_MAX, bounded_socket
 from waystation.api.stream_admission import StreamAdmission
 from waystation.api.streams import Streams
+from waystation.api.topic_routes import TopicRoutes
 from waystation.api.wide import wide_app, wide_document
 from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
@@ -37,6 +38,8 @@ from waystation.errors import SettingsError
 from waystation.node import Node
 from waystation.settings import HttpSettings
 from waystation.telemetry.logging import logger
+from waystation.topics.incoming import Incoming
+from waystation.topics.overview import Overview
 
 _log = logger("http")
 
@@ -55,6 +58,7 @@ class ApiServer:
         self._stopping = False
         self._bounds = Bounds(
             body_bytes_max=self._settings.body_bytes_max,
+            largest_body_bytes=node.settings.topics.body_bytes_max,
             connections_max=_connections_max(self._settings.connections_max),
             header_bytes_max=self._settings.header_bytes_max,
             read_seconds_max=self._settings.read_seconds_max,
@@ -134,6 +138,7 @@ class ApiServer:
                 stream_admission,
                 content_bytes_max=settings.body_bytes_max,
             ).routes(),
+            *self._topic_routes(),
             *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
             *reference.routes(),
         ]
@@ -143,6 +148,9 @@ class ApiServer:
             ChannelListing(node.opened.store),
             admission,
             node.delivery.desk,
+            node.topics,
+            node.browser,
+            Overview(node.topics, node.logs),
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
@@ -161,6 +169,19 @@ class ApiServer:
             durability=node.opened.durability,
         )
         return dispatcher, document
+
+    def _topic_routes(self) -> list[Route]:
+        node = self._node
+        settings = node.settings.topics
+        return TopicRoutes(
+            node.topics,
+            node.producer,
+            node.browser,
+            incoming=Incoming(node.identity, bytes_max=settings.message_bytes_max),
+            schemas=node.schemas,
+            limits=node.limits,
+            body_bytes_max=settings.body_bytes_max,
+        ).routes()
 
     def _uvicorn_config(self) -> uvicorn.Config:
         return uvicorn.Config(

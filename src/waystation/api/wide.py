@@ -27,6 +27,7 @@ from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
 from waystation.api.wide_channels import ChannelController
 from waystation.api.wide_deliveries import DeliveryController
+from waystation.api.wide_topics import TopicController
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.channels import Channels
 from waystation.channels.listing import ChannelListing
@@ -36,6 +37,8 @@ from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import NAME_PATTERN, Identity, require_name
 from waystation.store.time_machine import TimeMachine
 from waystation.telemetry.logging import logger
+from waystation.topics import Browser, Topics
+from waystation.topics.overview import Overview
 
 _log = logger("http")
 
@@ -198,6 +201,9 @@ def wide_app(
     listing: ChannelListing,
     admission: ChannelAdmission,
     desk: Desk,
+    topics: Topics,
+    browser: Browser,
+    overview: Overview,
     *,
     clock: Clock,
     identity: Identity,
@@ -213,6 +219,9 @@ def wide_app(
                 "channels": channels,
                 "listing": listing,
                 "desk": desk,
+                "topics": topics,
+                "browser": browser,
+                "overview": overview,
                 "admission": admission,
                 "clock": clock,
                 "identity": identity,
@@ -242,6 +251,7 @@ def _versioned() -> Router:
             ProjectController,
             KeyController,
             TimeController,
+            TopicController,
         ],
         guards=[_guard],
         security=[{"key": []}],

@@ -6,12 +6,15 @@ routing, authentication, validation, default headers, metrics and error handling
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from waystation.api.reply import Receive, Scope, Send
 from waystation.channels.reader import LOOK_MAX
+from waystation.logs import names
 from waystation.store import Store, keys, script
 
+_APPEND = script("waystation.logs", "append")
 _PUBLISH = script("waystation.channels", "publish")
 _FETCH = script("waystation.channels", "fetch")
 _ACK = script("waystation.channels", "ack")
@@ -19,19 +22,25 @@ _ACK = script("waystation.channels", "ack")
 _TTL_SECONDS = 1815
 _BYTES_MAX = 8_388_608
 _JSON = (b"content-type", b"application/json")
+#: The log of topic `bench`, as a new station has it.
+LOG = f"t.{keys.DEFAULT_PROJECT}.bench.0"
+PARTITIONS = 4
 
 
 class BareApp:
-    """Publishes, fetches and acknowledges on the paths of channels."""
+    """Publishes, fetches and acknowledges on the paths of channels; produces to one topic."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._partitions = itertools.cycle(range(PARTITIONS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         parts = scope["path"].split("/")
         if method == "PUT":
             await self._publish(parts[2], parts[4], receive, send)
+        elif method == "POST":
+            await self._produce(receive, send)
         elif method == "GET":
             await self._fetch(parts[2], parts[5], send)
         else:
@@ -51,6 +60,11 @@ class BareApp:
             ],
         )
         await _reply(send, b'{"messageID":"%b"}\n' % message_id.encode())
+
+    async def _produce(self, receive: Receive, send: Send) -> None:
+        content, partition = (await receive())["body"], next(self._partitions)
+        reply = await self._store.run(_APPEND, names.all_of(LOG, partition), [content])
+        await _reply(send, b'{"partition":%d,"offset":%d}\n' % (partition, int(reply[1])))
 
     async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
         tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)

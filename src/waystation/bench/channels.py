@@ -167,7 +167,7 @@ class Level:
         return msgspec.convert(answer, Sample)
 
 
-def _cpu_ratio(limit: str, ours: str) -> Callable[[Mapping[str, Row]], float]:
+def cpu_ratio(limit: str, ours: str) -> Callable[[Mapping[str, Row]], float]:
     """What share of the limit's rate a server keeps: its process decides, so CPU time tells."""
     return lambda rows: rows[f"{limit}@memory"].cpu_us / rows[f"{ours}@memory"].cpu_us
 
@@ -181,14 +181,14 @@ CHANNELS = Benchmark(
             name="publish_http_vs_bare",
             bar=0.6,
             at="least",
-            value=_cpu_ratio("publish_http.bare", "publish_http.ours"),
+            value=cpu_ratio("publish_http.bare", "publish_http.ours"),
             meaning="server CPU per publish, bare handler / ours with a key",
         ),
         Promise(
             name="fetch_ack_http_vs_bare",
             bar=0.6,
             at="least",
-            value=_cpu_ratio("fetch_ack_http.bare", "fetch_ack_http.ours"),
+            value=cpu_ratio("fetch_ack_http.bare", "fetch_ack_http.ours"),
             meaning="server CPU per fetch and ack, bare handlers / ours with a key",
         ),
         Promise(

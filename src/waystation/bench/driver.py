@@ -33,6 +33,8 @@ JOBS: dict[str, Job] = {
     "fetch_ack_http": http_load.fetch_ack,
     "polls_wait": poll_load.wait,
     "polls_wake": poll_load.wake,
+    "produce_http": http_load.produce,
+    "produce_http_batches": http_load.produce_batches,
     "publish_http": http_load.publish,
     "publish_ours": store_load.publish_ours,
     "publish_plain": http_load.publish_plain,

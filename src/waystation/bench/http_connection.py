@@ -99,9 +99,11 @@ def raise_problems(connections: Iterable[HttpConnection]) -> None:
             raise connection.problem
 
 
-def packed_request(method: str, path: str, key: str, body: bytes = b"") -> bytes:
+def packed_request(
+    method: str, path: str, key: str, body: bytes = b"", *, headers: str = ""
+) -> bytes:
     """A request as it goes over the wire."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n{headers}"
     if body:
         head += f"content-length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body

@@ -6,12 +6,18 @@ import asyncio
 import itertools
 from collections.abc import Generator
 
+from waystation.bench.bare import LOG, PARTITIONS
 from waystation.bench.http_connection import HttpConnection, packed_request, raise_problems
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
+from waystation.logs import Retention
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store
 from waystation.store.keys import DEFAULT_PROJECT
 
 CONNECTIONS = 64
+#: Messages of one request that has a batch.
+BATCH = 100
 #: Before the window opens: connections are warm, queues have their length.
 WARM_SECONDS = 0.15
 #: The longest that replies may take after the window; more means that one was lost.
@@ -21,6 +27,8 @@ _MESSAGES_PER_SECOND = 1000
 #: About 100 bytes, as a small event has.
 CONTENT = b'{"order":"o-2026-000017","total":"149.90","currency":"EUR","status":"paid","items":3}'
 
+_MESSAGES = "/v1/topics/bench/messages"
+
 #: Requests of one connection: yields a request, is sent the body of its reply.
 Script = Generator[bytes, bytes, None]
 
@@ -28,7 +36,7 @@ Script = Generator[bytes, bytes, None]
 async def publish(target: Target, seconds: float) -> Sample:
     """One operation = one publish. Each connection has its own channel; every message is new."""
     scripts = [_publishing(target, f"bench-{number}", "m") for number in range(CONNECTIONS)]
-    return await _run(target, scripts, seconds, requests=1)
+    return await _run(target, scripts, seconds)
 
 
 async def publish_plain(target: Target, seconds: float) -> Sample:
@@ -57,9 +65,40 @@ async def fetch_ack(target: Target, seconds: float) -> Sample:
     return await _run(target, [_fetching(target, name) for name in names], seconds, requests=2)
 
 
+async def produce(target: Target, seconds: float) -> Sample:
+    """One operation = one message of its own request to topic `bench`."""
+    await _make_log(target)
+    request = packed_request("POST", _MESSAGES, target.key, CONTENT)
+    return await _run(target, [_repeating(request) for _ in range(CONNECTIONS)], seconds)
+
+
+async def produce_batches(target: Target, seconds: float) -> Sample:
+    """One operation = one message; they come in batches of a hundred."""
+    await _make_log(target)
+    body = b'{"messages":[%b]}' % b",".join([b'{"data":%b}' % CONTENT] * BATCH)
+    kind = "content-type: application/vnd.waystation.batch+json\r\n"
+    request = packed_request("POST", _MESSAGES, target.key, body, headers=kind)
+    scripts = [_repeating(request) for _ in range(CONNECTIONS)]
+    return await _run(target, scripts, seconds, messages=BATCH)
+
+
+async def _make_log(target: Target) -> None:
+    """The store was emptied under the servers: the bare one does not mend that."""
+    store = Store(target.store_address)
+    try:
+        await StreamLogs(store).create(LOG, PARTITIONS, Retention())
+    finally:
+        await store.close()
+
+
+def _repeating(request: bytes) -> Script:
+    while True:
+        yield request
+
+
 async def _publish_to_one(target: Target, seconds: float, channel: str) -> Sample:
     scripts = [_publishing(target, channel, f"m{number}-") for number in range(CONNECTIONS)]
-    return await _run(target, scripts, seconds, requests=1)
+    return await _run(target, scripts, seconds)
 
 
 def _publishing(target: Target, channel: str, ids: str) -> Script:
@@ -101,7 +140,9 @@ class _Load:
         connection.send(next(script), on_reply)
 
 
-async def _run(target: Target, scripts: list[Script], seconds: float, *, requests: int) -> Sample:
+async def _run(
+    target: Target, scripts: list[Script], seconds: float, *, requests: int = 1, messages: int = 1
+) -> Sample:
     connections = [await HttpConnection.open(target.port) for _ in scripts]
     load = _Load()
     try:
@@ -111,7 +152,7 @@ async def _run(target: Target, scripts: list[Script], seconds: float, *, request
         window, begun = Window(target, target.process), load.replies
         await asyncio.sleep(seconds)
         raise_problems(connections)
-        sample = window.close((load.replies - begun) // requests)
+        sample = window.close((load.replies - begun) * messages // requests)
         # The next round empties the store: nothing of this one may be under way then.
         load.stopping = True
         async with asyncio.timeout(_DRAIN_SECONDS_MAX):

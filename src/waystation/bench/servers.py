@@ -9,6 +9,7 @@ They use the embedded store of the data folder. Asked anything, they answer with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,9 +21,10 @@ import msgspec
 import uvicorn
 
 from waystation.api.server import ApiServer, settle_memory
-from waystation.bench.bare import BareApp
+from waystation.bench.bare import PARTITIONS, BareApp
 from waystation.bench.children import Answer, answer_questions
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.errors import ConflictError
 from waystation.node import open_node
 from waystation.settings import (
     ChannelSettings,
@@ -34,6 +36,7 @@ from waystation.settings import (
 )
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
+from waystation.store.keys import DEFAULT_PROJECT
 from waystation.telemetry.logging import configure_logging
 
 #: A receiver that hangs is given up on after this.
@@ -54,6 +57,8 @@ async def ours(
     )
     node = await open_node(settings)
     try:
+        with contextlib.suppress(ConflictError):
+            await node.topics.create(DEFAULT_PROJECT, "bench", partitions=PARTITIONS)
         server = ApiServer(node)
         port = await server.start()
         settle_memory()
@@ -113,7 +118,8 @@ def _telling(port: int) -> Answer:
 
 def main() -> None:
     """Serves until standard input ends."""
-    configure_logging(format="json", level="warning")
+    # Rounds begin on an emptied store, which a server may well warn about.
+    configure_logging(format="json", level="error")
     kind, data, level, *more = sys.argv[1:]
     serve: dict[str, Callable[..., AbstractAsyncContextManager[Answer]]]
     serve = {"bare": bare, "ours": ours, "webhooks": webhooks}

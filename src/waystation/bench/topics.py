@@ -1,4 +1,4 @@
-"""`bench topics`: what offsets, limits and seals cost on top of plain streams, and how it grows."""
+"""`bench topics`: what offsets, limits, seals and HTTP cost on top of streams, and how it grows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 
 from waystation.bench import driver
 from waystation.bench.benchmark import Benchmark, Contender, Run
+from waystation.bench.channels import Level, cpu_ratio
 from waystation.bench.children import Child
 from waystation.bench.log_load import BATCH, CALLERS, DATA, LONG, PRODUCERS, READ, SHORT
 from waystation.bench.report import Promise, Row, Sample
@@ -34,9 +35,12 @@ class _Plan:
     disk_rounds: int
     #: Measurements of a short log and a long one, one beside the other.
     pairs: int
-    #: Age of the run after which no further round is begun, at `memory` and at `disk`.
+    #: Over HTTP, which runs last.
+    http_rounds: int
+    #: Age of the run after which no further round is begun, at `memory`, at `disk`, over HTTP.
     memory_seconds_max: float = math.inf
     disk_seconds_max: float = math.inf
+    http_seconds_max: float = math.inf
 
 
 _QUICK = _Plan(
@@ -44,10 +48,12 @@ _QUICK = _Plan(
     seconds=0.5,
     disk_rounds=2,
     pairs=40,
-    memory_seconds_max=30,
-    disk_seconds_max=35,
+    http_rounds=4,
+    memory_seconds_max=22,
+    disk_seconds_max=26,
+    http_seconds_max=36,
 )
-_FULL = _Plan(rounds=9, seconds=1.5, disk_rounds=5, pairs=200)
+_FULL = _Plan(rounds=9, seconds=1.5, disk_rounds=5, pairs=200, http_rounds=9)
 
 
 def _measure(run: Run, folder: Path) -> None:
@@ -65,7 +71,7 @@ def _measure(run: Run, folder: Path) -> None:
         rounds=plan.rounds,
         round_seconds=plan.seconds,
     )
-    run.steps = 2 + plan.rounds * 6 + plan.disk_rounds * 2
+    run.steps = 2 + plan.rounds * 6 + plan.disk_rounds * 2 + plan.http_rounds * 3
     with StoreLevel(folder / "memory", "memory") as level:
         run.versions["store"] = asyncio.run(_store_version(level.store))
         once = [
@@ -88,6 +94,13 @@ def _measure(run: Run, folder: Path) -> None:
             rounds=plan.disk_rounds,
             seconds_max=plan.disk_seconds_max,
         )
+    with Level(folder / "http", "memory") as http:
+        contenders = [
+            http.contender("produce_http.ours", "produce_http", "ours", plan.seconds),
+            http.contender("produce_http.bare", "produce_http", "bare", plan.seconds),
+            http.contender("produce_http.batches", "produce_http_batches", "ours", plan.seconds),
+        ]
+        run.rounds("memory", contenders, rounds=plan.http_rounds, seconds_max=plan.http_seconds_max)
 
 
 class StoreLevel:
@@ -144,7 +157,7 @@ def _rate_ratio(ours: str, other: str) -> Callable[[Mapping[str, Row]], float]:
 
 TOPICS = Benchmark(
     name="topics",
-    asks="What do offsets, limits and seals cost on top of plain streams, and how does it grow?",
+    asks="What do offsets, limits, seals and HTTP cost on top of streams, and how does it grow?",
     measure=_measure,
     promises=(
         Promise(
@@ -181,6 +194,20 @@ TOPICS = Benchmark(
             at="most",
             value=lambda rows: rows["weigh.ours@memory"].figures["message_bytes"],
             meaning="memory of the store per message of 100 bytes, all of a topic's keys",
+        ),
+        Promise(
+            name="http_produce_vs_bare",
+            bar=0.6,
+            at="least",
+            value=cpu_ratio("produce_http.bare", "produce_http.ours"),
+            meaning="server CPU per single message, bare handler / ours with a key",
+        ),
+        Promise(
+            name="http_batch100_vs_single",
+            bar=15,
+            at="least",
+            value=_rate_ratio("produce_http.batches", "produce_http.ours"),
+            meaning="messages per second over HTTP, batches of 100 / single requests",
         ),
     ),
 )

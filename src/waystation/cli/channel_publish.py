@@ -7,31 +7,23 @@ before it is published.
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
 from waystation.cli import exits
+from waystation.cli.lines import Line, input_bytes, json_problem, progress_bar, read_lines
 from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, problems
 from waystation.cli.station import open_station
 from waystation.errors import ChannelFullError, InvalidInputError, StationUnreachableError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from waystation.client import Waystation
 
 _QUOTE_IT = "Quote it: '{\"total\": 7}' or '\"text\"'."
-_READ_BYTES = 256 * 1024
-#: Lines that are published at once; the progress bar moves after each time.
-_LINES_AT_ONCE = 500
 
 
 def publish(
@@ -62,39 +54,13 @@ def publish(
             _publish_lines(station, channel, message_id, as_json=as_json)
             return
         text = sys.stdin.read() if content == "-" else content
-        if problem := _problem(text.encode()):
+        if problem := json_problem(text.encode()):
             raise InvalidInputError(f"The content is not JSON: {problem}.", hint=_QUOTE_IT)
         published = station.channels.publish(channel, text.encode(), message_id=message_id)
     if as_json:
         emit_json({"channel": channel, "id": published})
     else:
         console.print(Text(f"published {published}"))
-
-
-class Line(NamedTuple):
-    """A line that is not blank, with its number and where it ends in the input."""
-
-    number: int
-    text: bytes
-    ends_at: int
-
-
-def read_lines(descriptor: int) -> Iterator[list[Line]]:
-    """Lists of lines, each as long as what has arrived, within a bound."""
-    rest, number, position = b"", 0, 0
-    while True:
-        data = os.read(descriptor, _READ_BYTES)
-        # The last line need not end.
-        *whole, rest = (rest + data).split(b"\n") if data else (rest, b"")
-        lines = []
-        for text in whole:
-            number, position = number + 1, position + len(text) + 1
-            if text.strip():
-                lines.append(Line(number, text.strip(), position))
-        for start in range(0, len(lines), _LINES_AT_ONCE):
-            yield lines[start : start + _LINES_AT_ONCE]
-        if not data:
-            return
 
 
 class Feed:
@@ -126,7 +92,7 @@ class Feed:
             raise ChannelFullError(told, hint=self._advice(refused))
         if len(good) < len(lines):
             bad = lines[len(good)]
-            told = f"Line {bad.number} is not JSON: {_problem(bad.text)}."
+            told = f"Line {bad.number} is not JSON: {json_problem(bad.text)}."
             raise InvalidInputError(told, hint=self._advice(bad))
 
     def _advice(self, line: Line) -> str:
@@ -139,8 +105,8 @@ class Feed:
 
 def _publish_lines(station: Waystation, channel: str, prefix: str, *, as_json: bool) -> None:
     feed = Feed(station, channel, prefix)
-    with _progress(hidden=as_json) as progress:
-        task = progress.add_task(_messages(0), total=_input_bytes())
+    with progress_bar(hidden=as_json) as progress:
+        task = progress.add_task(_messages(0), total=input_bytes())
         try:
             for lines in read_lines(sys.stdin.fileno()):
                 feed.publish(lines)
@@ -165,44 +131,6 @@ def _messages(count: int) -> str:
 def _until_bad(lines: list[Line]) -> list[Line]:
     """The lines before the first that is not JSON."""
     for place, line in enumerate(lines):
-        if _problem(line.text):
+        if json_problem(line.text):
             return lines[:place]
     return lines
-
-
-def _problem(text: bytes) -> str:
-    """Why a text is not JSON; empty when it is."""
-    try:
-        text.decode()
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return str(error)
-    return ""
-
-
-def _input_bytes() -> int | None:
-    """How much there is to read, if that can be known."""
-    status = os.fstat(sys.stdin.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _progress(*, hidden: bool) -> Progress:
-    """A bar on a terminal; it goes when all is done."""
-    from rich.progress import (  # noqa: PLC0415 (only this command needs it)
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=problems,
-        transient=True,
-        # Who types the lines sees them already.
-        disable=hidden or not problems.is_terminal or sys.stdin.isatty(),
-    )

@@ -6,10 +6,8 @@ goes on where it was, and repeats at most what it printed last. It outlives a st
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -17,7 +15,8 @@ from rich.text import Text
 from waystation import errors
 from waystation.cli import exits
 from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, printable, problems
+from waystation.cli.output import console, emit_json, printable
+from waystation.cli.patience import note, patiently
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
 from waystation.clock import Clock
@@ -26,12 +25,8 @@ if TYPE_CHECKING:
     from waystation.client import Received
     from waystation.client.sync_channels import Channels
 
-_T = TypeVar("_T")
-
 _POLL_SECONDS = 30.0
-_PAUSE_SECONDS = 1.0
 _BATCH_MAX = 64
-_AWAY = (errors.StationUnreachableError, errors.StoreError, errors.BusyError)
 
 
 def tail(
@@ -73,39 +68,22 @@ def _follow(channels: Channels, channel: str, name: str, *, count: int, as_json:
     while not count or left:
         most = min(_BATCH_MAX, left) if count else _BATCH_MAX
         try:
-            batch = _patiently(
+            batch = patiently(
                 lambda most=most: channels.fetch(  # type: ignore[misc]
                     channel, name, timeout=_POLL_SECONDS, limit=most
                 )
             )
             if batch.lost:
-                _note(f"{batch.lost:,} messages were gone before they could be printed")
+                note(f"{batch.lost:,} messages were gone before they could be printed")
             for message in batch.messages:
                 _show(message, as_json=as_json)
             left -= len(batch.messages)
             if batch.handle:
                 handle = batch.handle
-                _patiently(lambda handle=handle: channels.ack(channel, name, handle))  # type: ignore[misc]
+                patiently(lambda handle=handle: channels.ack(channel, name, handle))  # type: ignore[misc]
         except errors.SubscriptionNotFoundError:
-            _note("the subscriber was gone; messages published meanwhile may be missing")
-            _patiently(lambda: channels.subscribe(channel, name))
-
-
-def _patiently(verb: Callable[[], _T]) -> _T:
-    """Does it, however long the station is away."""
-    waited = False
-    while True:
-        try:
-            result = verb()
-        except _AWAY as error:
-            if not waited:
-                _note(f"{error.message.rstrip('.')}; waiting for it, Ctrl-C ends")
-            waited = True
-            time.sleep(_PAUSE_SECONDS)
-        else:
-            if waited:
-                _note("the station is back")
-            return result
+            note("the subscriber was gone; messages published meanwhile may be missing")
+            patiently(lambda: channels.subscribe(channel, name))
 
 
 def _show(message: Received, *, as_json: bool) -> None:
@@ -114,7 +92,3 @@ def _show(message: Received, *, as_json: bool) -> None:
         return
     content = printable(bytes(message.raw).decode())
     console.print(Text.assemble((message.id, "cyan"), "  ", content), soft_wrap=True)
-
-
-def _note(text: str) -> None:
-    problems.print(Text(text, style="yellow"))

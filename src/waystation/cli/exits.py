@@ -20,7 +20,9 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.UnsupportedMediaTypeError, USAGE),
     (errors.AckHandleMalformedError, USAGE),
     (errors.InvalidChannelError, USAGE),
+    (errors.OffsetOutOfRangeError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
+    (errors.LogNotFoundError, NOT_FOUND),
     (errors.SubscriptionNotFoundError, NOT_FOUND),
     (errors.UnauthenticatedError, REFUSED),
     (errors.ForbiddenError, REFUSED),
@@ -29,8 +31,11 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.CatalogueError, UNAVAILABLE),
     (errors.BusyError, UNAVAILABLE),
     (errors.ChannelFullError, UNAVAILABLE),
+    (errors.LogFullError, UNAVAILABLE),
     (errors.RateLimitedError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
+    (errors.LogSealedError, CONFLICT),
+    (errors.TopicBlockedError, REFUSED),
 )
 
 

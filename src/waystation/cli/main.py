@@ -49,6 +49,7 @@ def build_app() -> typer.Typer:
     app.add_typer(_module("keys").app, name="keys")
     app.command()(_module("bench").bench)
     app.add_typer(_module("channel").app, name="channel")
+    app.add_typer(_module("topic").app, name="topic")
     app.add_typer(_module("deliveries").app, name="deliveries")
     return app
 

@@ -16,6 +16,7 @@ from waystation.settings import LoadedSettings, load_settings
 DEFAULT_FILE = "waystation.toml"
 
 ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
+TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ConfigOption = Annotated[
     str, typer.Option("--config", help="Settings file; default ./waystation.toml if it exists.")
@@ -49,4 +50,4 @@ def read_settings(
     return load_settings(defaults=defaults, file=file, environment=os.environ, flags=by_name)
 
 
-_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store")
+_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store", "topics")

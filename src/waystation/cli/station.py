@@ -29,6 +29,26 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
         "See channels.rules in the station's settings.",
     ),
     (
+        errors.TopicNotFoundError,
+        "",
+        "See which there are with `waystation topic list`, or make it: `waystation topic create`.",
+    ),
+    (
+        errors.TopicBlockedError,
+        "",
+        "Let it take messages again with `waystation topic unblock`.",
+    ),
+    (
+        errors.GroupRequiredError,
+        "The topic is grouped: every message needs a group.",
+        "Give it with --group, or with --stdin and --group-by.",
+    ),
+    (
+        errors.LogFullError,
+        "",
+        "Raise max_bytes of the topic, or let its readers go on.",
+    ),
+    (
         errors.UnauthenticatedError,
         "The station asks for a key that may do this.",
         "Make one with `waystation keys create`, and set WAYSTATION_KEY to it.",
@@ -36,7 +56,7 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
     (
         errors.ForbiddenError,
         "",
-        "Use a key of scope write: `waystation keys create --scope write`.",
+        "Use a key of a scope that allows it: `waystation keys create --scope write`, or admin.",
     ),
     (
         errors.StationUnreachableError,

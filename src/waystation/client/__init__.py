@@ -7,6 +7,8 @@ transports, which speak HTTP, are written twice.
 from __future__ import annotations
 
 from waystation.client.async_client import AsyncWaystation
+from waystation.client.async_producer import AsyncProducer
+from waystation.client.codec import Codec
 from waystation.client.messages import (
     Batch,
     ChannelInfo,
@@ -15,15 +17,35 @@ from waystation.client.messages import (
     Sought,
     SubscriberInfo,
 )
+from waystation.client.parcels import NewMessage
 from waystation.client.sync_client import Waystation
+from waystation.client.sync_producer import Producer
+from waystation.client.topics import (
+    MessagePage,
+    Receipt,
+    Topic,
+    TopicMessage,
+    TopicStanding,
+    Whereabouts,
+)
 
 __all__ = [
+    "AsyncProducer",
     "AsyncWaystation",
     "Batch",
     "ChannelInfo",
+    "Codec",
+    "MessagePage",
+    "NewMessage",
+    "Producer",
     "Published",
+    "Receipt",
     "Received",
     "Sought",
     "SubscriberInfo",
+    "Topic",
+    "TopicMessage",
+    "TopicStanding",
     "Waystation",
+    "Whereabouts",
 ]

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import (
-    Answer,
     Batch,
     ChannelInfo,
     ChannelPage,
@@ -29,29 +29,23 @@ from waystation.client.messages import (
     decode_batch,
     encode_batches,
     encode_content,
-    raise_for,
 )
-from waystation.errors import ChannelFullError, StationUnreachableError
+from waystation.errors import ChannelFullError
 from waystation.ids import Identity, RandomIdentity, require_name
-
-#: Pauses before the second, third… try; together they outlast a restart of the store.
-_PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
-#: What a station that is busy, or a proxy before one that is away, answers.
-_AWAY = frozenset({502, 503, 504})
 
 
 class AsyncChannels:
     """Publish, subscribe, fetch, acknowledge; look at channels and move subscribers."""
 
     def __init__(self, transport: AsyncTransport, *, identity: Identity | None = None) -> None:
-        self._transport = transport
+        self._caller = AsyncCaller(transport)
         self._identity = identity or RandomIdentity()
 
     async def publish(self, channel: str, content: Any, *, message_id: str = "") -> str:
         """Publishes JSON; returns the message id. Give an id of your own to publish just once."""
         message_id = message_id or f"msg-{self.new_id()}"
         path = f"{_channel(channel)}/message/{require_name(message_id, field='message_id')}"
-        await self._do("PUT", path, body=encode_content(content))
+        await self._caller.call("PUT", path, body=encode_content(content))
         return message_id
 
     async def publish_many(
@@ -72,7 +66,7 @@ class AsyncChannels:
         # All are put together before the first is sent: a bad one publishes nothing.
         for ids, body in list(encode_batches(named)):
             try:
-                answer = await self._do("POST", path, body=body)
+                answer = await self._caller.call("POST", path, body=body)
                 done += decode_answer(answer, PublishedPage).messages
             except ChannelFullError:
                 if all(each.outcome == "full" for each in done):
@@ -82,23 +76,23 @@ class AsyncChannels:
 
     async def subscribe(self, channel: str, subscriber: str) -> None:
         """Creates a subscriber that sees what is published from now on; keeps one that exists."""
-        await self._do("PUT", _subscription(channel, subscriber))
+        await self._caller.call("PUT", _subscription(channel, subscriber))
 
     async def unsubscribe(self, channel: str, subscriber: str) -> None:
         """Deletes a subscriber, if it is there."""
-        await self._do("DELETE", _subscription(channel, subscriber))
+        await self._caller.call("DELETE", _subscription(channel, subscriber))
 
     async def fetch(
         self, channel: str, subscriber: str, *, timeout: float = 0.0, limit: int = 64
     ) -> Batch:
         """Unread messages, waiting up to `timeout` seconds for the first one."""
         path = f"{_subscription(channel, subscriber)}?timeout={timeout * 1000:.0f}ms&max={limit}"
-        return decode_batch(await self._do("GET", path, patience=timeout))
+        return decode_batch(await self._caller.call("GET", path, patience=timeout))
 
     async def ack(self, channel: str, subscriber: str, handle: str) -> None:
         """Acknowledges everything up to the batch that brought the handle."""
         path = f"{_subscription(channel, subscriber)}/message?ackHandle={quote(handle)}"
-        await self._do("DELETE", path)
+        await self._caller.call("DELETE", path)
 
     async def listen(
         self, channel: str, subscriber: str, *, timeout: float = 30.0, limit: int = 64
@@ -130,14 +124,16 @@ class AsyncChannels:
         wishes = {"to": to, "clock": clock, "time_ms": time_ms}
         body = {key: value for key, value in wishes.items() if value is not None}
         path = f"{_control(channel)}/subscribers/{name}/seek"
-        return decode_answer(await self._do("POST", path, body=msgspec.json.encode(body)), Sought)
+        return decode_answer(
+            await self._caller.call("POST", path, body=msgspec.json.encode(body)), Sought
+        )
 
     async def channels(self) -> AsyncIterator[ChannelInfo]:
         """Yields all channels of the project, each once, in no order."""
         seen: set[str] = set()
         cursor = ""
         while True:
-            answer = await self._do("GET", f"/v1/channels?limit=1000&cursor={cursor}")
+            answer = await self._caller.call("GET", f"/v1/channels?limit=1000&cursor={cursor}")
             page = decode_answer(answer, ChannelPage)
             for each in page.channels:
                 if each.name not in seen:
@@ -153,7 +149,7 @@ class AsyncChannels:
         seen: set[str] = set()
         cursor = ""
         while True:
-            page = decode_answer(await self._do("GET", path + cursor), SubscriberPage)
+            page = decode_answer(await self._caller.call("GET", path + cursor), SubscriberPage)
             for each in page.subscribers:
                 if each.name not in seen:
                     seen.add(each.name)
@@ -165,22 +161,6 @@ class AsyncChannels:
     def new_id(self) -> str:
         """A name that nobody else has, for a message or a subscriber."""
         return self._identity.token(16)
-
-    async def _do(
-        self, method: str, path: str, *, body: bytes | None = None, patience: float = 0.0
-    ) -> Answer:
-        for pause in (*_PAUSES_SECONDS, None):
-            try:
-                answer = await self._transport.request(method, path, body=body, patience=patience)
-            except StationUnreachableError:
-                if pause is None:
-                    raise
-            else:
-                if answer.status not in _AWAY or pause is None:
-                    break
-            await self._transport.sleep(pause)
-        raise_for(answer)
-        return answer
 
 
 def _channel(channel: str) -> str:

@@ -7,6 +7,7 @@ from typing import Self
 
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.async_deliveries import AsyncDeliveries
+from waystation.client.async_topics import AsyncTopics
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.environment import key_from_environment, url_from_environment
 
@@ -23,6 +24,7 @@ class AsyncWaystation:
         self._transport = AsyncTransport(self.url, key or key_from_environment())
         self.channels = AsyncChannels(self._transport)
         self.deliveries = AsyncDeliveries(self._transport)
+        self.topics = AsyncTopics(self._transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -36,5 +38,8 @@ class AsyncWaystation:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
-        await self._transport.aclose()
+        """Closes producers, which send what they have, and the connections."""
+        try:
+            await self.topics.aclose()
+        finally:
+            await self._transport.aclose()

@@ -24,13 +24,20 @@ class AsyncTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
-        self, method: str, path: str, *, body: bytes | None = None, patience: float = 0.0
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = "",
+        patience: float = 0.0,
     ) -> Answer:
         """One request, without retries. `patience` is how long the server may think."""
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers)
         options: dict[str, Any] = {
             "data": body,
+            "headers": {"Content-Type": content_type} if content_type else {},
             "timeout": aiohttp.ClientTimeout(total=_SECONDS_MAX + patience),
             "allow_redirects": False,
         }

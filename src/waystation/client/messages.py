@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
@@ -102,6 +103,44 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class ProblemField(msgspec.Struct, frozen=True):
+    """What was wrong with one field."""
+
+    field: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What a station tells of an error, in either of its shapes."""
+
+    code: str = ""
+    detail: str = ""
+    error: str = ""
+    errors: tuple[ProblemField, ...] = ()
+    retry_after_s: float = 1
+    first: int = 0
+    end: int = 0
+    path: str = ""
+    position: int = 0
+
+    def as_error(self, status: int = 0) -> WaystationError:
+        """The error that has this code; without one that is known, by the status."""
+        kind = _by_code().get(self.code) or _by_status(status)
+        # Not by its constructor: the text has the hint already, and each class wants other things.
+        error = kind.__new__(kind)
+        text = self.detail or self.error or f"The station answered {status}."
+        WaystationError.__init__(error, text)
+        error.code = self.code or kind.code
+        if isinstance(error, errors.InvalidInputError):
+            error.field = self.errors[0].field if self.errors else ""
+        if isinstance(error, errors.SchemaMismatchError):
+            error.path, error.position = self.path, self.position
+        if isinstance(error, errors.OffsetOutOfRangeError):
+            error.first, error.end = self.first, self.end
+        if isinstance(error, errors.RateLimitedError):
+            error.retry_after_seconds = math.ceil(self.retry_after_s)
+        return error
+
+
 _T = TypeVar("_T")
 
 #: What one request of a batch holds at most; larger batches take several requests.
@@ -159,19 +198,18 @@ def _one_value(content: Any, message_id: str) -> bytes:
 
 
 def raise_for(answer: Answer) -> None:
-    """Raises the error that a reply tells of, as the class that has its code."""
-    if answer.status < 400:
-        return
+    """Raises the error that a reply tells of."""
+    if answer.status >= 400:
+        raise error_for(answer)
+
+
+def error_for(answer: Answer) -> WaystationError:
+    """The error that a reply tells of, as the class that has its code."""
     try:
-        told = msgspec.json.decode(answer.body, type=dict[str, Any])
+        told = msgspec.json.decode(answer.body, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        told = {}
-    code = str(told.get("code", ""))
-    text = str(told.get("detail") or told.get("error") or f"The station answered {answer.status}.")
-    kind = _by_code().get(code) or _by_status(answer.status)
-    error = kind(text)
-    error.code = code or kind.code
-    raise error
+        told = Problem()
+    return told.as_error(answer.status)
 
 
 def _by_status(status: int) -> type[WaystationError]:

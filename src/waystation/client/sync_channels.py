@@ -16,7 +16,6 @@ from urllib.parse import quote
 import msgspec
 
 from waystation.client.messages import (
-    Answer,
     Batch,
     ChannelInfo,
     ChannelPage,
@@ -30,30 +29,25 @@ from waystation.client.messages import (
     decode_batch,
     encode_batches,
     encode_content,
-    raise_for,
 )
+from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
-from waystation.errors import ChannelFullError, StationUnreachableError
+from waystation.errors import ChannelFullError
 from waystation.ids import Identity, RandomIdentity, require_name
-
-#: Pauses before the second, third… try; together they outlast a restart of the store.
-_PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
-#: What a station that is busy, or a proxy before one that is away, answers.
-_AWAY = frozenset({502, 503, 504})
 
 
 class Channels:
     """Publish, subscribe, fetch, acknowledge; look at channels and move subscribers."""
 
     def __init__(self, transport: Transport, *, identity: Identity | None = None) -> None:
-        self._transport = transport
+        self._caller = Caller(transport)
         self._identity = identity or RandomIdentity()
 
     def publish(self, channel: str, content: Any, *, message_id: str = "") -> str:
         """Publishes JSON; returns the message id. Give an id of your own to publish just once."""
         message_id = message_id or f"msg-{self.new_id()}"
         path = f"{_channel(channel)}/message/{require_name(message_id, field='message_id')}"
-        self._do("PUT", path, body=encode_content(content))
+        self._caller.call("PUT", path, body=encode_content(content))
         return message_id
 
     def publish_many(self, channel: str, messages: Iterable[tuple[str, Any]]) -> list[Published]:
@@ -72,7 +66,7 @@ class Channels:
         # All are put together before the first is sent: a bad one publishes nothing.
         for ids, body in list(encode_batches(named)):
             try:
-                answer = self._do("POST", path, body=body)
+                answer = self._caller.call("POST", path, body=body)
                 done += decode_answer(answer, PublishedPage).messages
             except ChannelFullError:
                 if all(each.outcome == "full" for each in done):
@@ -82,23 +76,23 @@ class Channels:
 
     def subscribe(self, channel: str, subscriber: str) -> None:
         """Creates a subscriber that sees what is published from now on; keeps one that exists."""
-        self._do("PUT", _subscription(channel, subscriber))
+        self._caller.call("PUT", _subscription(channel, subscriber))
 
     def unsubscribe(self, channel: str, subscriber: str) -> None:
         """Deletes a subscriber, if it is there."""
-        self._do("DELETE", _subscription(channel, subscriber))
+        self._caller.call("DELETE", _subscription(channel, subscriber))
 
     def fetch(
         self, channel: str, subscriber: str, *, timeout: float = 0.0, limit: int = 64
     ) -> Batch:
         """Unread messages, waiting up to `timeout` seconds for the first one."""
         path = f"{_subscription(channel, subscriber)}?timeout={timeout * 1000:.0f}ms&max={limit}"
-        return decode_batch(self._do("GET", path, patience=timeout))
+        return decode_batch(self._caller.call("GET", path, patience=timeout))
 
     def ack(self, channel: str, subscriber: str, handle: str) -> None:
         """Acknowledges everything up to the batch that brought the handle."""
         path = f"{_subscription(channel, subscriber)}/message?ackHandle={quote(handle)}"
-        self._do("DELETE", path)
+        self._caller.call("DELETE", path)
 
     def listen(
         self, channel: str, subscriber: str, *, timeout: float = 30.0, limit: int = 64
@@ -130,14 +124,16 @@ class Channels:
         wishes = {"to": to, "clock": clock, "time_ms": time_ms}
         body = {key: value for key, value in wishes.items() if value is not None}
         path = f"{_control(channel)}/subscribers/{name}/seek"
-        return decode_answer(self._do("POST", path, body=msgspec.json.encode(body)), Sought)
+        return decode_answer(
+            self._caller.call("POST", path, body=msgspec.json.encode(body)), Sought
+        )
 
     def channels(self) -> Iterator[ChannelInfo]:
         """Yields all channels of the project, each once, in no order."""
         seen: set[str] = set()
         cursor = ""
         while True:
-            answer = self._do("GET", f"/v1/channels?limit=1000&cursor={cursor}")
+            answer = self._caller.call("GET", f"/v1/channels?limit=1000&cursor={cursor}")
             page = decode_answer(answer, ChannelPage)
             for each in page.channels:
                 if each.name not in seen:
@@ -153,7 +149,7 @@ class Channels:
         seen: set[str] = set()
         cursor = ""
         while True:
-            page = decode_answer(self._do("GET", path + cursor), SubscriberPage)
+            page = decode_answer(self._caller.call("GET", path + cursor), SubscriberPage)
             for each in page.subscribers:
                 if each.name not in seen:
                     seen.add(each.name)
@@ -165,22 +161,6 @@ class Channels:
     def new_id(self) -> str:
         """A name that nobody else has, for a message or a subscriber."""
         return self._identity.token(16)
-
-    def _do(
-        self, method: str, path: str, *, body: bytes | None = None, patience: float = 0.0
-    ) -> Answer:
-        for pause in (*_PAUSES_SECONDS, None):
-            try:
-                answer = self._transport.request(method, path, body=body, patience=patience)
-            except StationUnreachableError:
-                if pause is None:
-                    raise
-            else:
-                if answer.status not in _AWAY or pause is None:
-                    break
-            self._transport.sleep(pause)
-        raise_for(answer)
-        return answer
 
 
 def _channel(channel: str) -> str:

@@ -10,6 +10,7 @@ from typing import Self
 from waystation.client.environment import key_from_environment, url_from_environment
 from waystation.client.sync_channels import Channels
 from waystation.client.sync_deliveries import Deliveries
+from waystation.client.sync_topics import Topics
 from waystation.client.sync_transport import Transport
 
 
@@ -25,6 +26,7 @@ class Waystation:
         self._transport = Transport(self.url, key or key_from_environment())
         self.channels = Channels(self._transport)
         self.deliveries = Deliveries(self._transport)
+        self.topics = Topics(self._transport)
 
     def __enter__(self) -> Self:
         return self
@@ -38,5 +40,8 @@ class Waystation:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._transport.close()
+        """Closes producers, which send what they have, and the connections."""
+        try:
+            self.topics.close()
+        finally:
+            self._transport.close()

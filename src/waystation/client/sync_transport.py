@@ -18,20 +18,26 @@ class Transport:
 
     def __init__(self, url: str, key: str) -> None:
         self._base = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._pool = urllib3.PoolManager(
-            headers=headers, retries=False, maxsize=16, timeout=_SECONDS_MAX
-        )
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._pool = urllib3.PoolManager(retries=False, maxsize=16, timeout=_SECONDS_MAX)
 
     def request(
-        self, method: str, path: str, *, body: bytes | None = None, patience: float = 0.0
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = "",
+        patience: float = 0.0,
     ) -> Answer:
         """One request, without retries. `patience` is how long the server may think."""
+        told = {"Content-Type": content_type} if content_type else {}
         try:
             response = self._pool.request(
                 method,
                 self._base + path,
                 body=body,
+                headers=self._headers | told,
                 timeout=_SECONDS_MAX + patience,
                 redirect=False,
             )

@@ -98,7 +98,8 @@ class Heartbeat:
         source = _RENEW.sources[self._test_mode]
         commands = [pack(("EVAL", source, 1, key, k.epoch, k.lease_ms)) for key, k in due.items()]
         for (key, kept), reply in zip(due.items(), self._exchange(commands), strict=True):
-            if reply == 0:
+            # One that was given back meanwhile is nobody's loss.
+            if reply == 0 and self._kept.get(key) is kept:
                 kept.lost = True
                 _log.warning("a lease was taken over", lease=key, epoch=kept.epoch)
 

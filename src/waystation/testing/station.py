@@ -110,7 +110,7 @@ class Station:
         self._await(machine.advance(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
 
     def flush(self) -> None:
-        """Forgets every channel, message and cursor."""
+        """Forgets every channel, topic, message and cursor."""
         self._await(_flush(self._running().node))
 
     def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -140,6 +140,10 @@ class Station:
 
 
 async def _flush(node: Node) -> None:
+    async for topic in node.topics.everything():
+        if topic.state not in ("deleted", "purged"):
+            await node.topics.delete(topic.project, topic.name)
+        await node.topics.purge(topic.project, topic.name)
     # Not FLUSHDB: the format stamp and the time, which never runs backwards, stay.
     store = node.opened.store
     found = await store.call("KEYS", "*", repeatable=True)

@@ -9,15 +9,15 @@ else. What `waystation.topics.shown` makes of a message can be sent in again as 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from waystation.envelope import Envelope
+from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError, TooLargeError
 from waystation.ids import Identity
-from waystation.topics.media_types import content_type_of
 from waystation.topics.message_rules import (
     MESSAGES_MAX,
     check_header_name,
@@ -31,13 +31,19 @@ from waystation.topics.topic import Topic
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
+#: Headers of a message that names none, by its content type.
+_HEADERS: dict[str, Headers] = {
+    "": (),
+    _JSON: (("content-type", _JSON),),
+    _TEXT: (("content-type", _TEXT),),
+}
 #: At the end of what msgspec says: where in the body it was.
 _place = re.compile(r" - at `\$\.?(.*)`$").search
 
 _T = TypeVar("_T")
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     id: str | None = None
     group: str | None = None
     data: msgspec.Raw = msgspec.Raw()
@@ -58,15 +64,11 @@ _decode_batch = msgspec.json.Decoder(_Batch).decode
 
 
 def read_batch(
-    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None
+    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None, bytes_max: int
 ) -> tuple[list[Envelope], int]:
     """The messages of a batch and their size together."""
     batch = decode_body(_decode_batch, body)
-
-    def envelope(message: _Message) -> Envelope:
-        return _envelope(topic, identity, message, traceparent)
-
-    return read_each(batch.messages, envelope)
+    return read_each(batch.messages, partial(_envelope, topic, identity, traceparent), bytes_max)
 
 
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
@@ -89,7 +91,9 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
         raise InvalidInputError(f"The body is not JSON: {error}.", field="body") from error
 
 
-def read_each(messages: list[_T], read: Callable[[_T], Envelope]) -> tuple[list[Envelope], int]:
+def read_each(
+    messages: list[_T], read: Callable[[_T], Envelope], bytes_max: int
+) -> tuple[list[Envelope], int]:
     """Envelopes and their size together; an error gets the position of its message."""
     if not messages:
         raise InvalidInputError("The batch is empty.", field="messages")
@@ -102,7 +106,7 @@ def read_each(messages: list[_T], read: Callable[[_T], Envelope]) -> tuple[list[
     for position, message in enumerate(messages):
         try:
             envelope = read(message)
-            size += check_size(envelope)
+            size += check_size(envelope, bytes_max)
         except InvalidInputError as error:
             error.message = f"Message {position}: {error.message}"
             error.field = f"messages[{position}].{error.field}"
@@ -112,19 +116,14 @@ def read_each(messages: list[_T], read: Callable[[_T], Envelope]) -> tuple[list[
 
 
 def _envelope(
-    topic: Topic, identity: Identity, message: _Message, traceparent: str | None
+    topic: Topic, identity: Identity, traceparent: str | None, message: _Message
 ) -> Envelope:
     data, content_type = _payload(message)
-    headers = _headers(message.headers) if message.headers else ()
-    if message.content_type is not None:
-        if content_type_of(headers) is not None:
-            raise InvalidInputError(
-                "The content type is there twice, by itself and among the headers.",
-                field="content_type",
-            )
-        content_type = check_header_value(message.content_type, field="content_type")
-    if content_type and content_type_of(headers) is None:
-        headers = (("content-type", content_type), *headers)
+    moment, trace = message.not_before_ms, message.traceparent
+    if message.headers or message.content_type is not None:
+        headers = _headers(message, content_type)
+    else:
+        headers = _HEADERS[content_type]
     return make_envelope(
         topic,
         identity,
@@ -132,29 +131,37 @@ def _envelope(
         id=message.id,
         group=message.group,
         headers=headers,
-        not_before_ms=check_ms(message.not_before_ms, field="not_before_ms"),
+        not_before_ms=moment and check_ms(moment, field="not_before_ms"),
         cause=message.cause,
-        traceparent=read_traceparent(message.traceparent) or traceparent,
+        traceparent=(trace and read_traceparent(trace)) or traceparent,
     )
 
 
 def _payload(message: _Message) -> tuple[bytes, str]:
     """The bytes, and the content type that they have unless another is given."""
     data = bytes(message.data)
+    if message.text is None and message.base64 is None:
+        return data, _JSON if data else ""
     if (data != b"") + (message.text is not None) + (message.base64 is not None) > 1:
         raise InvalidInputError("Only one of data, text and base64 can be given.", field="data")
-    if data:
-        return data, _JSON
     if message.text is not None:
         return message.text.encode(), _TEXT
     return message.base64 or b"", ""
 
 
-def _headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _headers(message: _Message, content_type: str) -> Headers:
     checked = tuple(
         (check_header_name(name), check_header_value(value, field="headers"))
-        for name, value in headers
+        for name, value in message.headers
     )
-    if sum(name == "content-type" for name, _ in checked) > 1:
+    among = sum(name == "content-type" for name, _ in checked)
+    if among > 1:
         raise InvalidInputError("content-type is there more than once.", field="headers")
-    return checked
+    if message.content_type is not None:
+        if among:
+            raise InvalidInputError(
+                "The content type is there twice, by itself and among the headers.",
+                field="content_type",
+            )
+        content_type = check_header_value(message.content_type, field="content_type")
+    return (("content-type", content_type), *checked) if content_type and not among else checked

@@ -99,7 +99,7 @@ def read_event(
 
 
 def read_events(
-    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None
+    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None, bytes_max: int
 ) -> tuple[list[Envelope], int]:
     """The messages of a batch of events and their size together."""
     events = decode_body(_decode_events, body)
@@ -107,7 +107,7 @@ def read_events(
     def envelope(event: _Event) -> Envelope:
         return _envelope(topic, identity, event, traceparent=traceparent)
 
-    return read_each(events, envelope)
+    return read_each(events, envelope, bytes_max)
 
 
 def _envelope(

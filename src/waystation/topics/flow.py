@@ -20,6 +20,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.logs import Logs
+from waystation.settings import Durability
 from waystation.topics.book import not_found
 from waystation.topics.deduplication import Deduplication
 from waystation.topics.lane import Lane, Receipt, Routed, callers_of
@@ -37,12 +38,20 @@ class Flow:
     """See the module."""
 
     def __init__(
-        self, topics: Topics, logs: Logs, deduplication: Deduplication, project: str, name: str
+        self,
+        topics: Topics,
+        logs: Logs,
+        deduplication: Deduplication,
+        project: str,
+        name: str,
+        *,
+        durability: Durability,
     ) -> None:
         self._topics = topics
         self._logs = logs
         self._deduplication = deduplication
         self._name = (project, name)
+        self._durability: Durability = durability
         self._topic: Topic | None = None
         #: By partition; a lane that is here has a task, or something to send, or both.
         self._lanes: dict[int, Lane] = {}
@@ -69,7 +78,7 @@ class Flow:
             raise BusyError("Too many messages wait to be produced.")
         topic = self._topics.known(*self._name)
         if self._mender is None and topic is not None and topic is self._topic:
-            _require_open(topic)
+            require_open(topic)
             self._route(topic, messages)
         else:
             # To look at the topic takes a while, and nobody may go by meanwhile.
@@ -115,9 +124,9 @@ class Flow:
                         # Nobody is refused for what another brought: each apart, in order.
                         lane.put_back(messages, apart=True)
                     else:
-                        _fail(messages, error)
+                        _fail([*messages, *lane.rest_of(callers_of(messages))], error)
                 except WaystationError as error:
-                    _fail(messages, error)
+                    _fail([*messages, *lane.rest_of(callers_of(messages))], error)
                 except BaseException as error:
                     _abandon([*messages, *lane.empty()], error)
                     raise
@@ -139,15 +148,24 @@ class Flow:
                         offset=place.offset,
                         ms=place.ms,
                         duplicate=place.duplicate,
+                        durability=self._durability,
                     )
                 )
             return
         packed = [message.packed for message in messages]
         done = await self._logs.append(topic.log(topic.target), partition, packed)
-        storage, ms = topic.produce_pointer, done.ms
+        storage, ms, durability = topic.produce_pointer, done.ms, self._durability
         for offset, message in enumerate(messages, done.offset):
-            message.settle(
-                Receipt(id=message.id, storage=storage, partition=partition, offset=offset, ms=ms)
+            message.batch.set(
+                message.position,
+                Receipt(
+                    id=message.id,
+                    storage=storage,
+                    partition=partition,
+                    offset=offset,
+                    ms=ms,
+                    durability=durability,
+                ),
             )
 
     # -- Mending -----------------------------------------------------------------------------
@@ -175,7 +193,7 @@ class Flow:
     async def _let_in(self) -> None:
         try:
             topic = self._topics.known(*self._name) or await self._topics.get(*self._name)
-            _require_open(topic)
+            require_open(topic)
         except WaystationError as error:
             while self._waiting:
                 _abandon(self._waiting.popleft(), error)
@@ -199,7 +217,7 @@ class Flow:
             if self._refused_in_a_row > _REFUSALS_MAX:
                 raise refusals[-1]
             topic = self._topic = await self._present_topic(refusals)
-            _require_open(topic)
+            require_open(topic)
         except WaystationError as error:
             _fail(messages, error)
             return
@@ -241,7 +259,8 @@ def _abandon(messages: Iterable[Routed], error: BaseException) -> None:
         batch.end(error)
 
 
-def _require_open(topic: Topic) -> None:
+def require_open(topic: Topic) -> None:
+    """Raises what is said to a producer of a topic that takes no messages."""
     if topic.state == "blocked":
         raise TopicBlockedError(f"Topic {topic.name} is blocked.")
     if topic.state != "active":

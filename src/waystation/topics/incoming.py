@@ -14,12 +14,13 @@ import msgspec
 
 from waystation.envelope import Envelope
 from waystation.errors import InvalidInputError
-from waystation.ids import Identity
+from waystation.ids import Identity, SequentialIdentity
 from waystation.topics.batches import read_batch
 from waystation.topics.cloudevents import attribute_text, read_event, read_events, require_event
 from waystation.topics.media_types import form_of
 from waystation.topics.message_rules import (
     HEADER_NAME_MAX,
+    MESSAGE_BYTES_MAX,
     check_header_value,
     check_key,
     check_size,
@@ -88,19 +89,18 @@ class _Head:
 class Incoming:
     """Reads requests."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+    def __init__(self, identity: Identity, *, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self._identity = SequentialIdentity(identity)
+        self._bytes_max = bytes_max
 
     def read(self, topic: Topic, headers: RawHeaders, body: bytes) -> Received:
         """The messages of a request to produce to a topic."""
         head = _Head(headers)
         form = form_of(head.content_type)
         if form == "message":
-            envelope = self._message(topic, head, body)
-            return Received(envelopes=[envelope], batch=False, size=check_size(envelope))
+            return self._single(self._message(topic, head, body))
         if form == "event":
-            envelope = self._event(topic, head, body)
-            return Received(envelopes=[envelope], batch=False, size=check_size(envelope))
+            return self._single(self._event(topic, head, body))
         for name in head.own:
             if name != _TRACE:
                 raise InvalidInputError(
@@ -108,8 +108,14 @@ class Incoming:
                 )
         trace = read_traceparent(head.own.get(_TRACE))
         read = read_batch if form == "batch" else read_events
-        envelopes, size = read(topic, self._identity, body, traceparent=trace)
+        envelopes, size = read(
+            topic, self._identity, body, traceparent=trace, bytes_max=self._bytes_max
+        )
         return Received(envelopes=envelopes, batch=True, size=size)
+
+    def _single(self, envelope: Envelope) -> Received:
+        size = check_size(envelope, self._bytes_max)
+        return Received(envelopes=[envelope], batch=False, size=size)
 
     def _message(self, topic: Topic, head: _Head, body: bytes) -> Envelope:
         own, kept = head.own, head.kept

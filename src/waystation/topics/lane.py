@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from waystation.errors import WaystationError
+from waystation.settings import Durability
 
 #: A script call gets at most so much, so that it holds the store up for a moment only.
 _CALL_MESSAGES_MAX = 500
 _CALL_BYTES_MAX = 1_048_576
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a message is."""
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"ms": "time_ms"}):
+    """Where a message is; as JSON it is what its producer is told."""
 
     id: str
     #: Index of the storage topic.
@@ -26,6 +27,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ms: int
     #: Its id was known: this is where the first one is, and nothing was written.
     duplicate: bool = False
+    #: What it survives.
+    durability: Durability = "memory"
 
 
 Result = Receipt | WaystationError
@@ -67,7 +70,7 @@ class Batch:
         return [result for result in self._results if result is not None]
 
 
-class Routed(msgspec.Struct, frozen=True):
+class Routed(msgspec.Struct, frozen=True, gc=False):
     """A message on its way, to be routed by its hash."""
 
     batch: Batch
@@ -103,10 +106,11 @@ class Lane:
         waiting = self._messages
         call = [waiting.popleft()]
         size = len(call[0].packed)
+        caller = call[0].batch if self._apart else None
         while waiting and len(call) < _CALL_MESSAGES_MAX:
-            size += len(waiting[0].packed)
-            other = self._apart > 0 and waiting[0].batch is not call[0].batch
-            if size > _CALL_BYTES_MAX or other:
+            following = waiting[0]
+            size += len(following.packed)
+            if size > _CALL_BYTES_MAX or (caller is not None and following.batch is not caller):
                 break
             call.append(waiting.popleft())
         self._apart = max(0, self._apart - len(call))
@@ -116,6 +120,16 @@ class Lane:
         """Puts messages back where they were, to go together or each caller's apart."""
         self._messages.extendleft(reversed(messages))
         self._apart = len(messages) if apart else 0
+
+    def rest_of(self, callers: set[Batch]) -> list[Routed]:
+        """Takes out what callers still have here, when something of theirs before it failed.
+
+        Else it would be there before what they send again.
+        """
+        rest = [message for message in self._messages if message.batch in callers]
+        if rest:
+            self._messages = deque(each for each in self._messages if each.batch not in callers)
+        return rest
 
     def empty(self) -> list[Routed]:
         """Takes everything out."""

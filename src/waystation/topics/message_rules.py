@@ -19,7 +19,7 @@ from waystation.topics.topic import Topic
 
 #: Ids, groups, causes.
 KEY_CHARACTERS_MAX = 100
-#: Payload, id, group and headers together.
+#: Payload, id, group and headers together, unless the settings say another.
 MESSAGE_BYTES_MAX = 5 * 1_048_576
 MESSAGES_MAX = 1000
 HEADERS_MAX = 100
@@ -163,23 +163,17 @@ def make_envelope(
 
 def size_of(envelope: Envelope) -> int:
     """What a message counts for: UTF-8 bytes of its id, group and headers, and its payload."""
-    size = len(envelope.data) + _bytes(envelope.id)
-    if envelope.group is not None:
-        size += _bytes(envelope.group)
+    text = envelope.id + envelope.group if envelope.group is not None else envelope.id
     for name, value in envelope.headers:
-        size += len(name) + _bytes(value)
-    return size
+        text += name + value
+    return len(envelope.data) + (len(text) if text.isascii() else len(text.encode()))
 
 
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
-def check_size(envelope: Envelope) -> int:
+def check_size(envelope: Envelope, most: int) -> int:
     """Its size, if that is allowed."""
     size = size_of(envelope)
-    if size > MESSAGE_BYTES_MAX:
+    if size > most:
         raise TooLargeError(
-            f"A message has at most {MESSAGE_BYTES_MAX} bytes, and this one {size}.", field="data"
+            f"A message has at most {most} bytes, and this one {size}.", field="data"
         )
     return size

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from waystation.envelope import Envelope, pack
 from waystation.logs import Logs
+from waystation.settings import Durability
 from waystation.topics.deduplication import Deduplication
 from waystation.topics.flow import Flow
 from waystation.topics.lane import Batch, Receipt, Result, Routed
@@ -29,10 +30,18 @@ _FLOWS_MAX = 10_000
 class Producer:
     """Produces to all topics."""
 
-    def __init__(self, topics: Topics, logs: Logs, deduplication: Deduplication) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        logs: Logs,
+        deduplication: Deduplication,
+        *,
+        durability: Durability = "memory",
+    ) -> None:
         self._topics = topics
         self._logs = logs
         self._deduplication = deduplication
+        self._durability: Durability = durability
         self._flows: dict[tuple[str, str], Flow] = {}
 
     async def produce(self, project: str, name: str, envelopes: Sequence[Envelope]) -> list[Result]:
@@ -40,7 +49,17 @@ class Producer:
         if not envelopes:
             return []
         batch = Batch(len(envelopes))
-        messages = [_routed(batch, position, each) for position, each in enumerate(envelopes)]
+        messages = [
+            Routed(
+                batch,
+                position,
+                each.id,
+                each.group,
+                hash_of(each.id if each.group is None else each.group),
+                pack(each),
+            )
+            for position, each in enumerate(envelopes)
+        ]
         self._flow(project, name).take(messages)
         await batch.done
         return batch.results()
@@ -50,12 +69,13 @@ class Producer:
         if flow is None:
             if len(self._flows) >= _FLOWS_MAX:
                 self._flows = {key: each for key, each in self._flows.items() if each.busy}
-            flow = Flow(self._topics, self._logs, self._deduplication, project, name)
+            flow = Flow(
+                self._topics,
+                self._logs,
+                self._deduplication,
+                project,
+                name,
+                durability=self._durability,
+            )
             self._flows[project, name] = flow
         return flow
-
-
-def _routed(batch: Batch, position: int, envelope: Envelope) -> Routed:
-    group = envelope.group
-    hashed = hash_of(envelope.id if group is None else group)
-    return Routed(batch, position, envelope.id, group, hashed, pack(envelope))

@@ -43,6 +43,8 @@ class Spread(msgspec.Struct, frozen=True):
 
     def partition_of(self, hashed: int) -> int:
         """The partition of a hash."""
+        if self.factor == 1:
+            return hashed % self.partitions
         # (K * h) mod P, without numbers that other languages could not hold.
         return self.factor * (hashed % self.base) + hashed // self.partitions % self.factor
 

@@ -19,7 +19,10 @@ def as_shown(envelope: Envelope) -> dict[str, object]:
     shown: dict[str, object] = {"id": envelope.id}
     if envelope.group is not None:
         shown["group"] = envelope.group
-    data = json_payload(envelope.data) if content_type and is_json_type(content_type) else None
+    # What is encoded is not JSON, even if it looks like it: it must come back byte for byte.
+    encoded = any(name == "content-encoding" for name, _ in envelope.headers)
+    is_json = content_type and is_json_type(content_type) and not encoded
+    data = json_payload(envelope.data) if is_json else None
     if data is not None:
         shown["data"] = data
     elif (text := text_payload(envelope.data)) is not None:

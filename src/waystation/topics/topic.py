@@ -5,6 +5,7 @@ The truth is in the catalogue. The store has a working copy, which every process
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -17,10 +18,18 @@ from waystation.topics.routing import Spread
 PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
 
+#: Lua and JavaScript count safely up to here.
+_WHOLE_MAX = 2**53 - 1
+_AGE_SECONDS_MAX = 100 * 365 * 86400
+
 RateMode = Literal["disabled", "shadow", "enforced"]
 #: A deleted topic can be restored. Of a purged one only a row is left, which knows what numbers
 #: were used; a new topic of that name goes on from there.
 TopicState = Literal["active", "blocked", "deleted", "purged"]
+
+
+#: One for all that are alike: it is asked for with each request.
+_spread = lru_cache(maxsize=4096)(Spread)
 
 
 class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +44,7 @@ class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spread(self) -> Spread:
         """How it spreads hashes."""
-        return Spread(self.partitions, self.factor)
+        return _spread(self.partitions, self.factor)
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,8 +61,8 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     #: Every message needs a group; those of one group keep their order.
     grouped: bool = False
     #: Per partition; None: no bound.
-    max_bytes: Annotated[int, Meta(ge=1)] | None = None
-    max_age_seconds: Annotated[float, Meta(gt=0)] | None = None
+    max_bytes: Annotated[int, Meta(ge=1, le=_WHOLE_MAX)] | None = None
+    max_age_seconds: Annotated[float, Meta(ge=0.001, le=_AGE_SECONDS_MAX)] | None = None
     full_policy: FullPolicy = "refuse"
     #: How long a message id is remembered; 0: not at all.
     dedup_seconds: Annotated[float, Meta(ge=0, le=7 * 86400)] = 0.0

@@ -16,7 +16,9 @@ from waystation.ids import require_name
 from waystation.logs import Logs
 from waystation.store import Store
 from waystation.topics.book import ALIVE, TopicBook, not_found
+from waystation.topics.limits import check_rate
 from waystation.topics.routing import is_advised
+from waystation.topics.schemas import check_schema
 from waystation.topics.topic import (
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
@@ -92,8 +94,10 @@ class Topics:
         options: TopicOptions | None = None,
     ) -> Topic:
         """Creates a topic; ConflictError when there is one, also a deleted one."""
-        require_name(name, field="topic")
+        require_name(name, field="name")
         self._check_partitions(partitions)
+        options = options or TopicOptions()
+        _check_options(options)
         purged = await self._book.truth(project, name)
         if purged is not None and purged.state != "purged":
             raise ConflictError(f"There is a topic {name} already.")
@@ -105,7 +109,7 @@ class Topics:
             project=project,
             name=name,
             version=former.version + 1 if former else 1,
-            options=options or TopicOptions(),
+            options=options,
             storage=(StorageTopic(number=number, partitions=partitions),),
             created_ms=self._clock.now_ms(),
             first_number=purged.first_number if purged else number,
@@ -115,10 +119,21 @@ class Topics:
         await self._book.put(topic)
         return self._book.remember(topic, self._clock.real_seconds())
 
-    async def add_storage_topic(self, project: str, name: str, partitions: int) -> Topic:
-        """Appends a storage topic; what is produced goes on to the one before until a switch."""
+    async def add_storage_topic(
+        self, project: str, name: str, partitions: int, *, version: int | None = None
+    ) -> Topic:
+        """Appends a storage topic; what is produced goes on to the one before until a switch.
+
+        Who says which version it is to be added to can repeat it after a lost reply.
+        """
         self._check_partitions(partitions)
-        topic = await self._book.change(project, name, lambda now: now.with_storage(partitions))
+
+        def added(topic: Topic) -> Topic:
+            if version is not None:
+                _require_version(topic, version)
+            return topic.with_storage(partitions)
+
+        topic = await self._book.change(project, name, added)
         await self.provide(topic)
         return topic
 
@@ -153,13 +168,10 @@ class Topics:
         self, project: str, name: str, options: TopicOptions, *, version: int
     ) -> Topic:
         """Puts other options in place of those of a version; ConflictError if that is not it."""
+        _check_options(options)
 
         def changed(topic: Topic) -> Topic:
-            if topic.version != version:
-                raise ConflictError(
-                    f"Topic {name} has version {topic.version}, not {version}.",
-                    hint="Read it again, and change what it is now.",
-                )
+            _require_version(topic, version)
             return topic.with_options(options)
 
         topic = await self._book.change(project, name, changed)
@@ -243,3 +255,17 @@ class Topics:
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or do without strict counts.",
             )
+
+
+def _check_options(options: TopicOptions) -> None:
+    check_rate(options.rate)
+    if options.json_schema is not None:
+        check_schema(options.json_schema)
+
+
+def _require_version(topic: Topic, version: int) -> None:
+    if topic.version != version:
+        raise ConflictError(
+            f"Topic {topic.name} has version {topic.version}, not {version}.",
+            hint="Read it again, and change what it is now.",
+        )

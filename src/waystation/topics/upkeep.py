@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 LEASE_KEY = "{waystation.upkeep}:lease"
 #: How often a pass is made.
 PERIOD_SECONDS = 10.0
+_RELEASE_SECONDS_MAX = 1.0
 #: Partitions that are looked at together; more would make other callers of the store wait.
 _AT_ONCE = 16
 #: Steps for one partition in one pass; a long one goes on in the next pass.
@@ -84,8 +85,10 @@ class Upkeep:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._lease is not None:
-            with contextlib.suppress(StoreError):
-                await self._lease.release()
+            # Not for long: a store that is away has nobody who could take over.
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_SECONDS_MAX):
+                    await self._lease.release()
             self._lease = None
         _tell(Tally())
 

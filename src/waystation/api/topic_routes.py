@@ -1,0 +1,233 @@
+"""The hot routes of topics: producing, and looking at what was produced.
+
+A produce is checked whole before anything is written: form, schema, limit, in this order. Of a
+batch each message has a result of its own, since they go to different partitions; only when nothing
+of a request was accepted, the answer is a problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from waystation.access import Scope
+from waystation.api import topic_schemas as schemas
+from waystation.api.problems import problem_for, status_of
+from waystation.api.reply import JSON, Reply, encode, json_reply
+from waystation.api.request import Request
+from waystation.api.routes import Route
+from waystation.envelope import Envelope
+from waystation.errors import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    RateLimitedError,
+    WaystationError,
+)
+from waystation.telemetry.logging import logger
+from waystation.topics import Browser, Producer, Receipt, Topics
+from waystation.topics.browser import LIMIT_DEFAULT, Found, Page
+from waystation.topics.flow import require_open
+from waystation.topics.incoming import Incoming
+from waystation.topics.limits import Limits
+from waystation.topics.message_rules import check_key, check_ms
+from waystation.topics.producer import Result
+from waystation.topics.schemas import Schemas
+from waystation.topics.shown import as_shown
+
+_log = logger("http")
+
+_is_integer = re.compile(r"-?[0-9]{1,18}", re.ASCII).fullmatch
+#: What a client may be told of an error that nobody foresaw.
+_UNFORESEEN = "Something went wrong on our side; the log has it."
+
+
+class TopicRoutes:
+    """Handlers of `/v1/topics/{topic}/messages`."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        producer: Producer,
+        browser: Browser,
+        *,
+        incoming: Incoming,
+        schemas: Schemas,
+        limits: Limits,
+        body_bytes_max: int,
+    ) -> None:
+        self._topics = topics
+        self._producer = producer
+        self._browser = browser
+        self._incoming = incoming
+        self._schemas = schemas
+        self._limits = limits
+        self._body_bytes_max = body_bytes_max
+
+    async def produce(self, request: Request) -> Reply:
+        """POST /v1/topics/{topic}/messages"""
+        assert request.access is not None
+        project, (name,) = request.access.project, request.params
+        topic = self._topics.known(project, name) or await self._topics.get(project, name)
+        require_open(topic)
+        body = await request.body()
+        received = self._incoming.read(topic, request.scope["headers"], body)
+        envelopes = received.envelopes
+        self._schemas.check(topic, envelopes)
+        headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
+        admission = self._limits.admit(topic, messages=len(envelopes), size=received.size)
+        if admission is not None:
+            try:
+                admission.require()
+            except RateLimitedError as error:
+                reply = _problem(error, request)
+                reply.headers += admission.headers
+                return reply
+            headers += admission.headers
+        results = await self._producer.produce(project, name, envelopes)
+        if received.batch:
+            return Reply(200, _told(results, envelopes), headers)
+        (result,) = results
+        if not isinstance(result, Receipt):
+            raise result
+        return Reply(200, encode(result) + b"\n", headers)
+
+    async def browse(self, request: Request) -> Reply:
+        """GET /v1/topics/{topic}/messages?partition=|group=|id="""
+        group, message_id = request.query("group"), request.query("id")
+        limit, cursor = _whole(request, "limit", LIMIT_DEFAULT), request.query("cursor") or ""
+        assert request.access is not None
+        project, (name,) = request.access.project, request.params
+        if group is None and message_id is None:
+            return _page(await self._in_partition(request, project, name, cursor, limit))
+        _require_no_place(request)
+        if group is not None:
+            check_key(group, field="group")
+        if message_id is None:
+            assert group is not None
+            found = self._browser.group(project, name, group, cursor=cursor, limit=limit)
+        else:
+            check_key(message_id, field="id")
+            found = self._browser.message(
+                project, name, message_id, group=group, cursor=cursor, limit=limit
+            )
+        return _page(await found)
+
+    async def _in_partition(
+        self, request: Request, project: str, name: str, cursor: str, limit: int
+    ) -> Page:
+        offset, since_ms = request.query("offset"), request.query("time_ms")
+        if request.query("partition") is None:
+            # The topic first: one that is not there has nothing to choose from.
+            await self._topics.get(project, name)
+            raise InvalidInputError(
+                "Say what to look at: a partition, a group or an id.", field="partition"
+            )
+        return await self._browser.partition(
+            project,
+            name,
+            storage=_whole(request, "storage"),
+            partition=_whole(request, "partition"),
+            offset=None if offset is None else _whole(request, "offset"),
+            since_ms=None
+            if since_ms is None
+            else check_ms(_whole(request, "time_ms"), field="time_ms"),
+            cursor=cursor,
+            limit=limit,
+        )
+
+    def routes(self) -> list[Route]:
+        """The two rows of the route table."""
+        path = "/v1/topics/{topic}/messages"
+        return [
+            Route(
+                method="POST",
+                path=path,
+                handler=self.produce,
+                scope=Scope.WRITE,
+                manner="own",
+                body_bytes_max=self._body_bytes_max,
+                tag="topics",
+                summary="Produce messages",
+                description=schemas.PRODUCE,
+                parameters=(schemas.TOPIC,),
+                request_body={
+                    "description": "A payload, a CloudEvent, or a batch of either.",
+                    "content": schemas.FORMS,
+                },
+                responses=schemas.PRODUCED,
+            ),
+            Route(
+                method="GET",
+                path=path,
+                handler=self.browse,
+                scope=Scope.READ,
+                manner="own",
+                tag="topics",
+                summary="Look at messages",
+                description=schemas.BROWSE,
+                parameters=(schemas.TOPIC, *schemas.CHOICE),
+                responses=schemas.BROWSED,
+            ),
+        ]
+
+
+def _told(results: Sequence[Result], envelopes: Sequence[Envelope]) -> bytes:
+    """What became of each message of a batch; raises where nothing was accepted."""
+    problems = [each for each in results if isinstance(each, WaystationError)]
+    if len(problems) == len(results):
+        # Doubt first: a client that is told "full" would send all of it again.
+        unknown = (each for each in problems if isinstance(each, OutcomeUnknownError))
+        raise next(unknown, problems[0])
+    if not problems:
+        return encode({"results": results}) + b"\n"
+    told = [
+        each if isinstance(each, Receipt) else _refused(envelope.id, each)
+        for each, envelope in zip(results, envelopes, strict=True)
+    ]
+    return encode({"results": told}) + b"\n"
+
+
+def _refused(message_id: str, error: WaystationError) -> dict[str, object]:
+    code, detail = error.code, str(error)
+    if status_of(error) == 500:
+        _log.error("a message was not produced", error=error)
+        code, detail = WaystationError.code, _UNFORESEEN
+    return {"id": message_id, "error": {"code": code, "detail": detail}}
+
+
+def _problem(error: WaystationError, request: Request) -> Reply:
+    return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
+
+
+def _page(page: Page) -> Reply:
+    messages = [_shown(found) for found in page.messages]
+    return json_reply({"messages": messages, "cursor": page.cursor, "ended": page.ended})
+
+
+def _shown(found: Found) -> dict[str, object]:
+    return {
+        "storage": found.storage,
+        "partition": found.partition,
+        "offset": found.offset,
+        "time_ms": found.ms,
+        "message": as_shown(found.message),
+    }
+
+
+def _whole(request: Request, name: str, default: int = 0) -> int:
+    """A whole number of the query."""
+    text = request.query(name)
+    if text is None:
+        return default
+    if not _is_integer(text):
+        raise InvalidInputError(f"{name} must be a whole number.", field=name)
+    return int(text)
+
+
+def _require_no_place(request: Request) -> None:
+    for field in ("storage", "partition", "offset", "time_ms"):
+        if request.query(field) is not None:
+            raise InvalidInputError(
+                f"{field} is for a look at one partition; a group or an id is looked for in all.",
+                field=field,
+            )

@@ -1,0 +1,66 @@
+"""Messages of topics as commands print them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.cli.output import printable
+
+if TYPE_CHECKING:
+    from waystation.client import TopicMessage
+
+
+def place_of(message: TopicMessage) -> str:
+    """Storage topic, partition and offset."""
+    return f"{message.storage}/{message.partition}/{message.offset}"
+
+
+def time_of(time_ms: int) -> str:
+    """A time for people, to the millisecond."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def payload_of(message: TopicMessage) -> str:
+    """The payload if it is text; else what it is."""
+    encoding = [value for name, value in message.headers if name == "content-encoding"]
+    if not encoding:
+        try:
+            return printable(message.stored.decode())
+        except UnicodeDecodeError:
+            pass
+    kind = ", ".join([*filter(None, [message.content_type]), *encoding]) or "no content type"
+    return printable(f"({len(message.stored):,} bytes, {kind})")
+
+
+def as_json(message: TopicMessage) -> dict[str, Any]:
+    """The message and its place; its `message` can be sent in again in a batch."""
+    shown: dict[str, Any] = {"id": message.id}
+    if message.group is not None:
+        shown["group"] = message.group
+    field, payload = _payload(message)
+    shown[field] = payload
+    shown["content_type"] = message.content_type
+    for name in ("headers", "not_before_ms", "cause", "traceparent"):
+        if value := getattr(message, name):
+            shown[name] = value
+    return {
+        "storage": message.storage,
+        "partition": message.partition,
+        "offset": message.offset,
+        "time_ms": message.time_ms,
+        "message": shown,
+    }
+
+
+def _payload(message: TopicMessage) -> tuple[str, Any]:
+    """As the station showed it: it chose JSON only where the payload is that."""
+    if message.is_json:
+        return "data", msgspec.Raw(message.stored)
+    try:
+        return "text", message.stored.decode()
+    except UnicodeDecodeError:
+        return "base64", b64encode(message.stored).decode()

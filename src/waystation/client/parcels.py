@@ -1,0 +1,147 @@
+"""Messages on their way to a topic: what a caller gives, and what is sent of it.
+
+Every message has an id before it is sent for the first time, so that a repetition is known as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from waystation.client.codec import Codec, told
+from waystation.client.topics import Produced
+from waystation.errors import InvalidInputError
+from waystation.ids import Identity
+
+#: What one request holds at most; a single message may be larger.
+BATCH_MESSAGES_MAX = 500
+BATCH_BYTES_MAX = 1_048_576
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may have beside its payload."""
+
+    #: Repeated ones are known where the topic has deduplication; else made up.
+    id: str
+    #: Messages of one group keep their order.
+    group: str | None
+    #: What the payload is, if not what its Python type says.
+    content_type: str | None
+    headers: Headers
+    not_before: datetime | None
+    #: Id of what led to this message.
+    cause: str | None
+    traceparent: str | None
+
+
+@dataclass(frozen=True)
+class NewMessage:
+    """A message to be produced.
+
+    `data` is the payload: bytes as they are, text as `text/plain`, anything else as JSON
+    (`msgspec.Raw` is JSON already).
+    """
+
+    data: Any
+    id: str = ""
+    group: str | None = None
+    content_type: str | None = None
+    headers: Headers = ()
+    not_before: datetime | None = None
+    cause: str | None = None
+    traceparent: str | None = None
+
+
+class Parcel:
+    """A message as it is sent, and what became of it."""
+
+    __slots__ = ("body", "id", "on_settled", "result")
+
+    def __init__(self, message_id: str, body: bytes) -> None:
+        self.id = message_id
+        self.body = body
+        self.result: Produced | None = None
+        self.on_settled: Callable[[Produced], None] | None = None
+
+    def settle(self, result: Produced) -> None:
+        """Says what became of it."""
+        self.result = result
+        if self.on_settled is not None:
+            self.on_settled(result)
+
+
+def pack(message: NewMessage, *, codec: Codec | None, identity: Identity) -> Parcel:
+    """A parcel for a message; an error for one that cannot be sent at all."""
+    message_id = message.id or identity.token(16)
+    given = message.headers
+    headers = list(given.items() if isinstance(given, Mapping) else given)
+    form, payload, content_type = _payload(message.data)
+    fields: dict[str, Any] = {"id": message_id}
+    if codec is not None:
+        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        form, payload = "base64", codec.encode(data)
+        headers = told(headers, codec)
+        # The station knows the content types of text and JSON; of what is encoded it is told.
+        if content_type and not any(name.lower() == "content-type" for name, _ in headers):
+            fields["content_type"] = content_type
+    fields[form] = payload
+    if message.content_type is not None:
+        fields["content_type"] = message.content_type
+    if headers:
+        fields["headers"] = headers
+    if message.not_before is not None:
+        fields["not_before_ms"] = round(message.not_before.timestamp() * 1000)
+    for name in ("group", "cause", "traceparent"):
+        if (value := getattr(message, name)) is not None:
+            fields[name] = value
+    try:
+        return Parcel(message_id, msgspec.json.encode(fields))
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidInputError(f"The message cannot be sent: {error}.", field="data") from error
+
+
+def batches(parcels: list[Parcel]) -> Iterator[list[Parcel]]:
+    """Parcels in their order, as many together as one request holds."""
+    batch: list[Parcel] = []
+    size = 0
+    for parcel in parcels:
+        full = len(batch) == BATCH_MESSAGES_MAX or size + len(parcel.body) > BATCH_BYTES_MAX
+        if batch and full:
+            yield batch
+            batch, size = [], 0
+        batch.append(parcel)
+        size += len(parcel.body)
+    if batch:
+        yield batch
+
+
+def _payload(data: Any) -> tuple[str, Any, str]:
+    """The field of a payload, what is put there, and its content type."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return "base64", bytes(data), ""
+    if isinstance(data, str):
+        return "text", data, _TEXT
+    if isinstance(data, msgspec.Raw):
+        # Taken as it is, so it must be one value: more could pass for other messages.
+        _require_json(bytes(data))
+        return "data", data, _JSON
+    try:
+        return "data", msgspec.Raw(msgspec.json.encode(data)), _JSON
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidInputError(f"The payload cannot be JSON: {error}.", field="data") from error
+
+
+def _require_json(data: bytes) -> None:
+    try:
+        data.decode()
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"The payload is not JSON: {error}.", field="data") from error

@@ -1,0 +1,582 @@
+"""Producing and browsing over HTTP: receipts, forms, refusals, limits, and a store that is away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.kit.background import background_station
+from tests.kit.topic_client import BATCH, TopicClient, problem
+from tests.kit.wire import ask, async_ask, request_bytes, wire
+from tests.proxy import Fate, Proxy, proxy_to
+from waystation.settings import HttpSettings, StoreSettings, TopicSettings
+from waystation.testing import private_server, serving
+from waystation.testing.station import Serving, quick_settings
+
+MIB = 1_048_576
+ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
+
+
+@pytest.fixture
+def topic(open_url: str) -> TopicClient:
+    """A new topic with the usual options."""
+    client = TopicClient(open_url)
+    client.create()
+    return client
+
+
+# -- One message -----------------------------------------------------------------------------
+
+
+def test_a_message_gets_a_receipt_that_says_where_and_how_safe_it_is(topic: TopicClient) -> None:
+    answer = topic.produce(b"hello", {"Waystation-Id": "m-1", "Waystation-Group": "g"})
+
+    assert answer.status == 200
+    receipt = answer.json()
+    assert receipt["time_ms"] > 1_600_000_000_000
+    where = topic.ask("GET", f"{topic.path}/where?group=g").json()["positions"]
+    assert receipt == {
+        "id": "m-1",
+        "storage": 0,
+        "partition": where[0]["partition"],
+        "offset": 0,
+        "time_ms": receipt["time_ms"],
+        "duplicate": False,
+        "durability": "memory",
+    }
+    assert answer.header("waystation-durability") == "memory"
+    assert answer.header("ratelimit") is None
+
+
+def test_without_an_id_each_message_gets_one_of_its_own(topic: TopicClient) -> None:
+    ids = [topic.produce(b"x").json()["id"] for _ in range(3)]
+    assert len(set(ids)) == 3
+    for each in ids:
+        assert [found["id"] for found in topic.found(id=each)] == [each]
+
+
+def test_the_payload_is_bytes_that_nobody_changes(topic: TopicClient) -> None:
+    body = b'\x00\xff{ "n": 12345678901234567890 }\r\n'
+    topic.produce(body, {"Waystation-Id": "raw"})
+    (found,) = topic.found(id="raw")
+    assert set(found) == {"id", "base64"}
+    topic.produce(
+        b'{"n": 12345678901234567890}',
+        {"Waystation-Id": "json", "Content-Type": "application/json"},
+    )
+    assert b'"data":{"n": 12345678901234567890}' in topic.browse(id="json").body
+
+
+def test_repeated_headers_and_commas_survive_in_their_order(topic: TopicClient) -> None:
+    answer = topic.produce_raw(
+        b"x",
+        ("Waystation-Id", "headers"),
+        ("X-Tag", "a, b"),
+        ("X-Other", "1"),
+        ("X-Tag", "c,d"),
+        ("Authorization", "Basic eDp5"),
+        ("Cookie", "session=secret"),
+    )
+    assert answer.status == 200
+    (found,) = topic.found(id="headers")
+    assert found["headers"] == [["x-tag", "a, b"], ["x-other", "1"], ["x-tag", "c,d"]]
+
+
+def test_a_delayed_message_is_there_at_once_and_shows_until_when_it_waits(
+    topic: TopicClient,
+) -> None:
+    topic.produce(b"later", {"Waystation-Id": "d", "Waystation-Not-Before": "2100-01-01T00:00:00Z"})
+    (found,) = topic.found(id="d")
+    assert found["not_before_ms"] == 4_102_444_800_000
+
+
+def test_cause_and_trace_come_along(topic: TopicClient) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    topic.produce(b"x", {"Waystation-Id": "t", "Waystation-Cause": "click", "Traceparent": trace})
+    (found,) = topic.found(id="t")
+    assert (found["cause"], found["traceparent"]) == ("click", trace)
+
+
+# -- CloudEvents -----------------------------------------------------------------------------
+
+
+def test_an_event_is_the_same_message_in_binary_and_in_structured_mode(topic: TopicClient) -> None:
+    binary = topic.produce(
+        b'{"total":1}',
+        {
+            "Content-Type": "application/json",
+            "ce-specversion": "1.0",
+            "ce-id": "binary",
+            "ce-source": "/shop",
+            "ce-type": "order.paid",
+            "ce-partitionkey": "customer",
+        },
+    )
+    event = {
+        "specversion": "1.0",
+        "id": "structured",
+        "source": "/shop",
+        "type": "order.paid",
+        "partitionkey": "customer",
+        "datacontenttype": "application/json",
+        "data": {"total": 1},
+    }
+    structured = topic.produce(
+        json.dumps(event).encode(), {"Content-Type": "application/cloudevents+json"}
+    )
+
+    assert (binary.status, structured.status) == (200, 200)
+    assert binary.json()["partition"] == structured.json()["partition"]
+    shown = topic.found(group="customer")
+    assert [each["id"] for each in shown] == ["binary", "structured"]
+    for each in shown:
+        assert each["data"] == {"total": 1}
+        headers = dict(each["headers"])
+        assert (headers["ce-source"], headers["ce-type"]) == ("/shop", "order.paid")
+    assert sorted(map(tuple, shown[0]["headers"])) == sorted(
+        (name, "binary" if name == "ce-id" else value) for name, value in shown[1]["headers"]
+    )
+
+
+def test_a_batch_of_events_has_a_result_for_each(topic: TopicClient) -> None:
+    events = [{"specversion": "1.0", "id": f"e-{n}", "source": "/s", "type": "t"} for n in range(3)]
+    answer = topic.produce(
+        json.dumps(events).encode(), {"Content-Type": "application/cloudevents-batch+json"}
+    )
+    assert [each["id"] for each in answer.json()["results"]] == ["e-0", "e-1", "e-2"]
+
+
+# -- Batches ---------------------------------------------------------------------------------
+
+
+def test_a_batch_has_results_in_its_order_and_is_found_in_the_order_of_its_group(
+    topic: TopicClient,
+) -> None:
+    messages = [{"id": f"m-{n}", "group": f"g-{n % 3}", "data": n} for n in range(100)]
+    answer = topic.produce_batch(messages)
+
+    assert answer.status == 200
+    results = answer.json()["results"]
+    assert [each["id"] for each in results] == [each["id"] for each in messages]
+    for group in range(3):
+        found = [each["data"] for each in topic.found(group=f"g-{group}")]
+        assert found == list(range(group, 100, 3))
+
+
+def test_what_was_browsed_can_be_sent_in_again(topic: TopicClient, open_url: str) -> None:
+    topic.produce_batch(
+        [
+            {"id": "a", "group": "g", "data": {"x": [1.0]}, "headers": [["x-t", "a, b"]]},
+            {"id": "b", "group": "g", "text": "words", "not_before_ms": 4_102_444_800_000},
+            {"id": "c", "group": "g", "base64": "/wA=", "cause": "click"},
+        ]
+    )
+    shown = topic.found(group="g")
+    other = TopicClient(open_url)
+    other.create()
+    assert other.produce_batch(shown).status == 200
+    assert other.found(group="g") == shown
+
+
+def test_a_batch_of_one_is_answered_as_a_batch(topic: TopicClient) -> None:
+    (result,) = topic.produce_batch([{"id": "only"}]).json()["results"]
+    assert (result["id"], result["offset"]) == ("only", 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        (b"", 400, "body"),
+        (b"{", 400, "body"),
+        (b"[]", 400, "body"),
+        (b'{"messages": []}', 400, "messages"),
+        (b'{"messages": [{}, {"id": ""}]}', 400, "messages[1].id"),
+        (b'{"messages": [{"id": "a", "more": 1}]}', 400, "messages[0]"),
+        (b'{"messages": [{"data": 1, "text": "a"}]}', 400, "messages[0].data"),
+        (b'{"messages": [{"headers": [["x-a", "b\\r\\nc: d"]]}]}', 400, "messages[0].headers"),
+        (b'{"messages": [{"id": "%b"}]}' % (b"x" * 101), 400, "messages[0].id"),
+        (b'{"messages": [%b]}' % b",".join([b"{}"] * 1001), 413, "messages"),
+        (b"[" * 100_000, 400, "body"),
+        (b'{"messages": [{"text": "\\ud800"}]}', 400, "body"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_one_wrong_message_is_named_and_nothing_of_the_batch_is_produced(
+    topic: TopicClient, body: bytes, status: int, field: str
+) -> None:
+    answer = topic.produce(body, {"Content-Type": BATCH})
+    code = "input.invalid" if status == 400 else "input.too-large"
+    assert problem(answer) == (status, code)
+    assert answer.json()["errors"][0]["field"] == field
+    assert topic.state()["messages"] == 0
+
+
+def test_the_same_id_twice_is_there_twice_unless_the_topic_deduplicates(open_url: str) -> None:
+    plain, once = TopicClient(open_url), TopicClient(open_url)
+    plain.create()
+    once.create(dedup_seconds=60)
+    for client in (plain, once):
+        for _ in range(2):
+            assert client.produce(b"x", {"Waystation-Id": "same"}).status == 200
+        batch = client.produce_batch([{"id": "same"}, {"id": "new"}, {"id": "new"}]).json()
+        duplicates = [each["duplicate"] for each in batch["results"]]
+        assert duplicates == ([True, False, True] if client is once else [False] * 3)
+    assert (plain.state()["messages"], once.state()["messages"]) == (5, 2)
+
+
+# -- What is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_that_tries_to_break_out_is_no_name(open_url: str, name: str) -> None:
+    path = f"/v1/topics/{quote(name, safe='')}"
+    for method, where in (("POST", "messages"), ("GET", "messages?partition=0"), ("GET", "state")):
+        answer = ask(open_url, method, f"{path}/{where}", b"x" if method == "POST" else None)
+        assert problem(answer) == (400, "input.invalid"), (method, where, answer)
+    made = ask(open_url, "POST", "/v1/topics", json.dumps({"name": name}).encode())
+    assert problem(made) == (400, "input.invalid")
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [
+        ({"Waystation-Id": ""}, "waystation-id"),
+        ({"Waystation-Id": "x" * 101}, "waystation-id"),
+        ({"Waystation-Group": "x" * 101}, "waystation-group"),
+        ({"Waystation-Group": "a\tb"}, "waystation-group"),
+        ({"Waystation-Not-Before": "tomorrow"}, "waystation-not-before"),
+        ({"Waystation-Not-Before": "-1"}, "waystation-not-before"),
+        ({"Waystation-Gruop": "g"}, "waystation-gruop"),
+        ({"X-Latin": "\xe4"}, "x-latin"),
+    ],
+    ids=str,
+)
+def test_a_header_that_is_wrong_is_named(
+    topic: TopicClient, headers: dict[str, str], field: str
+) -> None:
+    answer = topic.produce(b"x", headers)
+    assert problem(answer) == (400, "input.invalid")
+    assert answer.json()["errors"][0]["field"] == field
+    assert topic.state()["messages"] == 0
+
+
+def test_a_format_that_is_not_spoken_is_415(topic: TopicClient) -> None:
+    answer = topic.produce(b"", {"Content-Type": "application/cloudevents+avro"})
+    assert problem(answer) == (415, "input.unsupported-media-type")
+
+
+def test_a_message_has_five_mebibytes_at_most_and_a_body_eight(topic: TopicClient) -> None:
+    largest = 5 * MIB - len("m-1")
+    assert topic.produce(b"x" * largest, {"Waystation-Id": "m-1"}).status == 200
+    over = topic.produce(b"x" * (largest + 1), {"Waystation-Id": "m-1"})
+    assert problem(over) == (413, "input.too-large")
+    body = topic.produce(b"x" * (8 * MIB + 1))
+    assert problem(body) == (413, "input.too-large")
+    assert "8388608" in body.json()["detail"]
+    # Other routes keep their smaller limit.
+    assert topic.ask("POST", "/v1/topics", b" " * (MIB + 1)).status == 413
+    assert topic.state()["messages"] == 1
+
+
+def test_a_body_over_the_limit_is_refused_before_it_was_sent(topic: TopicClient) -> None:
+    head = request_bytes("POST", f"{topic.path}/messages", None, {"Content-Length": "9000000"})
+    with wire(topic.url) as connection:
+        connection.send(head)
+        assert problem(connection.answer("POST")) == (413, "input.too-large")
+
+
+def test_a_small_bound_of_other_routes_leaves_room_for_what_is_produced(tmp_path: Path) -> None:
+    """The connection's own bound on a whole request follows the largest body of any route."""
+    settings = quick_settings(
+        str(tmp_path),
+        http=HttpSettings(port=0, body_bytes_max=1000),
+        topics=TopicSettings(message_bytes_max=300_000, body_bytes_max=400_000),
+    )
+    with background_station(settings) as running:
+        client = TopicClient(running.url)
+        client.create()
+        assert client.produce(b"x" * 299_000).status == 200
+        assert problem(client.produce(b"x" * 300_001)) == (413, "input.too-large")
+        assert problem(client.produce(b"x" * 400_001)) == (413, "input.too-large")
+
+
+def test_a_grouped_topic_refuses_a_message_without_a_group(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(grouped=True)
+    assert problem(client.produce(b"x")) == (422, "topic.group-required")
+    batch = client.produce_batch([{"group": "g"}, {"id": "none"}])
+    assert problem(batch) == (422, "topic.group-required")
+    assert batch.json()["errors"][0]["field"] == "messages[1].group"
+    assert client.produce(b"x", {"Waystation-Group": "g"}).status == 200
+    assert client.state()["messages"] == 1
+
+
+def test_a_payload_that_does_not_match_the_schema_is_422_and_says_where(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(json_schema={"properties": {"total": {"type": "number"}}})
+    assert client.produce(b'{"total": 1}').status == 200
+    answer = client.produce_batch([{"data": {"total": 1}}, {"data": {"total": "secret"}}])
+    assert problem(answer) == (422, "topic.schema-mismatch")
+    assert (answer.json()["path"], answer.json()["position"]) == ("/total", 1)
+    assert b"secret" not in answer.body
+    assert client.state()["messages"] == 1
+
+
+def test_produce_to_an_unknown_a_blocked_and_a_deleted_topic(open_url: str) -> None:
+    client = TopicClient(open_url)
+    assert problem(client.produce(b"x")) == (404, "topic.not-found")
+    client.create()
+    assert client.produce(b"x").status == 200
+    client.act("block")
+    assert problem(client.produce(b"x")) == (422, "topic.blocked")
+    client.act("unblock")
+    assert client.produce(b"x").status == 200
+    client.ask("DELETE", client.path)
+    assert problem(client.produce(b"x")) == (404, "topic.not-found")
+    assert problem(client.browse(partition=0)) == (404, "topic.not-found")
+    client.act("restore")
+    assert client.produce(b"x").status == 200
+    assert client.state()["messages"] == 3
+
+
+def test_more_than_the_limit_is_429_with_what_is_left_and_when_to_come_again(
+    open_url: str,
+) -> None:
+    client = TopicClient(open_url)
+    client.create(rate={"mode": "enforced", "qps": 50})
+    first = client.produce_batch([{}] * 500)
+    assert first.status == 200
+    assert first.header("ratelimit-policy") == '"messages";q=50;w=1'
+    assert (first.header("ratelimit") or "").startswith('"messages";r=0;t=')
+
+    refused = client.produce(b"x")
+
+    assert problem(refused) == (429, "topic.rate-limited")
+    assert int(refused.header("retry-after") or 0) >= 5
+    assert refused.json()["retry_after_s"] == int(refused.header("retry-after") or 0)
+    assert refused.header("ratelimit-policy") == '"messages";q=50;w=1'
+    assert client.state()["messages"] == 500
+
+
+def test_a_limit_in_shadow_refuses_nobody_and_tells_nothing(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(rate={"mode": "shadow", "qps": 1})
+    answers = [client.produce(b"x") for _ in range(5)]
+    assert [each.status for each in answers] == [200] * 5
+    assert not [each for each in answers if each.header("ratelimit")]
+
+
+# -- Full ------------------------------------------------------------------------------------
+
+
+def test_a_full_log_is_507_with_the_name_of_its_policy(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(partitions=1, max_bytes=1000)
+    for _ in range(4):
+        assert client.produce(b"x" * 150).status == 200
+    for answer in (client.produce(b"x" * 500), client.produce_batch([{"text": "x" * 500}] * 2)):
+        assert problem(answer) == (507, "log.full")
+        assert answer.json()["policy"] == "refuse"
+        assert answer.header("retry-after") == "1"
+    assert client.state()["messages"] == 4
+
+
+def test_of_a_batch_what_found_room_is_there_and_the_rest_is_told_one_by_one(
+    open_url: str,
+) -> None:
+    client = TopicClient(open_url)
+    client.create(partitions=2, max_bytes=1000)
+    homes = {
+        group: client.ask("GET", f"{client.path}/where?group={group}").json()["positions"][0]
+        for group in "abcdefgh"
+    }
+    full = next(group for group in homes if homes[group]["partition"] == 0)
+    free = next(group for group in homes if homes[group]["partition"] == 1)
+    client.produce(b"x" * 800, {"Waystation-Group": full})
+
+    answer = client.produce_batch(
+        [{"id": "1", "group": full, "text": "y" * 500}, {"id": "2", "group": free, "text": "z"}]
+    )
+
+    assert answer.status == 200
+    refused, receipt = answer.json()["results"]
+    assert (refused["id"], refused["error"]["code"]) == ("1", "log.full")
+    assert "refuse" in refused["error"]["detail"]
+    assert (receipt["id"], receipt["partition"]) == ("2", 1)
+
+
+def test_a_topic_that_drops_makes_room_and_counts_nothing_that_nobody_needed(
+    open_url: str,
+) -> None:
+    client = TopicClient(open_url)
+    client.create(partitions=1, max_bytes=1000, full_policy="drop_and_count")
+    for _ in range(20):
+        assert client.produce(b"x" * 150).status == 200
+    state = client.state()
+    assert state["bytes"] <= 1000
+    assert state["dropped"] == 0
+    first = state["partitions"][0]["first"]
+    assert first > 0
+    answer = client.browse(partition=0, offset=0)
+    assert problem(answer) == (400, "log.offset-out-of-range")
+    assert (answer.json()["first"], answer.json()["end"]) == (first, 20)
+
+
+async def test_a_full_store_is_507_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async with topic_station(tmp_path) as (running, path):
+        store = running.node.opened.store
+        await store.call("CONFIG", "SET", "maxmemory", "1")
+        for body, headers in ((b"x", {}), (b'{"messages":[{},{}]}', {"Content-Type": BATCH})):
+            answer = await async_ask(running.url, "POST", path, body, headers)
+            assert problem(answer) == (507, "store.full")
+            assert answer.json()["policy"] == "noeviction"
+        await store.call("CONFIG", "SET", "maxmemory", "0")
+        assert (await async_ask(running.url, "POST", path, b"x")).status == 200
+        found = await async_ask(running.url, "GET", f"{path}?partition=0")
+        assert len(found.json()["messages"]) == 1
+
+
+# -- A store that is away --------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def topic_station(folder: Path, *, url: str = "") -> AsyncIterator[tuple[Serving, str]]:
+    """A station of this process with a topic of one partition; and the path of its messages."""
+    store = StoreSettings(durability="memory", url=url, call_seconds_max=1.0)
+    async with serving(quick_settings(str(folder), store=store)) as running:
+        await running.node.topics.create("default", "orders", partitions=1)
+        yield running, "/v1/topics/orders/messages"
+
+
+@asynccontextmanager
+async def behind_proxy(folder: Path) -> AsyncIterator[tuple[Serving, str, Proxy]]:
+    """The same, with something between station and store that can fail."""
+    with private_server() as server:
+        async with proxy_to(server.address) as proxy:
+            url = f"redis://127.0.0.1:{proxy.address.port}"
+            async with topic_station(folder, url=url) as (running, path):
+                yield running, path, proxy
+                await proxy.set_fates()
+
+
+async def test_a_lost_reply_is_told_as_an_unknown_outcome(tmp_path: Path) -> None:
+    async with behind_proxy(tmp_path) as (running, path, proxy):
+        assert (await async_ask(running.url, "POST", path, b"1")).status == 200
+        for body, headers in ((b"2", {}), (b'{"messages":[{},{}]}', {"Content-Type": BATCH})):
+            await running.node.topics.get("default", "orders")
+            await proxy.set_fates(replies=Fate.CUT)
+            answer = await async_ask(running.url, "POST", path, body, headers)
+            assert problem(answer) == (503, "store.outcome-unknown")
+            assert answer.header("retry-after") == "1"
+            await proxy.set_fates()
+        found = await async_ask(running.url, "GET", f"{path}?partition=0")
+        # They were applied; only nobody could know.
+        assert len(found.json()["messages"]) == 4
+
+
+async def test_while_the_store_is_away_produce_is_503_and_later_goes_on(tmp_path: Path) -> None:
+    async with behind_proxy(tmp_path) as (running, path, proxy):
+        assert (await async_ask(running.url, "POST", path, b"1")).status == 200
+        await proxy.set_fates(requests=Fate.CUT)
+        proxy.cut()
+        answers = [await async_ask(running.url, "POST", path, b"2") for _ in range(2)]
+        for answer in answers:
+            status, code = problem(answer)
+            assert status == 503
+            assert code in ("store.unavailable", "store.outcome-unknown")
+        await proxy.set_fates()
+        assert (await async_ask(running.url, "POST", path, b"3")).status == 200
+        found = await async_ask(running.url, "GET", f"{path}?partition=0")
+        # What was refused never reached the store.
+        assert [each["message"]["text"] for each in found.json()["messages"]] == ["1", "3"]
+
+
+# -- Browsing --------------------------------------------------------------------------------
+
+
+def test_a_partition_is_read_page_by_page_and_the_cursor_is_a_live_tail(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(partitions=1)
+    client.produce_batch([{"id": f"m-{n}"} for n in range(25)])
+    seen: list[str] = []
+    page: dict[str, Any] = {"cursor": "", "ended": False}
+    while not page["ended"]:
+        question = {"cursor": page["cursor"]} if page["cursor"] else {}
+        page = client.browse(partition=0, limit=10, **question).json()
+        seen += [each["message"]["id"] for each in page["messages"]]
+    assert seen == [f"m-{n}" for n in range(25)]
+
+    client.produce(b"x", {"Waystation-Id": "new"})
+    (new,) = client.browse(partition=0, cursor=page["cursor"]).json()["messages"]
+    assert (new["message"]["id"], new["offset"], new["storage"]) == ("new", 25, 0)
+
+
+def test_by_offset_by_time_and_over_a_switch(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(partitions=1)
+    receipts = [client.produce(b"x", {"Waystation-Group": "g"}).json() for _ in range(3)]
+    client.act("storage-topics", {"partitions": 2})
+    client.act("switch")
+    last = client.produce(b"y", {"Waystation-Group": "g"}).json()
+
+    assert last["storage"] == 1
+    assert [each["id"] for each in client.found(partition=0, offset=1)] == [
+        each["id"] for each in receipts[1:]
+    ]
+    assert client.found(partition=0, time_ms=receipts[-1]["time_ms"] + 1) == []
+    assert len(client.found(partition=0, time_ms=0)) == 3
+    (found,) = client.found(storage=1, partition=last["partition"])
+    assert found["id"] == last["id"]
+    assert [each["id"] for each in client.found(group="g")] == [
+        each["id"] for each in (*receipts, last)
+    ]
+    (by_id,) = client.found(id=last["id"], group="g")
+    assert by_id["text"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ({}, 400, "input.invalid"),
+        ({"partition": "x"}, 400, "input.invalid"),
+        ({"partition": "1.5"}, 400, "input.invalid"),
+        ({"partition": "9" * 40}, 400, "input.invalid"),
+        ({"partition": 4}, 404, "log.not-found"),
+        ({"partition": -1}, 404, "log.not-found"),
+        ({"partition": 0, "storage": 1}, 404, "log.not-found"),
+        ({"partition": 0, "offset": 1}, 400, "log.offset-out-of-range"),
+        ({"partition": 0, "offset": -1}, 400, "log.offset-out-of-range"),
+        ({"partition": 0, "offset": 10**17}, 400, "log.offset-out-of-range"),
+        ({"partition": 0, "time_ms": -1}, 400, "input.invalid"),
+        ({"partition": 0, "time_ms": 10**17}, 400, "input.invalid"),
+        ({"partition": 0, "offset": 0, "time_ms": 0}, 400, "input.invalid"),
+        ({"partition": 0, "limit": 0}, 400, "input.invalid"),
+        ({"partition": 0, "limit": 1001}, 400, "input.invalid"),
+        ({"partition": 0, "cursor": "abc"}, 400, "input.invalid"),
+        ({"group": "g", "partition": 0}, 400, "input.invalid"),
+        ({"id": "i", "offset": 0}, 400, "input.invalid"),
+        ({"group": ""}, 400, "input.invalid"),
+        ({"id": "x" * 101}, 400, "input.invalid"),
+        ({"group": "a\0b"}, 400, "input.invalid"),
+    ],
+    ids=str,
+)
+def test_a_question_that_makes_no_sense_is_told_so(
+    topic: TopicClient, query: dict[str, object], status: int, code: str
+) -> None:
+    answer = topic.browse(**query)
+    assert problem(answer) == (status, code)
+    if code == "log.offset-out-of-range":
+        assert (answer.json()["first"], answer.json()["end"]) == (0, 0)
+
+
+def test_a_cursor_of_another_question_is_refused(topic: TopicClient) -> None:
+    cursor = topic.browse(group="a").json()["cursor"]
+    assert topic.browse(group="a", cursor=cursor).status == 200
+    assert problem(topic.browse(group="b", cursor=cursor)) == (400, "input.invalid")
