@@ -77,7 +77,9 @@ def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
         detail = "Something went wrong on our side; the log has it under this request id."
         return problem(500, "internal", detail, path=path, request_id=request_id)
     field = getattr(error, "field", "")
-    return problem(status, error.code, str(error), path=path, request_id=request_id, field=field)
+    # Of a token that was refused, why; it is empty unless the settings let it be told.
+    detail = getattr(error, "reason", "") or str(error)
+    return problem(status, error.code, detail, path=path, request_id=request_id, field=field)
 
 
 def dsps_error(status: int, message: str, code: str = "", *, reason: str = "") -> Reply:

@@ -20,10 +20,11 @@ from waystation.delivery.headers import check_authorization, check_headers
 from waystation.delivery.outbox import Item, encode_item
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.signing import Secret, is_secret
-from waystation.errors import InvalidInputError, SettingsError
+from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
 from waystation.store import keys
 
 _URLS_KEPT = 20_000
+_OPENING = "Open its network with delivery.allowed_networks; this machine, with delivery.loopback."
 #: As DSPS sends it. Names need no escape, and the content is JSON already.
 _BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
@@ -78,7 +79,8 @@ def _endpoint(
         authorization = check_authorization(_lines(webhook.authorization_file, where))
         secrets = tuple(_secret(line) for line in _lines(webhook.secret_file, where))
     except InvalidInputError as error:
-        raise SettingsError(f"{where}: {error.message}", hint=error.hint) from error
+        hint = error.hint or (_OPENING if isinstance(error, ForbiddenAddressError) else "")
+        raise SettingsError(f"{where}: {error.message}", hint=hint) from error
     return Endpoint(
         name=webhook.name,
         schedule=Schedule(

@@ -1,8 +1,8 @@
 -- The outbox, for scripts of whoever has something to send. A lane is a key prefix in the caller's
 -- own slot, so that adding is part of the caller's script. Only into open lanes: ask first.
---   outbox_closed(lanes)                  nil when all are open, else the reply that tells of it
---   outbox_add(lanes, id, item, at, most) to each, once per id; 'added', 'known', or 'full'
---   outbox_wake(lanes, at)                after adding what is due from then on
+--   outbox_closed(lanes)                nil when all are open, else the reply that tells of it
+--   outbox_add(lanes, name, item, most) puts an item into the inbox of each lane, and wakes
+--                                       deliverers; its id will be the name and its place there
 local function outbox_closed(lanes)
   local reply, closed = { 'closed' }, false
   for i, lane in ipairs(lanes) do
@@ -11,27 +11,17 @@ local function outbox_closed(lanes)
   end
   return closed and reply or nil
 end
-local function outbox_add(lanes, id, item, at, most)
-  local outcome
+local function outbox_add(lanes, name, item, most)
   for _, lane in ipairs(lanes) do
-    local full = redis.call('ZCARD', lane .. '.due') >= tonumber(most)
-    if full and redis.call('HEXISTS', lane .. '.items', id) == 0 then
+    local waiting = redis.call('XLEN', lane .. '.in')
+    if waiting >= tonumber(most) then
       redis.call('HINCRBY', lane .. '.gate', 'dropped', 1)
-      outcome = 'full'
-    elseif full or redis.call('HSETNX', lane .. '.items', id, item) == 0 then
-      outcome = 'known'
     else
-      redis.call('ZADD', lane .. '.due', at, id)
-      outcome = 'added'
+      redis.call('XADD', lane .. '.in', '*', name, item)
     end
-  end
-  return outcome
-end
-local function outbox_wake(lanes, at)
-  for _, lane in ipairs(lanes) do
-    -- Where something was due before, deliverers know it: they look again when they have a slot.
-    if redis.call('ZCOUNT', lane .. '.due', '-inf', string.format('(%.0f', at)) == 0 then
+    if waiting == 0 then
       -- Only a hint: a user of the store who may not publish must not fail after the writes above.
+      -- Where something was there before, deliverers know it: they look when they have a slot.
       redis.pcall('PUBLISH', lane .. '.wake', 'due')
     end
   end
