@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from waystation.delivery.records import AttemptRecord, FailedItem, decode_record
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.errors import BusyError, InvalidInputError, StoreError
@@ -67,28 +68,6 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int = 0
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of an attempt."""
-
-    id: str
-    attempt: int
-    verdict: str
-    status: int
-    failure: str
-    seconds: float
-    at_ms: int
-    excerpt: bytes
-
-
-class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that was given up."""
-
-    id: str
-    cause: str
-    attempts: int
-    failed_ms: int
-
-
 @dataclass(frozen=True)
 class Claimed:
     """An item that is ours for a while. An item that cannot be read is None."""
@@ -117,7 +96,6 @@ class Claim:
 
 encode_item = msgspec.msgpack.Encoder().encode
 _decode_item = msgspec.msgpack.Decoder(Item).decode
-_decode_record = msgspec.msgpack.Decoder(AttemptRecord).decode
 
 
 def endpoint_of(lane: str) -> str:
@@ -299,7 +277,7 @@ class Outbox:
     async def records(self, lane: str, *, item_id: str = "") -> list[AttemptRecord]:
         """The attempts that are kept, of one item or of all, oldest first."""
         entries = await self._store.call("XRANGE", f"{lane}.attempts", "-", "+", repeatable=True)
-        found = [_decode_record(fields[1]) for _, fields in entries]
+        found = [decode_record(fields[1]) for _, fields in entries]
         return [each for each in found if not item_id or each.id == item_id]
 
     async def failed(self, lane: str, *, start: int = 0, most: int = 100) -> list[FailedItem]:
