@@ -27,7 +27,7 @@ async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, byte
     for lane in LANES:
         outbox = Outbox(opened.store)
         claim = await outbox.claim(lane % channel, most=10, claim_ms=60_000, token="t")
-        found.append([(each.id.rpartition(".")[0], each.item.body) for each in claim.items])  # type: ignore[union-attr]
+        found.append([(each.id.rpartition(".")[0], each.packed) for each in claim.items])
     return found
 
 

@@ -13,7 +13,7 @@ from tests.delivery.delivering import LANE, delivering, until
 from tests.stores import store_at
 from waystation.clock import Clock
 from waystation.delivery.claims import Claims
-from waystation.delivery.outbox import Claimed, Item, Outbox
+from waystation.delivery.outbox import Claimed, Item, Outbox, encode_item
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.errors import StoreError
@@ -132,7 +132,7 @@ async def test_a_settlement_that_has_to_wait_longer_than_its_claim_is_made_in_th
 async def test_no_claim_is_held_once_all_is_settled(store_server: EmbeddedServer) -> None:
     async with store_at(store_server.address) as store:
         claims = Claims(Outbox(store), Clock())
-        item = Item(url="http://crm.example/")
+        item = encode_item(Item(url="http://crm.example/"))
         first = claims.hold(LANE, Claimed("m-1", item, 1, "t"), 0.0)
         assert first is not None
         assert claims.hold(LANE, Claimed("m-1", item, 1, "u"), 0.0) is None, "it is under way"

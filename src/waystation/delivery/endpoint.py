@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.delivery.outbox import Item
+from waystation.delivery.outbox import Item, decode_item
 from waystation.delivery.request import Outgoing
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.signing import Secret, signed_headers
@@ -37,6 +37,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds_max: float = 30.0
     #: The destination of a lane, None when it has none any more; without it, items have their own.
     locate: Callable[[str], Destination | None] | None = None
+    #: Reads what waits in a lane; None when it is nothing that could be sent.
+    read: Callable[[str, bytes], Item | None] = lambda _, packed: decode_item(packed)
     #: Whether lanes have different destinations, as with a template in the URL.
     varies: bool = False
 

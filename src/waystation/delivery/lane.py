@@ -229,11 +229,11 @@ class Lane:
             self._wake()
 
     async def _send(self, claimed: Claimed) -> Outcome:
-        if claimed.item is None:
+        item = self._endpoint.read(self.name, claimed.packed)
+        if item is None:
             return Outcome(failure=Failure.FORBIDDEN, detail="the item cannot be read")
-        request = self._endpoint.request(
-            self.name, claimed.id, claimed.item, now_ms=self._shop.clock.now_ms()
-        )
+        now_ms = self._shop.clock.now_ms()
+        request = self._endpoint.request(self.name, claimed.id, item, now_ms=now_ms)
         task = asyncio.current_task()
         assert task is not None
         self._shop.sending.add(task)

@@ -65,15 +65,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
-    created_ms: int = 0
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """An item that is ours for a while. An item that cannot be read is None."""
+    """An item that is ours for a while."""
 
     id: str
-    item: Item | None
+    #: As it was added; its endpoint can read it.
+    packed: bytes
     #: 1 for the first.
     attempt: int
     token: str
@@ -96,6 +96,14 @@ class Claim:
 
 encode_item = msgspec.msgpack.Encoder().encode
 _decode_item = msgspec.msgpack.Decoder(Item).decode
+
+
+def decode_item(packed: bytes) -> Item | None:
+    """What `Outbox.add` was given; None when it cannot be read."""
+    try:
+        return _decode_item(packed)
+    except msgspec.MsgspecError:
+        return None
 
 
 def endpoint_of(lane: str) -> str:
@@ -178,7 +186,7 @@ class Outbox:
         first = 5 + int(reply[4])
         return Claim(
             items=[
-                Claimed(reply[i].decode(), _readable(reply[i + 1]), int(reply[i + 2]) + 1, token)
+                Claimed(reply[i].decode(), reply[i + 1], int(reply[i + 2]) + 1, token)
                 for i in range(first, len(reply), 3)
             ],
             next_ms=int(reply[0]),
@@ -309,10 +317,3 @@ class Outbox:
 def _keys(lane: str) -> list[str]:
     parts = ("due", "items", "failed", "untold", "gate", "attempts", "in")
     return [f"{lane}.{part}" for part in parts]
-
-
-def _readable(packed: bytes) -> Item | None:
-    try:
-        return _decode_item(packed)
-    except msgspec.MsgspecError:
-        return None

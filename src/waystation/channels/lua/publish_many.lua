@@ -5,7 +5,7 @@
 -- ARGV  1 prefix of message keys, 2 prefix of deduplication entries, 3 TTL in seconds,
 --       4 wake-up topic, 5 most messages kept (0 = no bound), 6 'refuse' | 'drop_oldest',
 --       7 most items that wait in a lane, 8 prefix of item names, 9 number of lanes, then the lanes;
---       then for each message: id, body, and with lanes the item that goes to each of them
+--       then for each message: id, and body, which is also the item that goes to each lane
 -- Reply {outcome, clock, outcome, clock, ...}: 'accepted', 'duplicate', or 'full' with an empty clock;
 --       or {'closed', what the gate of each lane says} and nothing was written
 --- @include "clock"
@@ -16,12 +16,12 @@ local MORE_DROPS_MAX = 1000
 local LOOKS_AT_ONCE = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local lanes = { unpack(ARGV, 10, 9 + tonumber(ARGV[9])) }
-local before_first, width = 9 + #lanes, #lanes > 0 and 3 or 2
-local count = (#ARGV - before_first) / width
+local before_first, most = 9 + #lanes, tonumber(ARGV[7])
+local count = (#ARGV - before_first) / 2
 local newest = tonumber(redis.call('GET', KEYS[1]) or nil)
 
 local function field(message, number)
-  return ARGV[before_first + (message - 1) * width + number]
+  return ARGV[before_first + (message - 1) * 2 + number]
 end
 local function name(steps)
   return prefix .. text(before(newest, steps))
@@ -41,7 +41,7 @@ local function count_kept()
 end
 
 -- First everything that is only read. Gates: nothing is added to a lane that nobody looks at.
-local closed = outbox_closed(lanes)
+local waiting, closed = outbox_look(lanes)
 if closed then
   return closed
 end
@@ -94,7 +94,7 @@ for number, message in ipairs(accepted) do
   if number > excess - kept then
     redis.call('SET', prefix .. clocks[id], field(message, 2), 'EX', ttl)
   end
-  outbox_add(lanes, ARGV[8] .. id, field(message, 3), ARGV[7])
+  outbox_add(lanes, waiting, most, ARGV[8] .. id, field(message, 2))
 end
 -- Only a hint: a user of the store who may not publish must not fail after the writes above.
 redis.pcall('PUBLISH', ARGV[4], 'new message')
