@@ -1,6 +1,7 @@
 """A channel from end to end: subscribe, publish once, fetch, acknowledge.
 
-Run `waystation dev` in another terminal first, or set WAYSTATION_URL.
+Run `waystation dev` in another terminal first, or set WAYSTATION_URL. A second run within half
+an hour finds everything published and acknowledged already.
 """
 
 from waystation import Waystation

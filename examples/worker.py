@@ -1,6 +1,7 @@
 """A worker that survives its own crashes: work first, acknowledge after, be idempotent by id.
 
-Run `waystation dev` in another terminal first, or set WAYSTATION_URL.
+Run `waystation dev` in another terminal first, or set WAYSTATION_URL. A second run within half
+an hour finds everything published and acknowledged already.
 """
 
 import sqlite3

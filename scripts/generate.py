@@ -43,6 +43,12 @@ UNASYNC = (
     (r"\bthe asynchronous client\b", "the ordinary client"),
 )
 #: Classes that only group others, and those that end a process before it serves.
+#: Codes of replies that no error of ours stands for.
+HTTP_ALONE = (
+    ("internal", 500, "A mistake of ours; the log has it under the reply's `request_id`."),
+    ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
+    ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
+)
 ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError, errors.LogError)
 NEVER_OVER_HTTP = (
     errors.ProducerClosedError,
@@ -141,6 +147,7 @@ def errors_page() -> str:
         status = "" if kind in NEVER_OVER_HTTP else status_of(error)
         when = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         rows.append(f"| `{kind.code}` | {status} | {exit_code(error)} | {when} |")
+    rows += [f"| `{code}` | {status} | | {when} |" for code, status, when in HTTP_ALONE]
     return (
         "# Errors\n\n"
         "Test the code, never the text. Our own routes answer `application/problem+json` "

@@ -226,6 +226,16 @@ def test_an_unknown_variable_is_rejected_by_name(variable: str) -> None:
         load_settings(environment={variable: "1"})
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("[http]\nprot = 1", "http.port"), ("[htp]\nport = 1", "http"), ('dta = "x"', "data")],
+)
+def test_a_mistyped_name_is_told_what_was_meant(tmp_path: Path, text: str, meant: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file=written(tmp_path, text))
+    assert caught.value.hint == f"Did you mean {meant}?"
+
+
 def test_an_unknown_flag_is_rejected_by_name() -> None:
     with pytest.raises(SettingsError, match=r"flag has 'http\.prot'"):
         load_settings(flags={"http.prot": 1})
@@ -254,6 +264,14 @@ def test_a_bad_value_in_the_file_names_the_setting_and_its_origin(
     with pytest.raises(SettingsError) as caught:
         load_settings(file=file)
     assert f"Setting {name} (file {file}): " in str(caught.value)
+
+
+def test_a_value_that_is_none_of_a_few_is_told_which_there_are() -> None:
+    with pytest.raises(SettingsError, match="Use memory or disk"):
+        load_settings(flags={"store.durability": "paper"})
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags={"http.port": -1})
+    assert caught.value.hint == ""
 
 
 def test_a_bad_value_of_each_other_layer_names_its_origin() -> None:

@@ -7,9 +7,10 @@ refused, wherever they stand.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +53,7 @@ def from_file(file: Path | None, names: Names) -> Layer:
             elif (name := entry.removesuffix("_file")) in names:
                 _add(layer, name, _from_named_file(name, str(each), names, origin), origin)
             else:
-                raise _unknown(origin, entry)
+                raise _unknown(f"The {origin}", repr(entry), names)
     return layer
 
 
@@ -71,10 +72,7 @@ def from_environment(environment: Mapping[str, str], names: Names) -> Layer:
         elif in_file is not None:
             _add(layer, in_file, _from_named_file(in_file, text, names, origin), origin)
         else:
-            raise SettingsError(
-                f"The environment has {variable}, which is no setting.",
-                hint="`waystation config show` lists the settings.",
-            )
+            raise _unknown("The environment", variable, by_variable)
     return layer
 
 
@@ -90,7 +88,7 @@ def from_flags(flags: Mapping[str, Any], names: Names) -> Layer:
         if value is None:
             continue
         if name not in names:
-            raise _unknown("flag", name)
+            raise _unknown("A flag", repr(name), names)
         layer[name] = (value, "flag")
     return layer
 
@@ -101,10 +99,12 @@ def _add(layer: Layer, name: str, value: Any, origin: str) -> None:
     layer[name] = (value, origin)
 
 
-def _unknown(origin: str, name: str) -> SettingsError:
+def _unknown(where: str, name: str, known: Collection[str]) -> SettingsError:
+    words = {*known, *(each.partition(".")[0] for each in known)}
+    near = difflib.get_close_matches(name.strip("'"), sorted(words), n=1)
     return SettingsError(
-        f"{origin} has {name!r}, which is no setting.",
-        hint="`waystation config show` lists the settings.",
+        f"{where} has {name}, which is no setting.",
+        hint=f"Did you mean {near[0]}?" if near else "docs/reference/settings.md lists them all.",
     )
 
 

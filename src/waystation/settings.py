@@ -13,7 +13,7 @@ import builtins
 import ipaddress
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +65,7 @@ class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grace_seconds: Seconds = 5.0
     #: Request line and headers together; more is answered 431.
     header_bytes_max: Count = 32_768
+    #: Address to listen on; `0.0.0.0` is every one that the machine has.
     host: str = "127.0.0.1"
     #: Open connections; 0 = derived from the limit of file descriptors.
     connections_max: Annotated[int, Meta(ge=0)] = 0
@@ -74,6 +75,7 @@ class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     path_prefix: str = ""
     #: Longer long polls are silently cut to this, as in DSPS.
     poll_seconds_max: Seconds = 30.0
+    #: Port to listen on; 0 takes any free one.
     port: Port = 7070
     #: Header that tells the client's address, such as `x-forwarded-for`; see `trusted_proxies`.
     real_ip_header: str = ""
@@ -122,9 +124,9 @@ class AuthSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class AdminSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The routes under `/admin` that DSPS has: revocation of tokens, levels of log lines."""
 
-    #: Secrets that open them, beside admin keys of project `default`. Each has 16 letters or more.
+    #: Secrets of 16 letters or more that open `/admin`, beside admin keys of project `default`.
     bearer: list[Annotated[str, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]] = []
-    #: Networks that they can be reached from.
+    #: Networks that `/admin` can be reached from.
     networks: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
 
 
@@ -161,6 +163,7 @@ class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     #: `auto` = pretty on a terminal, JSON lines otherwise.
     format: Literal["auto", "json", "pretty"] = "auto"
+    #: The least that is logged: `debug`, `info`, `warning` or `error`.
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
@@ -290,7 +293,18 @@ def _validated(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         # Of a list, the setting's own name: `$.http.cors_origins[0]` is http.cors_origins.
         path = text.rpartition("$.")[2].rstrip("`").partition("[")[0]
         where = origins.get(path, "")
-        raise SettingsError(f"Setting {path} ({where}): {text.partition(' - at')[0]}.") from error
+        raise SettingsError(
+            f"Setting {path} ({where}): {text.partition(' - at')[0]}.", hint=_choices(path)
+        ) from error
+
+
+def _choices(path: str) -> str:
+    """The values of a setting that has only a few."""
+    kind: Any = Settings
+    for part in path.split("."):
+        kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+    values = get_args(kind) if get_origin(kind) is Literal else ()
+    return f"Use {' or '.join(map(str, values))}." if values else ""
 
 
 def _rules(value: Any, origin: str) -> list[ChannelRule]:

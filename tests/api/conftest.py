@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
+from tests.tools import require_tool
 from waystation.settings import AuthSettings
 from waystation.testing.station import quick_settings
 
@@ -45,3 +47,25 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def channel() -> str:
     """The name of a channel that no other test uses."""
     return f"ch-{next(_numbers)}"
+
+
+#: Nothing but the page itself: no services of the browser's maker, no sandbox that needs rights.
+FLAGS = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium; for slow tests."""
+    program = require_tool("chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield launched
+        launched.close()

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import http.server
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from tests.api.conftest import Guarded
 
 pytestmark = pytest.mark.slow
 
-FLAGS = [
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-sandbox",
-]
 TALK = """
 async ([url, key, channel]) => {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
@@ -40,18 +29,6 @@ async ([url, key, channel]) => {
   return { messages, ack: ack.status, durability: reply.headers.get("waystation-durability") };
 }
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        assert not os.environ.get("CI"), "CI has no chromium; scripts/tools.py installs it"
-        pytest.skip("chromium is not installed")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

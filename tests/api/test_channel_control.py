@@ -94,7 +94,7 @@ def test_a_batch_is_published_in_its_order_byte_for_byte(station: Station) -> No
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "data"),
+        (b"", "A JSON body is needed."),
         (b"{", "truncated"),
         (b"[]", "object"),
         (b'{"messages": []}', "length >= 1"),

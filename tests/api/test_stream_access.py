@@ -301,6 +301,14 @@ async def test_named_origins_are_kept_to_where_keys_are_asked_for(tmp_path: Path
             )
 
 
+async def test_a_refusal_is_no_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded_station(tmp_path) as (server, _keys):
+        assert await refused(server, f"{OPEN}?create=true") == (401, "auth.required")
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
 async def test_no_log_line_has_a_credential_of_an_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

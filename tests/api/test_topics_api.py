@@ -118,7 +118,7 @@ def test_strict_counts_are_a_setting(tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "data"),
+        (b"", "body"),
         (b"{", "truncated"),
         (b"[]", "object"),
         (b"{}", "name"),

@@ -117,12 +117,12 @@ def test_every_job_of_the_driver_measures_real_servers(tmp_path: Path) -> None:
         samples = {
             contender.name: contender.sample()
             for contender in (
-                *level.common(0.1),
-                level.contender("produce_http.ours", "produce_http", "ours", 0.1),
-                level.contender("produce_http.bare", "produce_http", "bare", 0.1),
-                level.contender("batches.ours", "produce_http_batches", "ours", 0.1),
-                level.contender("call.ours", "call_ours", None, 0.1),
-                level.contender("call.redis_py", "call_redis_py", None, 0.1),
+                *level.common(0.5),
+                level.contender("produce_http.ours", "produce_http", "ours", 0.5),
+                level.contender("produce_http.bare", "produce_http", "bare", 0.5),
+                level.contender("batches.ours", "produce_http_batches", "ours", 0.5),
+                level.contender("call.ours", "call_ours", None, 0.5),
+                level.contender("call.redis_py", "call_redis_py", None, 0.5),
                 level.contender("polls_wake.ours", "polls_wake", "ours", 0.2),
                 level.contender("polls_wait.ours", "polls_wait", "ours", 20),
             )

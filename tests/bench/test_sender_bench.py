@@ -32,10 +32,10 @@ def test_the_bars_of_the_sender_are_the_promised_ones() -> None:
 def test_every_contender_measures_real_servers(tmp_path: Path) -> None:
     # Given a store, receivers, a driver and then a server, each a process of its own
     with Stage(tmp_path / "stage") as stage:
-        contenders = [*stage.sends(0.1), *stage.lanes(0.3)]
+        contenders = [*stage.sends(0.5), *stage.lanes(0.3)]
         samples = {contender.name: contender.sample() for contender in contenders}
         with stage.serving() as server:
-            for contender in stage.publishes(server, 0.1):
+            for contender in stage.publishes(server, 0.5):
                 samples[contender.name] = contender.sample()
 
     # Then each has done something, and it took CPU time

@@ -27,7 +27,7 @@ async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, byte
     for lane in LANES:
         outbox = Outbox(opened.store)
         claim = await outbox.claim(lane % channel, most=10, claim_ms=60_000, token="t")
-        found.append([(each.id.rpartition(".")[0], each.item.body) for each in claim.items])  # type: ignore[union-attr]
+        found.append([(each.id.rpartition(".")[0], each.packed) for each in claim.items])
     return found
 
 
@@ -118,3 +118,56 @@ async def next_millisecond(opened: ChannelStore) -> None:
     begun = await opened.store.call("TIME")
     while (await opened.store.call("TIME"))[1][:-3] == begun[1][:-3]:
         await asyncio.sleep(0)
+
+
+async def test_a_lane_with_something_in_its_inbox_is_not_retired(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+        await opened.channels.publish("default", "orders", "m-1", b"1")
+        registered = await outbox.registration(lane)
+
+        # While it waits untried, and while it is claimed, the lane stays open and registered
+        assert await outbox.retire(lane, registered) is False
+        (claimed,) = (await outbox.claim(lane, most=5, claim_ms=60_000, token="t")).items
+        assert await outbox.retire(lane, registered) is False
+        assert await outbox.release(lane, claimed)
+        assert await outbox.discard(lane, waiting=True, item_id=claimed.id) == 1
+        assert await outbox.retire(lane, registered) is True
+
+
+async def test_what_waits_untried_is_counted_bounded_and_can_be_discarded(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server, rules=RULES, waiting_max=3) as opened:
+        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+        for number in range(5):
+            await opened.channels.publish("default", "orders", f"m-{number}", b"1")
+        assert await outbox.counts([lane]) == [(3, 0, 2)]
+
+        # One by its id, which only the one who claimed and gave back has seen; then the rest
+        (claimed,) = (await outbox.claim(lane, most=1, claim_ms=60_000, token="t")).items
+        assert await outbox.release(lane, claimed)
+        assert await outbox.discard(lane, waiting=True, item_id="orders.m-9.1-1") == 0
+        assert await outbox.discard(lane, waiting=True, item_id=claimed.id) == 1
+        assert await outbox.discard(lane, waiting=True, most=1) == 1
+        assert await outbox.counts([lane]) == [(1, 0, 2)]
+        (last,) = (await outbox.claim(lane, most=5, claim_ms=60_000, token="t")).items
+        assert last.id.startswith("orders.m-2.")
+
+
+async def test_retries_come_before_what_was_never_tried(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server, rules=RULES) as opened:
+        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+        for number in range(4):
+            await opened.channels.publish("default", "orders", f"m-{number}", b"1")
+        first = (await outbox.claim(lane, most=2, claim_ms=60_000, token="t")).items
+        for each in first:
+            assert await outbox.release(lane, each)
+
+        claim = await outbox.claim(lane, most=3, claim_ms=60_000, token="u")
+
+        names = [each.id.rpartition(".")[0] for each in claim.items]
+        assert names == ["orders.m-0", "orders.m-1", "orders.m-2"]
+        assert (claim.waiting, claim.next_ms) == (4, 0)

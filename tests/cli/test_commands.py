@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from pathlib import Path
 
@@ -141,6 +142,27 @@ def test_a_refusal_is_a_sentence_and_an_exit_code(
     assert done.returncode == code, done.stderr
     assert done.stderr.strip()
     assert "Traceback" not in done.stderr
+
+
+def test_what_no_person_reads_is_not_broken_into_lines(run: Run) -> None:
+    table = run("config", "show", COLUMNS="40").stdout
+    refused = run("channel", "seek", "orders", "me", "somewhere", COLUMNS="40").stderr
+
+    networks = next(line for line in table.splitlines() if line.startswith("admin.networks"))
+    assert '"10.0.0.0/8", ' in networks
+    assert networks.endswith("default")
+    assert len(refused.splitlines()) == 2
+
+
+def test_a_table_of_keys_tells_when_they_expire(run: Run) -> None:
+    run("keys", "create", "--label", "short", "--days", "2")
+    run("keys", "create", "--label", "long")
+
+    first, second = run("keys", "list").stdout.splitlines()[1:]
+
+    assert re.search(r"short  valid  \d{4}-\d\d-\d\d \d\d:\d\d$", first)
+    assert re.search(r"long   valid  never$", second)
+    assert run("keys", "list", "--project", "nix").stdout.startswith("Project nix has no keys")
 
 
 def test_an_error_is_json_for_machines(run: Run) -> None:

@@ -245,10 +245,36 @@ def test_without_a_key_a_station_that_needs_one_refuses() -> None:
         Station(time_machine=False, auth=AuthSettings(insecure=False)).__enter__()
 
 
-def test_nobody_at_the_address_is_told_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_at_the_address_is_told_after_a_few_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("waystation.client.sync_caller._PAUSES_SECONDS", (0.01,))
-    with Waystation("http://127.0.0.1:1") as client, pytest.raises(errors.StationUnreachableError):
+    monkeypatch.setattr("waystation.client.async_caller._PAUSES_SECONDS", (0.01,))
+    told = pytest.raises(errors.StationUnreachableError, match="Connection refused")
+    with Waystation("http://127.0.0.1:1") as client, told:
         client.channels.subscribe("orders", "me")
+    async with AsyncWaystation("http://127.0.0.1:1") as other:
+        with told:
+            await other.channels.subscribe("orders", "me")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:7070", "localhost", "ftp://station", "http://", "//a"])
+def test_what_is_no_address_of_a_station_is_told_at_once(url: str) -> None:
+    for client in (Waystation, AsyncWaystation):
+        with pytest.raises(errors.SettingsError, match="is no address"):
+            client(url)
+
+
+async def test_acknowledging_an_empty_batch_changes_nothing(station: Station) -> None:
+    with Waystation(station.url) as client:
+        client.channels.subscribe("orders", "me")
+        client.channels.ack("orders", "me", client.channels.fetch("orders", "me").handle)
+    async with AsyncWaystation(station.url) as other:
+        await other.channels.ack(
+            "orders", "me", (await other.channels.fetch("orders", "me")).handle
+        )
+        await other.channels.publish("orders", 7)
+        assert len((await other.channels.fetch("orders", "me")).messages) == 1
 
 
 def test_a_station_that_comes_back_is_found_again() -> None:

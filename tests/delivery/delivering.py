@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.claims import CLAIM_SECONDS
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Outbox
@@ -56,6 +57,7 @@ async def delivering(
     flush: bool = True,
     notice_url: str = "",
     grace_seconds: float = 0.2,
+    claim_seconds: float = CLAIM_SECONDS,
 ) -> AsyncIterator[Delivering]:
     """Delivers to `crm`, or to the given endpoints, from an empty store."""
     store, wakeups = Store(server.address), Wakeups(server.address)
@@ -72,6 +74,7 @@ async def delivering(
         book.get,
         clock=clock,
         notice_url=notice_url,
+        claim_seconds=claim_seconds,
         rng=random.Random(1),
     )
     await deliverer.start()

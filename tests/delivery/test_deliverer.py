@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from standardwebhooks import Webhook
 
-from tests.delivery.delivering import LANE, QUICK, delivering
+from tests.delivery.delivering import LANE, QUICK, delivering, until
+from tests.stores import store_at
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.signing import Secret, new_secret
+from waystation.delivery.states import DISABLED
 from waystation.ids import RandomIdentity
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
@@ -99,6 +102,23 @@ async def test_a_hanging_endpoint_does_not_hold_up_another(store_server: Embedde
         assert len(black_hole.received) <= 8
 
 
+async def test_a_value_of_the_store_that_cannot_be_read_ends_no_deliveries_for_good(
+    store_server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-19"""
+    async with FakeEndpoint() as endpoint, delivering(store_server) as running:
+        await running.store.call("HSET", DISABLED, "other", "junk")
+
+        async def is_logged() -> bool:
+            return "looking for lanes broke" in caplog.text
+
+        await until(is_logged)
+        await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
+        await running.store.call("HDEL", DISABLED, "other")
+
+        await running.until_empty()
+
+
 async def test_two_deliverers_share_a_lane_without_sending_twice(
     store_server: EmbeddedServer,
 ) -> None:
@@ -130,6 +150,38 @@ async def test_stopping_gives_back_what_is_under_way_without_counting_it(
         assert len(endpoint.received) == 2
 
 
+async def test_stopping_leaves_nothing_claimed_that_was_being_claimed_just_then(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-34: a restart costs no delivery the length of a claim."""
+    async with FakeEndpoint() as endpoint:
+        async with delivering(store_server) as running:
+            store, claiming = running.store, asyncio.Event()
+            real = store.run
+
+            def answer_late(script, keys, arguments):  # type: ignore[no-untyped-def]
+                reply = real(script, keys, arguments)
+                if script.name != "claim":
+                    return reply
+
+                async def late() -> object:
+                    claimed = await reply
+                    if len(claimed) > 5:
+                        claiming.set()
+                        await asyncio.sleep(0.2)
+                    return claimed
+
+                return asyncio.ensure_future(late())
+
+            store.run = answer_late  # type: ignore[method-assign]
+            await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
+            await claiming.wait()
+        async with store_at(store_server.address) as store:
+            left = await Outbox(store).claim(LANE, most=9, claim_ms=1, token="next")
+
+    assert len(endpoint.received) + len(left.items) == 1, "sent, or anybody's at once"
+
+
 async def test_a_claim_that_passed_to_another_settles_nothing(store_server: EmbeddedServer) -> None:
     store = Store(store_server.address)
     await store.call("FLUSHALL")
@@ -156,6 +208,7 @@ def test_a_death_at_any_store_call_loses_and_doubles_nothing(store_server: Embed
         for number in range(2):
             await outbox.add(LANE, f"m-{number}", Item(url="http://x.example/"))
         claimed = (await outbox.claim(LANE, most=10, claim_ms=1, token="dying")).items
+        await outbox.renew(LANE, claimed, claim_ms=1)
         retry = Decision(Verdict.RETRY, 0.0, "once")
         await outbox.settle(LANE, claimed[0], retry, Outcome(status=500), at_ms=0)
         await outbox.settle(LANE, claimed[1], done, reply, at_ms=0)
@@ -181,4 +234,4 @@ def test_a_death_at_any_store_call_loses_and_doubles_nothing(store_server: Embed
         assert ended == ["m-0", "m-1"], "each is done exactly once"
         assert await store.call("HLEN", f"{LANE}.items") == 0
 
-    assert len(crash_points(store_server.address, scenario, after)) >= 24
+    assert len(crash_points(store_server.address, scenario, after)) >= 27

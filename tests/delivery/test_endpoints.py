@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.delivery.delivering import LANE, QUICK, Delivering, delivering, until
+from waystation.delivery import deliverer as deliverer_module
 from waystation.delivery.breaker import BreakerState
 from waystation.delivery.endpoint import Destination, Endpoint
+from waystation.delivery.notices import Notice
 from waystation.delivery.outbox import Item
 from waystation.delivery.schedule import Schedule
 from waystation.store.embedded import EmbeddedServer
@@ -121,6 +125,37 @@ async def test_after_retry_after_nothing_at_all_is_sent_before_it_has_passed(
         first, *rest = endpoint.received
         assert len(rest) == 3
         assert all(each.at - first.at >= 1.9 for each in rest)
+
+
+async def test_other_processes_hear_at_once_of_a_hold_a_disabling_and_its_end(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-17: not only when they look at the register the next time."""
+    async with FakeEndpoint() as endpoint, delivering(store_server) as running:
+        await add(running, endpoint, "m-1")
+        await running.until_empty()
+        standing = running.deliverer.standing("crm")
+        assert standing is not None
+        monkeypatch.setattr(deliverer_module, "_LOOK_SECONDS", 60.0)
+        await asyncio.sleep(0.6)  # The wait that has begun is still of the usual length.
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        async def is_held() -> bool:
+            return standing.held_until > running.clock.monotonic()
+
+        async def is_free() -> bool:
+            return not standing.held_until
+
+        await running.states.hold("crm", 3600)
+        await until(is_held)
+        await running.states.enable("crm")
+        await until(is_free)
+        notice = Notice(kind="disabled", endpoint="crm", lane=LANE, cause="gone", at_ms=1)
+        await running.states.disable("crm", notice)
+        await until(lambda: knows_disabled(running))
+
+        assert loop.time() - begun < 5, "a lost call would cost 10 s each"
 
 
 async def test_a_hold_can_be_lifted(store_server: EmbeddedServer) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
 
+import pytest
+
 from tests.delivery.delivering import QUICK, delivering
+from waystation.delivery import deliverer as deliverer_module
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item
@@ -42,6 +47,33 @@ async def test_a_hanging_endpoint_with_many_lanes_holds_its_own_slots_and_no_mor
         assert len(endpoint.received) == 200
         assert len(black_hole.received) == 8, "the slots of one endpoint, over all its lanes"
         assert all(each.status == 0 for each in black_hole.received)
+
+
+async def test_an_endpoint_gets_a_slot_when_others_hold_all_that_a_process_has(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliverer_module, "TOTAL_MAX", 8)
+    names = ("hung-1", "hung-2", "crm", "erp")
+    endpoints = [Endpoint(name=name, schedule=QUICK, total_seconds_max=20) for name in names]
+    async with (
+        FakeEndpoint(plan=[Answer(hang=True)]) as black_hole,
+        FakeEndpoint() as well,
+        delivering(store_server, *endpoints) as running,
+    ):
+        for name in ("hung-1", "hung-2"):
+            for number in range(20):
+                item = Item(url=black_hole.url)
+                await running.outbox.add(f"{{unit}}.out.{name}", f"h-{number}", item)
+        await black_hole.until(8)
+        for name in ("crm", "erp"):
+            for number in range(50):
+                item = Item(url=well.url)
+                await running.outbox.add(f"{{unit}}.out.{name}", f"m-{number}", item)
+
+        for name in ("crm", "erp"):
+            await running.until_empty(f"{{unit}}.out.{name}")
+        assert len(well.received) == 100
+        assert len(black_hole.received) <= 9, "all there are, and one for the other that hangs"
 
 
 async def test_a_long_lane_does_not_keep_a_short_one_of_the_same_endpoint_waiting(
@@ -92,3 +124,29 @@ async def test_a_name_service_that_hangs_for_one_host_holds_up_no_other() -> Non
             assert (await hanging[0]).failure in (None, Failure.NAME)
             await asyncio.gather(*hanging)
             await sender.close()
+
+
+HANGING = """
+import asyncio, time
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.resolver import Resolver
+
+async def main():
+    resolver = Resolver(AddressGuard(), lookup=lambda host: time.sleep(20) or [])
+    asking = asyncio.ensure_future(resolver.resolve("hangs.example.com"))
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    resolver.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_name_service_that_hangs_does_not_keep_a_process_from_ending() -> None:
+    """F-34"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", HANGING)
+    try:
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()

@@ -54,7 +54,7 @@ async def half_retired_lane(store: Store) -> None:
     await open_lane(store)
     await store.run(
         script("waystation.delivery", "close"),
-        [f"{LANE}.{part}" for part in ("due", "failed", "untold", "gate")],
+        [f"{LANE}.{part}" for part in ("due", "failed", "untold", "gate", "in")],
         [60],
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.delivery.delivering import LANE, Delivering, delivering, until
+from waystation.delivery import notices as notices_module
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
@@ -16,7 +17,7 @@ from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing import CrashPoint, crash_points
-from waystation.testing.endpoint import FakeEndpoint
+from waystation.testing.endpoint import Answer, FakeEndpoint
 
 FAILED = Decision(Verdict.FAILED, 0.0, "the endpoint answered 500")
 
@@ -41,6 +42,7 @@ async def test_a_failure_is_an_event_a_log_line_and_a_request(
     ):
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url, body=b"secret content"))
         await until(lambda: nothing_untold(running))
+        await office.until(1)
 
         (event,) = await notices_of(running)
         assert (event.kind, event.endpoint, event.id) == ("failed", "crm", "m-1")
@@ -66,9 +68,35 @@ async def test_a_notice_that_cannot_be_sent_causes_no_other(
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
         await until(lambda: nothing_untold(running))
 
+        async def is_logged() -> bool:
+            return "a notice could not be sent" in caplog.text
+
+        await until(is_logged)
         assert len(office.received) == 1
         assert len(await notices_of(running)) == 1
-    assert "a notice could not be sent" in caplog.text
+
+
+async def test_a_notice_url_that_hangs_costs_bounded_requests_and_repeats_no_event(
+    store_server: EmbeddedServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each event is in the stream once, and only so many wait for the URL."""
+    monkeypatch.setattr(notices_module, "_REQUESTS_WAITING_MAX", 20)
+    async with (
+        FakeEndpoint(plan=[401]) as endpoint,
+        FakeEndpoint(plan=[Answer(hang=True)]) as office,
+        delivering(store_server, notice_url=office.url) as running,
+    ):
+        for number in range(30):
+            await running.outbox.add(LANE, f"m-{number}", Item(url=endpoint.url))
+        await running.until_empty()
+        # Then all is told while not one of the requests has ended: nobody tells it again
+        await until(lambda: nothing_untold(running), seconds=5)
+        await office.until(16)
+        assert len(await notices_of(running)) == 30
+        assert len(office.received) == 16
+    assert caplog.text.count("a notice is not sent to its URL") == 10
 
 
 async def test_a_disabled_endpoint_is_told_of_once(store_server: EmbeddedServer) -> None:

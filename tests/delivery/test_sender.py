@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -71,6 +72,18 @@ async def test_connections_are_kept_and_many_requests_run_at_once() -> None:
 
         assert all(outcome.succeeded for outcome in outcomes)
         assert loop.time() - begun < 50 * 0.2 / 2
+
+
+async def test_a_large_body_is_let_go_when_it_was_sent() -> None:
+    """Handles are kept for the next requests; hundreds of megabytes must not be kept with them."""
+    body = b"x" * 1_000_000
+    async with FakeEndpoint() as endpoint, sending() as sender:
+        references = sys.getrefcount(body)
+        for _ in range(3):
+            assert (await sender.send(Outgoing(url=endpoint.url, body=body))).succeeded
+
+        assert sys.getrefcount(body) == references
+        assert endpoint.connections == 1, "the connection is kept all the same"
 
 
 async def test_a_redirect_is_not_followed() -> None:

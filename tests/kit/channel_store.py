@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from waystation.channel_settings import ChannelRule
 from waystation.channels import Channels
 from waystation.clock import Clock
+from waystation.delivery.outbox import WAITING_MAX
 from waystation.settings import ChannelSettings
 from waystation.store import Store, Wakeups
 from waystation.store.embedded import EmbeddedServer
@@ -65,6 +66,7 @@ async def open_channels(
     expire_seconds: float = 1800.0,
     fetch_bytes_max: int = 8_388_608,
     rules: tuple[ChannelRule, ...] = (),
+    waiting_max: int = WAITING_MAX,
     flush: bool = True,
     store: Store | None = None,
 ) -> AsyncIterator[ChannelStore]:
@@ -76,7 +78,7 @@ async def open_channels(
     settings = ChannelSettings(
         expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max, rules=rules
     )
-    channels = Channels(store, wakeups, clock=clock, settings=settings)
+    channels = Channels(store, wakeups, clock=clock, settings=settings, waiting_max=waiting_max)
     try:
         if flush:
             await store.call("FLUSHALL")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from waystation.catalogue import SqliteCatalogue
+from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.revocation import Revocation
@@ -35,7 +36,7 @@ _PARTS = {
     "<subscriber>": _NAME,
     "<message id>": _NAME,
     "<clock>": r"-?[0-9]+",
-    "<lane>": r"\{unit\}\.out\.[a-z]+",
+    "<lane>": r"(\{unit\}|c\.\{hooked\})\.out\.[a-z]+",
     "<unit>": r"\{unit\}",
     "<jti>": r"(?s:.+)",
     "<log>": r"t\.default\.orders\.[0-9]+",
@@ -71,14 +72,14 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
     revocation = Revocation(opened.store, clock)
     for token_id in ("t-1", "{a} }b{ ü\n\0", "x" * 10_000):
         await revocation.revoke(token_id, clock.now_ms() // 1000 + 3600)
-    await use_delivery(opened)
+    await use_delivery(opened, clock)
     await use_topics(opened, clock)
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
     channels.close()
 
 
-async def use_delivery(opened: OpenStore) -> None:
+async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     """An outbox lane with an item that waits and one that was given up, and a lease."""
     outbox, lane = Outbox(opened.store), "{unit}.out.crm"
     for number in range(2):
@@ -90,6 +91,13 @@ async def use_delivery(opened: OpenStore) -> None:
     gone = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
     await states.disable("crm", gone)
     await states.hold("crm", 60)
+    webhook = WebhookRule(name="crm", url="https://crm.example/hook")
+    rules = (ChannelRule(pattern="hooked", webhooks=(webhook,)),)
+    hooked = Channels(
+        opened.store, opened.wakeups, clock=clock, settings=ChannelSettings(rules=rules)
+    )
+    await hooked.publish("default", "hooked", "m-1", b"1")
+    hooked.close()
     heartbeat = Heartbeat(opened.store.address)
     leases = Leases(opened.store, heartbeat, owner="me")
     assert await leases.acquire("{unit}:lease") is not None
@@ -127,7 +135,7 @@ async def with_everything_used(
 async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
-        assert len(found) == 3 + 2 * 4 + 3 + 12 + 6
+        assert len(found) == 3 + 2 * 4 + 3 + 12 + 5 + 6
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

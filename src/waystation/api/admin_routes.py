@@ -112,7 +112,7 @@ class AdminRoutes:
             set_level(level, CATEGORIES.get(category, (category,)))
         else:
             return dsps_error(400, 'Invalid "category" parameter')
-        _log.info("the level of log lines was set", category=category, level=level)
+        _log.info("the level of log lines was set", category=category, set_to=level.lower())
         return Reply(204)
 
     def routes(self) -> list[Route]:

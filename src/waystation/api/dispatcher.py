@@ -33,6 +33,7 @@ from waystation.api.reply import (
 from waystation.api.reply import Scope as AsgiScope
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route, RouteTable
+from waystation.api.socket_connection import note_refused
 from waystation.errors import BusyError, ForbiddenError, NotFoundError, OutcomeUnknownError
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
@@ -151,6 +152,7 @@ class Dispatcher:
         with contextlib.suppress(OSError):  # The client may be gone by now.
             await send({**start, "headers": headers})
             await send({"type": "websocket.http.response.body", "body": reply.body})
+            note_refused(send)
 
     # -- Finding and calling -----------------------------------------------------------------
 

@@ -104,7 +104,8 @@ def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
     return problem(
         status,
         error.code,
-        str(error),
+        # Of a token that was refused, why; it is empty unless the settings let it be told.
+        getattr(error, "reason", "") or str(error),
         path=path,
         request_id=request_id,
         field=getattr(error, "field", ""),

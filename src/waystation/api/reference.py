@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -77,10 +78,11 @@ class ReferenceRoutes:
 def render(document: dict[str, Any]) -> str:
     """The page for an OpenAPI document."""
     by_tag: dict[str, list[str]] = {}
+    shared = document.get("components", {}).get("schemas", {})
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             tag = (operation.get("tags") or ["other"])[0]
-            by_tag.setdefault(tag, []).append(_operation(path, method, operation))
+            by_tag.setdefault(tag, []).append(_operation(path, method, operation, shared))
     parts = [f"<h2>{escape(tag)}</h2>{''.join(items)}" for tag, items in sorted(by_tag.items())]
     info = document["info"]
     title = escape(f"{info['title']} {info['version']}")
@@ -92,28 +94,34 @@ def render(document: dict[str, Any]) -> str:
     )
 
 
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+def _operation(path: str, method: str, operation: dict[str, Any], shared: dict[str, Any]) -> str:
     parameters = "".join(
         f"<tr><td><code>{escape(each['name'])}</code><td>{escape(each['in'])}"
-        f"<td>{escape(each.get('description', ''))} <code>{_schema(each['schema'])}</code>"
+        f"<td>{_prose(each.get('description', ''))} <code>{_schema(each['schema'], shared)}</code>"
         for each in operation.get("parameters", [])
     )
     responses = "".join(
-        f"<tr><td><code>{escape(status)}</code><td>{escape(each.get('description', ''))}"
+        f"<tr><td><code>{escape(status)}</code><td>{_prose(each.get('description', ''))}"
         for status, each in operation["responses"].items()
     )
     body = operation.get("requestBody", {}).get("content", {})
-    bodies = "".join(f"<pre>{_schema(each['schema'])}</pre>" for each in body.values())
+    bodies = "".join(f"<pre>{_schema(each['schema'], shared)}</pre>" for each in body.values())
     return (
         f"<details><summary><span class='verb {method}'>{method.upper()}</span>"
         f"<span class=path>{escape(path)}</span>"
         f"<span class=what>{escape(operation.get('summary', ''))}</span></summary><section>"
-        f"<p>{escape(operation.get('description', ''))}</p>"
+        f"<p>{_prose(operation.get('description', ''))}</p>"
         + (f"<h4>Parameters</h4><table>{parameters}</table>" if parameters else "")
         + (f"<h4>Body</h4>{bodies}" if bodies else "")
         + f"<h4>Answers</h4><table>{responses}</table></section></details>"
     )
 
 
-def _schema(schema: dict[str, Any]) -> str:
+def _prose(text: str) -> str:
+    """What stands between backquotes is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _schema(schema: dict[str, Any], shared: dict[str, Any]) -> str:
+    schema = shared.get(schema.get("$ref", "").rpartition("/")[2], schema)
     return escape(encode(schema).decode()) if schema else "any JSON"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import resource
 import socket
@@ -239,7 +240,11 @@ def _listen(settings: HttpSettings) -> socket.socket:
         listener.close()
         raise SettingsError(
             f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
-            hint="Choose another with --port (0 takes any free one).",
+            hint=(
+                "Choose another with --port (0 takes any free one)."
+                if error.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "Choose an address of this machine with --host."
+            ),
         ) from error
     listener.setblocking(False)
     return listener

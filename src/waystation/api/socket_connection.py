@@ -143,6 +143,13 @@ def is_blocked_socket(send: Send) -> bool:
     return isinstance(connection, BoundedSocket) and not connection.writable.is_set()
 
 
+def note_refused(send: Send) -> None:
+    """Tells uvicorn that a refusal was meant: it logs one as an error of ours else."""
+    connection = getattr(send, "__self__", None)
+    if isinstance(connection, BoundedSocket):
+        connection.handshake_complete = True
+
+
 def hang_up_socket(send: Send) -> None:
     """Ends the connection at once, whatever was not taken."""
     connection = getattr(send, "__self__", None)

@@ -283,7 +283,8 @@ def _framework_problem(error: HTTPException, path: str, request_id: str) -> Repl
     extra = error.extra if isinstance(error.extra, list) else []
     if code is None:
         told = "; ".join(f"{each.get('key', 'body')}: {each['message']}" for each in extra)
-        detail = told or detail
+        # So it tells of a body that is not there at all.
+        detail = "A JSON body is needed." if told == "data: 'data'" else told or detail
         code = InvalidInputError.code
     reply = problem(error.status_code, code, detail, path=path, request_id=request_id)
     if isinstance(error, MethodNotAllowedException) and error.headers:

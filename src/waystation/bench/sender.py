@@ -47,11 +47,11 @@ _QUICK = _Plan(
     send_rounds=15,
     send_seconds=0.2,
     other_send_rounds=2,
-    lane_rounds=5,
+    lane_rounds=7,
     lane_seconds=1.0,
     publish_rounds=7,
     publish_seconds=0.4,
-    seconds_max=(9, 26, 36),
+    seconds_max=(9, 31, 40),
 )
 _FULL = _Plan(
     send_rounds=25,

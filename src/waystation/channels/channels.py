@@ -52,7 +52,7 @@ class Channels:
         self._wakeups = wakeups
         self._reader = Reader(store, wakeups, clock=clock, bytes_max=settings.fetch_bytes_max)
         self._outbox = Outbox(store)
-        self._webhooks = ChannelWebhooks(clock, guard or AddressGuard())
+        self._webhooks = ChannelWebhooks(guard or AddressGuard())
         self._waiting_max = waiting_max
         self._forget_jumps = clock.on_jump(wakeups.wake_all)
         self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
@@ -80,7 +80,6 @@ class Channels:
             place.ttl,
             place.topic,
             place.items + message_id,
-            self._webhooks.item(channel, message_id, content),
             self._waiting_max,
             *lanes,
         ]
@@ -115,8 +114,6 @@ class Channels:
         ]
         for message_id, content in messages:
             arguments += [message_id, encode_message(message_id, content)]
-            if lanes:
-                arguments.append(self._webhooks.item(channel, message_id, content))
         reply = await self._outbox.through_gates(
             lanes, lambda: self._store.run(_PUBLISH_MANY, [place.clock], arguments)
         )

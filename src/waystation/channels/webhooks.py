@@ -2,7 +2,9 @@
 
 A message goes to every webhook of its channel's rules, through the outbox: the publish script adds
 it in the channel's own slot, so it is there exactly if the message was accepted, and a publish
-never waits for a receiver. Where it goes is decided when it is sent, by the rules of that moment.
+never waits for a receiver. What waits there is the message as the channel keeps it: the body that
+a webhook gets is made when it is sent, and where it goes is decided then, by the rules of that
+moment. A publisher pays for neither.
 """
 
 from __future__ import annotations
@@ -11,28 +13,28 @@ from functools import lru_cache
 from pathlib import Path
 
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.channels.message import decode_message
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.templates import has_fields, sample_fills
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.endpoint import Destination, Endpoint
 from waystation.delivery.headers import check_authorization, check_headers
-from waystation.delivery.outbox import Item, encode_item
+from waystation.delivery.outbox import Item
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.signing import Secret, is_secret
-from waystation.errors import InvalidInputError, SettingsError
+from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
 from waystation.store import keys
 
 _URLS_KEPT = 20_000
+_OPENING = "Open its network with delivery.allowed_networks; this machine, with delivery.loopback."
 #: As DSPS sends it. Names need no escape, and the content is JSON already.
 _BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
 
 class ChannelWebhooks:
-    """Makes lanes and items."""
+    """Makes lanes."""
 
-    def __init__(self, clock: Clock, guard: AddressGuard) -> None:
-        self._clock = clock
+    def __init__(self, guard: AddressGuard) -> None:
         self._check_url = lru_cache(_URLS_KEPT)(guard.check_url)
 
     def lanes(self, tag: str, terms: Terms) -> list[str]:
@@ -40,11 +42,6 @@ class ChannelWebhooks:
         for webhook in terms.webhooks:
             self._check_url(webhook.url)
         return [keys.outbox_lane(tag, webhook.name) for webhook in terms.webhooks]
-
-    def item(self, channel: str, message_id: str, content: bytes) -> bytes:
-        """What is to be sent for one message, the same to all webhooks."""
-        body = _BODY % (channel.encode(), message_id.encode(), content)
-        return encode_item(Item(body=body, created_ms=self._clock.now_ms()))
 
 
 def endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:
@@ -78,7 +75,8 @@ def _endpoint(
         authorization = check_authorization(_lines(webhook.authorization_file, where))
         secrets = tuple(_secret(line) for line in _lines(webhook.secret_file, where))
     except InvalidInputError as error:
-        raise SettingsError(f"{where}: {error.message}", hint=error.hint) from error
+        hint = error.hint or (_OPENING if isinstance(error, ForbiddenAddressError) else "")
+        raise SettingsError(f"{where}: {error.message}", hint=hint) from error
     return Endpoint(
         name=webhook.name,
         schedule=Schedule(
@@ -97,8 +95,17 @@ def _endpoint(
         connect_seconds_max=min(webhook.connect_timeout_seconds, webhook.timeout_seconds),
         total_seconds_max=webhook.timeout_seconds,
         locate=locate,
+        read=_read,
         varies=has_fields(webhook.url),
     )
+
+
+def _read(lane: str, kept: bytes) -> Item | None:
+    place, message = keys.channel_of_lane(lane), decode_message(kept)
+    if place is None or message is None:
+        return None
+    body = _BODY % (place[1].encode(), message.id.encode(), message.content)
+    return Item(body=body)
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:

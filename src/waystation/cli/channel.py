@@ -15,6 +15,7 @@ from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
 from waystation.clock import Clock
+from waystation.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from waystation.client import Batch
@@ -73,8 +74,8 @@ def fetch(
     """Fetch unread messages; they come again until acknowledged."""
     with open_station(url, key) as station:
         batch = station.channels.fetch(channel, subscriber, timeout=timeout, limit=limit)
-        _show(batch, as_json=as_json)
-        if ack and batch.handle:
+        _show(batch, as_json=as_json, acknowledged=ack)
+        if ack:
             station.channels.ack(channel, subscriber, batch.handle)
 
 
@@ -88,6 +89,8 @@ def ack(
     as_json: JsonOption = False,
 ) -> None:
     """Acknowledge everything up to a handle."""
+    if not handle:
+        raise InvalidInputError("The handle is empty.", hint="A fetch with messages has one.")
     with open_station(url, key) as station:
         station.channels.ack(channel, subscriber, handle)
     _done("acknowledged", channel, subscriber, as_json=as_json)
@@ -156,7 +159,7 @@ def _span(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _show(batch: Batch, *, as_json: bool) -> None:
+def _show(batch: Batch, *, as_json: bool, acknowledged: bool) -> None:
     if as_json:
         emit_json(
             {
@@ -171,7 +174,7 @@ def _show(batch: Batch, *, as_json: bool) -> None:
     emit_table(("id", "content"), rows, empty="Nothing unread.")
     if batch.lost:
         console.print(Text(f"{batch.lost} messages were gone before they were fetched", "yellow"))
-    if batch.handle:
+    if batch.handle and not acknowledged:
         console.print(Text(f"handle {batch.handle}", style="dim"), soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import msgspec
@@ -61,4 +62,4 @@ def _text(value: Any) -> str:
     """A value in a table; of what has parts, one part a line."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "\n".join(msgspec.json.encode(each).decode() for each in value)
-    return str(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,8 @@ from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable
-from waystation.errors import InvalidInputError
+from waystation.cli.station import open_station
+from waystation.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from waystation.client import Waystation
@@ -63,7 +66,13 @@ def failed(
         )
         for each in found
     ]
-    emit_table(columns, rows, empty="Nothing has failed.", numbers=("attempts",))
+    emit_table(
+        columns,
+        rows,
+        empty="Nothing has failed.",
+        numbers=("attempts",),
+        whole=("failed at", "endpoint"),
+    )
 
 
 @app.command()
@@ -94,7 +103,13 @@ def attempts(
         )
         for each in found
     ]
-    emit_table(columns, rows, empty="No attempts are kept.", numbers=("attempt", "seconds"))
+    emit_table(
+        columns,
+        rows,
+        empty="No attempts are kept.",
+        numbers=("attempt", "seconds"),
+        whole=("at",),
+    )
 
 
 @app.command()
@@ -106,11 +121,11 @@ def redrive(
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Send failed deliveries of an endpoint again, now, with all their attempts before them."""
+    """Send failed deliveries of an endpoint again, now, with as many attempts as new ones."""
     _check(channel, item_id)
     with _station(url, key) as station:
         count = station.deliveries.redrive(endpoint, channel=channel, item_id=item_id)
-    _tell("redriven", count, as_json=as_json)
+    _tell("redriven", count, f"No failed deliveries of {endpoint}.", as_json=as_json)
 
 
 @app.command()
@@ -131,7 +146,8 @@ def discard(
         count = station.deliveries.discard(
             endpoint, channel=channel, item_id=item_id, waiting=waiting
         )
-    _tell("discarded", count, as_json=as_json)
+    kind = "waiting" if waiting else "failed"
+    _tell("discarded", count, f"No {kind} deliveries of {endpoint}.", as_json=as_json)
 
 
 @app.command()
@@ -143,17 +159,21 @@ def enable(
 ) -> None:
     """Send to a disabled endpoint again, what waits first."""
     with _station(url, key) as station:
-        row = station.deliveries.enable(endpoint)
+        try:
+            row = station.deliveries.enable(endpoint)
+        except NotFoundError as error:
+            error.hint = "`waystation deliveries list` shows them, with their whole names."
+            raise
     if as_json:
         emit_json(row)
     else:
         console.print(Text(f"{row.endpoint} is {row.state}, {row.waiting} deliveries wait"))
 
 
-def _station(url: str, key: str) -> Waystation:
-    from waystation.client import Waystation  # noqa: PLC0415 (help must not wait for HTTP libraries)
-
-    return Waystation(url, key=key)
+@contextmanager
+def _station(url: str, key: str) -> Iterator[Waystation]:
+    with open_station(url, key, scope="admin") as station:
+        yield station
 
 
 def _check(channel: str, item_id: str) -> None:
@@ -161,12 +181,14 @@ def _check(channel: str, item_id: str) -> None:
         raise InvalidInputError("--id needs --channel.")
 
 
-def _tell(verb: str, count: int, *, as_json: bool) -> None:
+def _tell(verb: str, count: int, none: str, *, as_json: bool) -> None:
     if as_json:
         emit_json({"count": count})
+    elif count:
+        console.print(Text(f"{verb} {count:,}"))
     else:
-        console.print(Text(f"{verb} {count}"))
+        console.print(Text(none, style="dim"))
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 import typer
@@ -93,8 +94,9 @@ def list_keys(
         emit_json(shown)
         return
     columns = ("id", "project", "scope", "label", "state")
-    rows = [[each[column] for column in columns] for each in shown]
-    emit_table(columns, rows, empty="No keys yet: `waystation keys create` makes one.")
+    rows = [[*(each[name] for name in columns), _day(each["expires_ms"])] for each in shown]
+    whose = f"Project {project} has no keys" if project else "No keys yet"
+    emit_table((*columns, "expires"), rows, empty=f"{whose}: `waystation keys create` makes one.")
 
 
 @app.command()
@@ -129,6 +131,13 @@ def _with_catalogue(
             await catalogue.close()
 
     return asyncio.run(run())
+
+
+def _day(at_ms: object) -> str:
+    """When a key expires, in UTC; one without an end has none."""
+    if not isinstance(at_ms, int):
+        return "never"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _shown(record: KeyRecord) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from waystation.errors import WaystationError
 console = Console(highlight=False)
 problems = Console(stderr=True, highlight=False)
 
+_INDENT = " " * len("error ")
+#: Columns for output that is not a terminal's: cells are not broken into lines.
+_UNBROKEN = 100_000
 #: Characters that terminals may obey; JSON allows those from 7f on inside of strings.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -38,18 +42,34 @@ def emit_table(
     *,
     empty: str,
     numbers: Collection[str] = (),
+    whole: Collection[str] = (),
 ) -> None:
-    """A table, or a sentence when there is nothing to show; columns of `numbers` end flush."""
+    """A table, or a sentence when there is nothing to show.
+
+    Columns of `numbers` end flush; those of `whole` are not broken into lines while others can be.
+    """
     if not rows:
         console.print(Text(empty, style="dim"))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         justify = "right" if column in numbers else "left"
-        table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
+        table.add_column(
+            column,
+            overflow="fold",
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=column in whole,
+        )
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(file=console.file, highlight=False, width=_UNBROKEN)
+    with wide.capture() as captured:
+        wide.print(table)
+    for line in captured.get().rstrip("\n").split("\n"):
+        console.out(line.rstrip(" "), highlight=False)
 
 
 def emit_error(error: WaystationError, *, as_json: bool = False) -> None:
@@ -58,7 +78,15 @@ def emit_error(error: WaystationError, *, as_json: bool = False) -> None:
         told = {"error": error.message, "code": error.code, "hint": error.hint}
         sys.stderr.write(msgspec.json.encode(told).decode() + "\n")
         return
-    text = Text.assemble(("error ", "bold red"), error.message)
+    text = Text.assemble(("error ", "bold red"), _indented(error.message))
     if error.hint:
-        text.append(f"\n      {error.hint}", style="dim")
-    problems.print(text)
+        text.append(f"\n{_INDENT}{_indented(error.hint)}", style="dim")
+    problems.print(text, soft_wrap=True)
+
+
+def _indented(text: str) -> str:
+    """Broken into lines that stand under each other, where a person reads them."""
+    if not problems.is_terminal:
+        return text
+    room = max(problems.width - len(_INDENT), 20)
+    return f"\n{_INDENT}".join(textwrap.wrap(text, room, break_on_hyphens=False))

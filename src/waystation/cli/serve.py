@@ -169,7 +169,7 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
     lines.append("\nReference   ", style="dim")
     lines.append(f"{url}/reference\n")
     lines.append("Publish     ", style="dim")
-    lines.append(f"curl -X PUT {url}/channel/orders/message/m1 -d '{{\"total\": 7}}'\n")
+    lines.append(f"curl -X PUT {url}/channel/news/message/m1 -d 7\n")
     lines.append("Stop        ", style="dim")
     lines.append("Ctrl-C")
     console.print(Panel(lines, title=f"Waystation {__version__}  {url}", title_align="left"))

@@ -49,6 +49,11 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
         "Raise max_bytes of the topic, or let its readers go on.",
     ),
     (
+        errors.AckHandleMalformedError,
+        "That is no handle of this subscriber.",
+        "Take it from a fetch: `waystation channel fetch CHANNEL SUBSCRIBER`.",
+    ),
+    (
         errors.UnauthenticatedError,
         "The station asks for a key that may do this.",
         "Make one with `waystation keys create`, and set WAYSTATION_KEY to it.",
@@ -56,7 +61,7 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
     (
         errors.ForbiddenError,
         "",
-        "Use a key of a scope that allows it: `waystation keys create --scope write`, or admin.",
+        "Use a key of scope {scope}: `waystation keys create --scope {scope}`.",
     ),
     (
         errors.StationUnreachableError,
@@ -67,8 +72,8 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
 
 
 @contextmanager
-def open_station(url: str, key: str) -> Iterator[Waystation]:
-    """A client for the length of the block."""
+def open_station(url: str, key: str, *, scope: str = "write") -> Iterator[Waystation]:
+    """A client for the length of the block, which needs a key of `scope` at most."""
     from waystation.client import Waystation  # noqa: PLC0415 (help must not wait for HTTP libraries)
 
     with Waystation(url, key=key) as station:
@@ -78,5 +83,5 @@ def open_station(url: str, key: str) -> Iterator[Waystation]:
             for kind, happened, advice in _ADVICE:
                 if isinstance(error, kind) and not error.hint:
                     error.message = happened or error.message
-                    error.hint = advice
+                    error.hint = advice.format(scope=scope)
             raise

@@ -45,7 +45,7 @@ def create(
 ) -> None:
     """Create a topic."""
     chosen: Any = _options(options)
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="admin") as station:
         try:
             made = station.topics.create(topic, partitions=partitions, **chosen)
         except ConflictError as error:
@@ -68,7 +68,7 @@ def change(
     chosen: Any = _options(options)
     if not chosen:
         raise InvalidInputError("Nothing to change.", hint="Give options as -o name=value.")
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="admin") as station:
         changed = station.topics.change(topic, **chosen)
     _tell(changed, f"{topic} is changed, version {changed.version}", as_json=as_json)
 
@@ -81,7 +81,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List topics."""
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="read") as station:
         found = list(station.topics.list(deleted=deleted))
     if as_json:
         emit_json({"topics": found})
@@ -107,7 +107,7 @@ def show(
     topic: TopicArgument, url: UrlOption = "", key: KeyOption = "", as_json: JsonOption = False
 ) -> None:
     """Show a topic: its options, its storage topics, what each partition holds."""
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="read") as station:
         found = station.topics.get(topic)
         standing = station.topics.state(topic)
     if as_json:
@@ -147,7 +147,7 @@ def add_storage(
     as_json: JsonOption = False,
 ) -> None:
     """Add a storage topic; messages go there after a switch."""
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="admin") as station:
         changed = station.topics.add_storage_topic(topic, partitions)
     last = changed.storage[-1]
     chain = f"K {last.factor}" if last.factor > 1 else "K 1, a new chain"
@@ -161,7 +161,7 @@ def switch(
     topic: TopicArgument, url: UrlOption = "", key: KeyOption = "", as_json: JsonOption = False
 ) -> None:
     """Produce to the next storage topic from now on; at the last one nothing changes."""
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="admin") as station:
         changed = station.topics.switch_produce(topic)
     pointer = changed.produce_pointer
     told = f"{topic} is produced to storage topic {pointer}, the "
@@ -181,7 +181,7 @@ def where(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the partition of a group in every storage topic, and its shard."""
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="read") as station:
         found = station.topics.where(topic, group, shards=shards)
     if as_json:
         emit_json(found)
@@ -252,7 +252,7 @@ def purge(
 def _do(
     verb: Callable[[Topics], Topic | None], told: str, url: str, key: str, as_json: bool
 ) -> None:
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="admin") as station:
         changed = verb(station.topics)
     if changed is not None:
         _tell(changed, told, as_json=as_json)

@@ -55,7 +55,7 @@ def browse(
         if partition is None:
             raise InvalidInputError("--since needs --partition.")
         chosen["since"] = _moment(since)
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="read") as station:
         if chosen:
             found = list(islice(station.topics.messages(topic, **chosen), limit))
         else:

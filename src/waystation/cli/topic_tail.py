@@ -54,7 +54,7 @@ def tail(
     position = parse_position(start, clock=Clock())
     if "clock" in position:
         raise InvalidInputError(f"{start!r} is no position in a topic.", hint=f"Give {_HELP}")
-    with open_station(url, key) as station:
+    with open_station(url, key, scope="read") as station:
         left = count
         try:
             for message in Follower(station.topics, topic, position):

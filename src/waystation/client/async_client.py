@@ -9,7 +9,7 @@ from waystation.client.async_channels import AsyncChannels
 from waystation.client.async_deliveries import AsyncDeliveries
 from waystation.client.async_topics import AsyncTopics
 from waystation.client.async_transport import AsyncTransport
-from waystation.client.environment import key_from_environment, url_from_environment
+from waystation.client.environment import key_from_environment, station_url
 
 
 class AsyncWaystation:
@@ -20,7 +20,7 @@ class AsyncWaystation:
     """
 
     def __init__(self, url: str = "", *, key: str = "") -> None:
-        self.url = url or url_from_environment()
+        self.url = station_url(url)
         self._transport = AsyncTransport(self.url, key or key_from_environment())
         self.channels = AsyncChannels(self._transport)
         self.deliveries = AsyncDeliveries(self._transport)

@@ -8,8 +8,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from waystation.client.messages import Answer
-from waystation.errors import StationUnreachableError
+from waystation.client.messages import Answer, unreachable
 
 #: Connecting and sending may take this long; a long poll gets its own time on top.
 _SECONDS_MAX = 15.0
@@ -46,9 +45,7 @@ class AsyncTransport:
             async with self._session.request(method, url, **options) as response:
                 return Answer(response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise StationUnreachableError(
-                f"The station at {self._base} cannot be reached: {type(error).__name__}."
-            ) from error
+            raise unreachable(self._base, error) from error
 
     async def sleep(self, seconds: float) -> None:
         """Waits."""

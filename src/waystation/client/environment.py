@@ -10,9 +10,15 @@ from waystation.errors import SettingsError
 DEFAULT_URL = "http://127.0.0.1:7070"
 
 
-def url_from_environment() -> str:
-    """WAYSTATION_URL, else the address of a local `waystation dev`."""
-    return os.environ.get("WAYSTATION_URL") or DEFAULT_URL
+def station_url(url: str) -> str:
+    """The address that was told, else WAYSTATION_URL, else that of a local `waystation dev`."""
+    url = url or os.environ.get("WAYSTATION_URL") or DEFAULT_URL
+    scheme, _, host = url.partition("://")
+    if scheme.lower() not in ("http", "https") or not host.strip("/"):
+        raise SettingsError(
+            f"{url!r} is no address of a station.", hint=f"Write it like {DEFAULT_URL}."
+        )
+    return url
 
 
 def key_from_environment() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
@@ -195,6 +196,17 @@ def _one_value(content: Any, message_id: str) -> bytes:
             f"The content of message {message_id} is not JSON: {error}."
         ) from error
     return encoded
+
+
+def unreachable(url: str, error: BaseException) -> errors.StationUnreachableError:
+    """The error for a station that did not answer, with what the system said, if it said it."""
+    why, each = type(error).__name__, error.__cause__ or error.__context__ or error
+    if isinstance(error, TimeoutError):
+        why = "no answer in time"
+    elif isinstance(each, OSError) and each.errno and each.strerror:
+        # asyncio puts words of its own; errors of name services have negative numbers.
+        why = os.strerror(each.errno) if each.errno > 0 else each.strerror
+    return errors.StationUnreachableError(f"The station at {url} cannot be reached: {why}.")
 
 
 def raise_for(answer: Answer) -> None:

@@ -90,7 +90,12 @@ class Channels:
         return decode_batch(self._caller.call("GET", path, patience=timeout))
 
     def ack(self, channel: str, subscriber: str, handle: str) -> None:
-        """Acknowledges everything up to the batch that brought the handle."""
+        """Acknowledges everything up to the batch that brought the handle.
+
+        A batch without messages has an empty handle, and acknowledging that changes nothing.
+        """
+        if not handle:
+            return
         path = f"{_subscription(channel, subscriber)}/message?ackHandle={quote(handle)}"
         self._caller.call("DELETE", path)
 
@@ -106,8 +111,7 @@ class Channels:
             batch = self.fetch(channel, subscriber, timeout=timeout, limit=limit)
             for message in batch.messages:
                 yield message
-            if batch.handle:
-                self.ack(channel, subscriber, batch.handle)
+            self.ack(channel, subscriber, batch.handle)
 
     def seek(
         self,

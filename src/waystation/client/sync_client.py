@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from waystation.client.environment import key_from_environment, url_from_environment
+from waystation.client.environment import key_from_environment, station_url
 from waystation.client.sync_channels import Channels
 from waystation.client.sync_deliveries import Deliveries
 from waystation.client.sync_topics import Topics
@@ -22,7 +22,7 @@ class Waystation:
     """
 
     def __init__(self, url: str = "", *, key: str = "") -> None:
-        self.url = url or url_from_environment()
+        self.url = station_url(url)
         self._transport = Transport(self.url, key or key_from_environment())
         self.channels = Channels(self._transport)
         self.deliveries = Deliveries(self._transport)

@@ -6,8 +6,7 @@ import time
 
 import urllib3
 
-from waystation.client.messages import Answer
-from waystation.errors import StationUnreachableError
+from waystation.client.messages import Answer, unreachable
 
 #: Connecting and sending may take this long; a long poll gets its own time on top.
 _SECONDS_MAX = 15.0
@@ -42,9 +41,7 @@ class Transport:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise StationUnreachableError(
-                f"The station at {self._base} cannot be reached: {type(error).__name__}."
-            ) from error
+            raise unreachable(self._base, error) from error
         return Answer(response.status, response.data)
 
     def sleep(self, seconds: float) -> None:

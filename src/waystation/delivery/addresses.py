@@ -18,19 +18,11 @@ from waystation.errors import ForbiddenAddressError, InvalidInputError
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Refused as a whole, although not all of it is private: ranges that lead on to IPv4 addresses.
-_REFUSED = [
-    ipaddress.ip_network(text)
-    for text in (
-        "::ffff:0:0/96",  # IPv4-mapped
-        "::/96",  # IPv4-compatible, long dead
-        "64:ff9b::/96",  # NAT64
-        "64:ff9b:1::/48",  # NAT64, local
-        "2001::/32",  # Teredo
-        "2002::/16",  # 6to4
-        "fec0::/10",  # site-local, long dead
-    )
-]
+#: All of IPv6 that the public internet uses. Beyond it lies what is private or nobody's, and many a
+#: way to write or to reach an IPv4 address: mapped, translated, compatible, NAT64.
+_PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
+#: Within it, ranges that lead on to IPv4 addresses: Teredo and 6to4.
+_REFUSED = [ipaddress.ip_network(text) for text in ("2001::/32", "2002::/16")]
 _HOST = re.compile(r"[0-9a-z](?:[0-9a-z_.-]{0,251}[0-9a-z])?")
 #: What C libraries take for an IPv4 address although no person writes it: 0x7f.1, 017700000001.
 _ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
@@ -53,7 +45,9 @@ class AddressGuard:
             return False
         if any(parsed.version == net.version and parsed in net for net in self._allowed):
             return True
-        if any(parsed.version == net.version and parsed in net for net in _REFUSED):
+        if parsed.version == 6 and (
+            parsed not in _PUBLIC_IPV6 or any(parsed in net for net in _REFUSED)
+        ):
             return False
         return parsed.is_global and not parsed.is_multicast
 

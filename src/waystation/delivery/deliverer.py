@@ -15,8 +15,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from waystation.clock import Clock
+from waystation.delivery.claims import AWAY, CLAIM_SECONDS, Claims
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.lane import AWAY, Lane, Workshop
+from waystation.delivery.lane import Lane, Workshop
 from waystation.delivery.notices import Notices
 from waystation.delivery.outbox import REGISTER, Outbox, endpoint_of
 from waystation.delivery.sender import Sender
@@ -37,8 +38,8 @@ _LOOK_SECONDS_MIN = 0.02
 #: a while back: work on a lane may just have been ending when it was registered again.
 _WHOLE_SECONDS = 30.0
 _AGAIN_MS = 10_000
-#: A settlement that is under way when we stop gets this long.
-_SETTLE_SECONDS_MAX = 2.0
+#: A claim or a settlement that is under way when we stop gets this long.
+_STORE_SECONDS_MAX = 2.0
 
 #: Finds an endpoint by the name that lanes carry; None when it is not configured (any more).
 EndpointBook = Callable[[str], Endpoint | None]
@@ -56,6 +57,7 @@ class Deliverer:
         *,
         clock: Clock,
         notice_url: str = "",
+        claim_seconds: float = CLAIM_SECONDS,
         identity: Identity | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -67,6 +69,7 @@ class Deliverer:
         self._states = EndpointStates(outbox.store)
         self._shop = Workshop(
             outbox=outbox,
+            claims=Claims(outbox, clock, claim_seconds=claim_seconds),
             sender=sender,
             states=self._states,
             notices=Notices(outbox.store, sender, begin=self._begin, url=notice_url),
@@ -80,6 +83,7 @@ class Deliverer:
         self._standings: dict[str, Standing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looker: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
         self._survey = Survey({}, {})
         self._newest_ms = 0
         self._whole_at = float("-inf")
@@ -89,23 +93,38 @@ class Deliverer:
 
     async def start(self) -> None:
         """Begins to deliver."""
-        self._looker = asyncio.get_running_loop().create_task(self._look_for_lanes())
+        loop = asyncio.get_running_loop()
+        self._looker = loop.create_task(self._look_for_lanes())
+        self._renewer = loop.create_task(self._shop.claims.keep())
 
     async def stop(self, *, grace_seconds: float = 5.0) -> None:
         """Claims nothing more, lets attempts finish, and gives the rest back uncounted."""
-        tasks = [*self._lanes.values(), *([self._looker] if self._looker else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._looker is not None:
+            self._looker.cancel()
+            await asyncio.gather(self._looker, return_exceptions=True)
+        await self._stop_lanes()
         if self._shop.sending:
             await asyncio.wait(self._shop.sending, timeout=grace_seconds)
         for attempt in list(self._shop.sending):
             attempt.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS_MAX)
-        for task in list(self._tasks):
+            await asyncio.wait(self._tasks, timeout=_STORE_SECONDS_MAX)
+        rest = [*self._tasks, *([self._renewer] if self._renewer else [])]
+        for task in rest:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _stop_lanes(self) -> None:
+        # Not cut off: what one is just claiming would be nobody's until the claim runs out.
+        self._shop.stopping = True
+        for standing in self._standings.values():
+            standing.wake_all()
+        lanes = list(self._lanes.values())
+        if lanes:
+            await asyncio.wait(lanes, timeout=_STORE_SECONDS_MAX)
+        for task in lanes:
+            task.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
 
     def standing(self, target: str) -> Standing | None:
         """How an endpoint stands in this process; None when nothing was sent to it lately."""
@@ -121,6 +140,9 @@ class Deliverer:
                     await self._look()
                 except AWAY as error:
                     _log.warning("lanes cannot be read", problem=str(error))
+                except Exception as error:
+                    # Something in the store that is not ours. It must not end all deliveries.
+                    _log.error("looking for lanes broke", error=error)
                 await asyncio.sleep(_LOOK_SECONDS_MIN)
                 await waiter.wait(_LOOK_SECONDS)
 

@@ -13,7 +13,8 @@ import msgspec
 
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.notices import Notice, latest_notices
-from waystation.delivery.outbox import AttemptRecord, Outbox, endpoint_of
+from waystation.delivery.outbox import Outbox, endpoint_of
+from waystation.delivery.records import AttemptRecord
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
 from waystation.errors import InvalidInputError

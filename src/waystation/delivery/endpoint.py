@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from waystation.delivery.outbox import Item, decode_item
+from waystation.delivery.request import Outgoing
 from waystation.delivery.schedule import Schedule
-from waystation.delivery.signing import Secret
+from waystation.delivery.signing import Secret, signed_headers
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds_max: float = 30.0
     #: The destination of a lane, None when it has none any more; without it, items have their own.
     locate: Callable[[str], Destination | None] | None = None
+    #: Reads what waits in a lane; None when it is nothing that could be sent.
+    read: Callable[[str, bytes], Item | None] = lambda _, packed: decode_item(packed)
     #: Whether lanes have different destinations, as with a template in the URL.
     varies: bool = False
 
@@ -51,3 +55,32 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         if not self.varies:
             return self.name
         return f"{self.name}:{hashlib.sha256(destination.url.encode()).hexdigest()[:12]}"
+
+    def request(self, lane: str, item_id: str, item: Item, *, now_ms: int) -> Outgoing:
+        """One attempt for an item, signed as of now."""
+        destination = self._destination(lane, item)
+        headers = destination.headers
+        if self.authorization:
+            headers += (("authorization", self.authorization),)
+        if self.secrets:
+            headers += signed_headers(
+                self.secrets, message_id=item_id, body=item.body, now_ms=now_ms
+            )
+        else:
+            # Also unsigned: it is how a receiver knows a repetition.
+            headers += (("webhook-id", item_id),)
+        return Outgoing(
+            url=destination.url,
+            method=destination.method,
+            headers=headers,
+            body=item.body,
+            connect_seconds_max=self.connect_seconds_max,
+            total_seconds_max=self.total_seconds_max,
+        )
+
+    def _destination(self, lane: str, item: Item) -> Destination:
+        if self.locate is None:
+            return Destination(url=item.url, method=item.method, headers=item.headers)
+        destination = self.locate(lane)
+        assert destination is not None, "a lane without a destination is not worked on"
+        return destination

@@ -13,35 +13,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waystation.clock import Clock
-from waystation.delivery.endpoint import Destination, Endpoint
+from waystation.delivery.claims import AWAY, Claims, Held
+from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.notices import Notices
-from waystation.delivery.outbox import Claim, Claimed, Item, Outbox
-from waystation.delivery.request import Failure, Outcome, Outgoing
+from waystation.delivery.outbox import Claim, Claimed, Outbox
+from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import (
     RETRY_AFTER_SECONDS_MAX,
     Decision,
     Verdict,
 )
-from waystation.delivery.sender import RESOLVE_SECONDS_MAX, Sender
-from waystation.delivery.signing import signed_headers
+from waystation.delivery.sender import Sender
 from waystation.delivery.standing import Reservation, Standing
 from waystation.delivery.states import EndpointStates
 from waystation.delivery.teller import Teller
-from waystation.errors import BusyError, StoreError
 from waystation.store.wakeups import Waiter
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
 
-#: A store that cannot be asked now.
-AWAY = (BusyError, StoreError)
 #: Items of one claim; more would sit claimed while others wait.
 _CLAIM_MOST = 64
-#: A claim outlives the longest attempt by this, so that it never runs out under us.
-_CLAIM_MARGIN_SECONDS = 5.0
-#: A store that is away is asked again after this.
+#: A store that is away is asked again after this; and for so long, when an attempt is settled.
 _STORE_PAUSE_SECONDS = 0.5
+_STORE_SECONDS_MAX = 60.0
 #: A lane that may not send is looked at this often, to know what waits in it.
 _COUNT_SECONDS = 10.0
 #: A lane that has been empty for this long is retired, by whoever notices first.
@@ -55,18 +51,22 @@ class Workshop:
     """What all lanes of a process work with."""
 
     outbox: Outbox
+    claims: Claims
     sender: Sender
     states: EndpointStates
     notices: Notices
     clock: Clock
     rng: random.Random
     new_token: Callable[[], str]
+    #: Beyond it, and up to as many again, an endpoint without any may have one.
     attempts_max: int
     #: Begins a task that `Deliverer.stop` waits for.
     begin: Callable[[Coroutine[Any, Any, None]], None]
     #: Attempts under way or about to begin, and those of them that may be broken off.
     under_way: int = 0
     sending: set[asyncio.Task[Any]] = field(default_factory=set)
+    #: Nothing more is claimed.
+    stopping: bool = False
 
 
 class Lane:
@@ -88,19 +88,19 @@ class Lane:
         )
         self._wake: Callable[[], None] = lambda: None
         self._in_use = 0
+        #: Whether the process had no room for us at the last look.
+        self._crowded = False
         self._idle_since: float | None = None
         self._looked_at = float("-inf")
         self._seen = Claim([], -1, 0, 0, 0, [])
         self._dropped_told: int | None = None
-        seconds = endpoint.total_seconds_max + RESOLVE_SECONDS_MAX + _CLAIM_MARGIN_SECONDS
-        self._claim_seconds = seconds
 
     async def work(self, waiter: Waiter) -> None:
-        """Delivers until the lane has been empty for long, and is retired."""
+        """Delivers until the lane has been empty for long and is retired, or the process stops."""
         self._wake = waiter.wake
         self._standing.join(self.name, waiter.wake)
         try:
-            while True:
+            while not self._shop.stopping:
                 waiter.clear()
                 try:
                     seconds = await self._look()
@@ -109,7 +109,8 @@ class Lane:
                 except AWAY as error:
                     _log.warning("a lane cannot be read", lane=self.name, problem=str(error))
                     seconds = _STORE_PAUSE_SECONDS
-                await waiter.wait(seconds)
+                if not self._shop.stopping:
+                    await waiter.wait(seconds)
         finally:
             self._standing.leave(self.name)
             self._count(Claim([], -1, 0, 0, 0, []))
@@ -117,35 +118,46 @@ class Lane:
     async def _look(self) -> float:
         """Begins what may begin now; returns how long to sleep unless woken."""
         now = self._shop.clock.monotonic()
-        room = self._shop.attempts_max - self._shop.under_way
-        reserved = self._standing.reserve(self.name, now, min(_CLAIM_MOST, room)) if room else None
+        room = min(_CLAIM_MOST, self._room())
+        self._crowded = room <= 0
+        reserved = None if self._crowded else self._standing.reserve(self.name, now, room)
         if reserved is None or not reserved.slots:
             if now - self._looked_at >= _COUNT_SECONDS:
                 self._note(await self._claim(0, now), now)
             asleep = self._standing.wait_seconds(now) if reserved else 1.0
             return min(asleep, _COUNT_SECONDS)
         self._shop.under_way += reserved.slots
-        claimed = 0
+        begun: list[Held] = []
         try:
             claim = await self._claim(reserved.slots, now)
-            claimed = len(claim.items)
+            for each in claim.items:
+                if held := self._shop.claims.hold(self.name, each, now):
+                    begun.append(held)
         finally:
-            self._shop.under_way -= reserved.slots - claimed
-            self._standing.give_back(reserved, reserved.slots - claimed)
-        for each in claim.items:
+            unused = reserved.slots - len(begun)
+            self._shop.under_way -= unused
+            self._standing.give_back(reserved, unused)
+        for held in begun:
             self._in_use += 1
-            self._shop.begin(self._attempt(each, reserved, now + self._claim_seconds))
+            self._shop.begin(self._attempt(held, reserved))
         self._note(claim, now)
-        if claimed == reserved.slots:
+        if len(claim.items) == reserved.slots:
             return 0.0  # There may be more: look again at once, or get in line.
         return claim.next_ms / 1000 if claim.next_ms >= 0 else _COUNT_SECONDS
+
+    def _room(self) -> int:
+        """How many attempts may begin: an endpoint with none gets one, whatever others hold."""
+        left = self._shop.attempts_max - self._shop.under_way
+        if left > 0 or self._standing.share.in_use or left <= -self._shop.attempts_max:
+            return left
+        return 1
 
     async def _claim(self, most: int, now: float) -> Claim:
         self._looked_at = now
         return await self._shop.outbox.claim(
             self.name,
             most=most,
-            claim_ms=round(self._claim_seconds * 1000),
+            claim_ms=self._shop.claims.claim_ms,
             token=self._shop.new_token(),
         )
 
@@ -180,8 +192,8 @@ class Lane:
 
     # -- Attempts ----------------------------------------------------------------------------
 
-    async def _attempt(self, claimed: Claimed, reserved: Reservation, until: float) -> None:
-        outcome, shop = Outcome(failure=Failure.CANCELLED), self._shop
+    async def _attempt(self, held: Held, reserved: Reservation) -> None:
+        outcome, shop, claimed = Outcome(failure=Failure.CANCELLED), self._shop, held.claimed
         try:
             outcome = await self._send(claimed)
         except asyncio.CancelledError:
@@ -193,10 +205,13 @@ class Lane:
         schedule = self._endpoint.schedule
         decision = schedule.decide(outcome, attempt=claimed.attempt, rng=shop.rng)
         self._end(outcome, decision, probe=reserved.probe)
-        if outcome.failure is Failure.CANCELLED:
-            await self._settled(lambda: shop.outbox.release(self.name, claimed), until)
-        else:
-            await self._conclude(claimed, outcome, decision, until)
+        try:
+            if outcome.failure is Failure.CANCELLED:
+                await self._settled(held, lambda claim: shop.outbox.release(self.name, claim))
+            else:
+                await self._conclude(held, outcome, decision)
+        finally:
+            shop.claims.drop(held)
         if not outcome.succeeded:
             self._wake()  # It is due again, at a time that the lane does not know yet.
 
@@ -210,47 +225,60 @@ class Lane:
         elif seconds := _hold_seconds(outcome):
             self._standing.hold(now + seconds)
         self._standing.report(outcome, now=now, probe=probe)
+        if self._crowded:
+            self._wake()
 
     async def _send(self, claimed: Claimed) -> Outcome:
-        if claimed.item is None:
+        item = self._endpoint.read(self.name, claimed.packed)
+        if item is None:
             return Outcome(failure=Failure.FORBIDDEN, detail="the item cannot be read")
-        destination = self._destination(claimed.item)
+        now_ms = self._shop.clock.now_ms()
+        request = self._endpoint.request(self.name, claimed.id, item, now_ms=now_ms)
         task = asyncio.current_task()
         assert task is not None
         self._shop.sending.add(task)
         try:
-            return await self._shop.sender.send(
-                self._outgoing(claimed.id, claimed.item, destination)
-            )
+            return await self._shop.sender.send(request)
         finally:
             self._shop.sending.discard(task)
 
-    async def _conclude(
-        self, claimed: Claimed, outcome: Outcome, decision: Decision, until: float
-    ) -> None:
+    async def _conclude(self, held: Held, outcome: Outcome, decision: Decision) -> None:
         shop = self._shop
         metrics.delivery_attempts.of(decision.verdict.value).inc()
         at_ms = shop.clock.now_ms()
         if decision.verdict is Verdict.DISABLE:
             # Before the attempt is settled: if we die in between, it is made again, not forgotten.
-            if await self._settled(lambda: self._teller.disable(decision.cause, at_ms), until):
+            if await self._written(lambda: self._teller.disable(decision.cause, at_ms)):
                 self._standing.disable(known=True)
             else:
                 self._standing.disabled = False
         elif seconds := _hold_seconds(outcome):
-            await self._settled(lambda: shop.states.hold(self._standing.target, seconds), until)
+            await self._written(lambda: shop.states.hold(self._standing.target, seconds))
         settled = await self._settled(
-            lambda: shop.outbox.settle(self.name, claimed, decision, outcome, at_ms=at_ms), until
+            held,
+            lambda claimed: shop.outbox.settle(self.name, claimed, decision, outcome, at_ms=at_ms),
         )
         if settled and decision.verdict is Verdict.FAILED:
             metrics.delivery_given_up.inc()
-            shop.begin(self._teller.tell(claimed.id))
+            shop.begin(self._teller.tell(held.claimed.id))
 
-    async def _settled(self, write: Callable[[], Coroutine[Any, Any, Any]], until: float) -> bool:
-        """Writes what came of an attempt, again and again while the claim is ours.
+    async def _settled(
+        self, held: Held, write: Callable[[Claimed], Coroutine[Any, Any, bool]]
+    ) -> bool:
+        """Settles a claim that is ours; also if it ran out and came to us again meanwhile."""
+        while True:
+            claimed = held.claimed
+            if await self._written(lambda claimed=claimed: write(claimed)):  # type: ignore[misc]
+                return True
+            if held.claimed is claimed:
+                return False
 
-        If it cannot be written by then, the claim runs out and the item comes again.
+    async def _written(self, write: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+        """Writes what came of an attempt, again and again while the store is away.
+
+        The claim is renewed meanwhile. If it cannot be written for long, the item comes again.
         """
+        until = self._shop.clock.monotonic() + _STORE_SECONDS_MAX
         while True:
             try:
                 return bool(await write())
@@ -260,35 +288,6 @@ class Lane:
                     _log.warning("an attempt was not settled", lane=self.name, problem=problem)
                     return False
             await asyncio.sleep(_STORE_PAUSE_SECONDS)
-
-    def _destination(self, item: Item) -> Destination:
-        if self._endpoint.locate is None:
-            return Destination(url=item.url, method=item.method, headers=item.headers)
-        destination = self._endpoint.locate(self.name)
-        assert destination is not None, "a lane without a destination is not worked on"
-        return destination
-
-    def _outgoing(self, item_id: str, item: Item, destination: Destination) -> Outgoing:
-        endpoint = self._endpoint
-        headers = destination.headers
-        if endpoint.authorization:
-            headers += (("authorization", endpoint.authorization),)
-        if endpoint.secrets:
-            now_ms = self._shop.clock.now_ms()
-            headers += signed_headers(
-                endpoint.secrets, message_id=item_id, body=item.body, now_ms=now_ms
-            )
-        else:
-            # Also unsigned: it is how a receiver knows a repetition.
-            headers += (("webhook-id", item_id),)
-        return Outgoing(
-            url=destination.url,
-            method=destination.method,
-            headers=headers,
-            body=item.body,
-            connect_seconds_max=endpoint.connect_seconds_max,
-            total_seconds_max=endpoint.total_seconds_max,
-        )
 
 
 def _hold_seconds(outcome: Outcome) -> float:

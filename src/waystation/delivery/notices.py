@@ -1,8 +1,9 @@
 """Notices to the operator: deliveries that were given up or dropped, endpoints that were disabled.
 
 A notice is an event in a capped stream of the store, a line in the log, and, if there is one, a
-request to the URL of the settings. That request goes through the same guarded sender as all others;
-if it fails, that is logged and nothing else: a notice never causes another.
+request to the URL of the settings. That request goes through the same guarded sender as all others
+while nobody waits for it; if it fails, that is logged and nothing else: a notice never causes
+another.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _log = logger("delivery")
 
 NOTICES = "delivery.{endpoints}.notices"
 NOTICES_MAX = 1000
-#: Requests to the URL under way; a flood of notices is in the stream, not at the URL's door.
+#: Requests to the URL that are under way, and with those that wait; the rest of a flood of notices
+#: is in the stream and in the log, not at the URL's door.
 _REQUESTS_MAX = 16
+_REQUESTS_WAITING_MAX = 1000
 _REQUEST_SECONDS_MAX = 10.0
 
 Kind = Literal["failed", "disabled", "dropped"]
@@ -69,6 +72,7 @@ class Notices:
         self._sender = sender
         self._url = url
         self._room = asyncio.Semaphore(_REQUESTS_MAX)
+        self._waiting = 0
 
     async def tell(self, notice: Notice) -> None:
         """Writes the event, then announces it."""
@@ -76,14 +80,10 @@ class Notices:
             "XADD", NOTICES, "MAXLEN", "~", NOTICES_MAX, "*", "n", encode_notice(notice),
             repeatable=True,
         )  # fmt: skip
-        await self._announce(notice)
+        self.announce(notice)
 
-    def announce_later(self, notice: Notice) -> None:
-        """Tells of an event that is written, while the caller goes on."""
-        self._begin(self._announce(notice))
-
-    async def _announce(self, notice: Notice) -> None:
-        """Tells of an event that is written: the log, and the URL."""
+    def announce(self, notice: Notice) -> None:
+        """Tells of an event that is written: the log, and, while the caller goes on, the URL."""
         log = _log.warning if notice.kind == "dropped" else _log.error
         log(
             _SENTENCES[notice.kind],
@@ -93,20 +93,27 @@ class Notices:
             attempts=notice.attempts,
             cause=notice.cause,
         )
-        if self._url:
-            await self._request(notice)
+        if not self._url:
+            return
+        if self._waiting >= _REQUESTS_WAITING_MAX:
+            _log.warning("a notice is not sent to its URL: too many wait", id=notice.id)
+            return
+        self._waiting += 1
+        self._begin(self._request(notice))
 
     async def _request(self, notice: Notice) -> None:
         content = {"type": f"waystation.delivery.{notice.kind}", **msgspec.to_builtins(notice)}
-        async with self._room:
-            outcome = await self._sender.send(
-                Outgoing(
-                    url=self._url,
-                    headers=(("content-type", "application/json"),),
-                    body=msgspec.json.encode(content),
-                    total_seconds_max=_REQUEST_SECONDS_MAX,
-                )
-            )
+        request = Outgoing(
+            url=self._url,
+            headers=(("content-type", "application/json"),),
+            body=msgspec.json.encode(content),
+            total_seconds_max=_REQUEST_SECONDS_MAX,
+        )
+        try:
+            async with self._room:
+                outcome = await self._sender.send(request)
+        finally:
+            self._waiting -= 1
         if not outcome.succeeded:
             _log.warning("a notice could not be sent to its URL", problem=describe(outcome))
 

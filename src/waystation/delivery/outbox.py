@@ -2,9 +2,10 @@
 
 A lane is one endpoint's list in one slot of the store: a key prefix whose last part is the name of
 the endpoint, such as `c.{orders}.out.crm`. Whoever has something to send adds it inside its own
-script (include "outbox_add"), so that it is there exactly if the script ran. Deliverers claim what
-is due and settle it. An item is never taken out before its attempt is settled: to claim is to put
-off, and a claim that nobody settles runs out.
+script (include "outbox_add"), so that it is there exactly if the script ran. It goes to the inbox
+of the lane, a stream, which is all that it costs the one who adds. Deliverers take from there what
+they have slots for, claim it, and settle it. An item is never taken out before its attempt is
+settled: to claim is to put off, and a claim that nobody settles or renews runs out.
 
 Deliverers find lanes by a register, which lies in another slot. So each lane has a gate in its own:
 nothing is added through a closed one. Whoever finds it closed registers the lane, then opens it;
@@ -14,11 +15,12 @@ neither can overtake the other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from waystation.delivery.records import AttemptRecord, FailedItem, decode_record
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.errors import BusyError, InvalidInputError, StoreError
@@ -32,6 +34,7 @@ _DISCARD = script(__package__, "discard")
 _OPEN = script(__package__, "open")
 _REDRIVE = script(__package__, "redrive")
 _REGISTER = script(__package__, "register")
+_RENEW = script(__package__, "renew")
 _RETIRE = script(__package__, "retire")
 _SETTLE = script(__package__, "settle")
 
@@ -42,7 +45,8 @@ RECORDS_MAX = 1000
 RECORDS_SECONDS = 7 * 86_400
 #: Failed items that a lane keeps; beyond them the oldest goes, and is counted.
 FAILED_MAX = 10_000
-#: Items that may wait in a lane; what comes then is not added, and is counted.
+#: Items that may wait in a lane before their first attempt, and as many again for another one; what
+#: comes then is not added, and is counted.
 WAITING_MAX = 100_000
 #: Whoever settles a failure tells of it within this; else the next deliverer does.
 TELL_MS = 30_000
@@ -61,37 +65,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
-    created_ms: int = 0
-
-
-class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of an attempt."""
-
-    id: str
-    attempt: int
-    verdict: str
-    status: int
-    failure: str
-    seconds: float
-    at_ms: int
-    excerpt: bytes
-
-
-class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that was given up."""
-
-    id: str
-    cause: str
-    attempts: int
-    failed_ms: int
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """An item that is ours for a while. An item that cannot be read is None."""
+    """An item that is ours for a while."""
 
     id: str
-    item: Item | None
+    #: As it was added; its endpoint can read it.
+    packed: bytes
     #: 1 for the first.
     attempt: int
     token: str
@@ -114,7 +96,14 @@ class Claim:
 
 encode_item = msgspec.msgpack.Encoder().encode
 _decode_item = msgspec.msgpack.Decoder(Item).decode
-_decode_record = msgspec.msgpack.Decoder(AttemptRecord).decode
+
+
+def decode_item(packed: bytes) -> Item | None:
+    """What `Outbox.add` was given; None when it cannot be read."""
+    try:
+        return _decode_item(packed)
+    except msgspec.MsgspecError:
+        return None
 
 
 def endpoint_of(lane: str) -> str:
@@ -153,7 +142,8 @@ class Outbox:
         `registered` must have been read before: who registers after that keeps the lane.
         """
         keys = _keys(lane)
-        closed = await self._store.run(_CLOSE, [keys[0], *keys[2:5]], [_CLOSED_SECONDS])
+        used = [keys[0], *keys[2:5], keys[6]]
+        closed = await self._store.run(_CLOSE, used, [_CLOSED_SECONDS])
         return bool(closed and await self._store.run(_RETIRE, [REGISTER], [lane, registered]))
 
     async def through_gates(
@@ -179,21 +169,24 @@ class Outbox:
         """Adds one item; false when its id is there already, or the lane is full."""
         if not item_id.isprintable() or not item_id.isascii() or item_id.endswith(_RESERVED):
             raise InvalidInputError("An id is printable ASCII without a reserved end.", field="id")
+        keys = _keys(lane)
         arguments: list[str | bytes | int] = [lane, item_id, encode_item(item), wait_ms, most]
         reply = await self.through_gates(
-            [lane], lambda: self._store.run(_ADD, [f"{lane}.items"], arguments)
+            [lane], lambda: self._store.run(_ADD, [*keys[:2], keys[4]], arguments)
         )
         return bool(reply[0] == b"added")
 
     async def claim(self, lane: str, *, most: int, claim_ms: int, token: str) -> Claim:
         """Claims what is due, up to `most`; 0 only looks."""
+        keys = _keys(lane)
+        limits = [TELL_MS, _CLAIM_BYTES_MAX, WAITING_MAX]
         reply = await self._store.run(
-            _CLAIM, _keys(lane)[:5], [most, claim_ms, token, TELL_MS, _CLAIM_BYTES_MAX]
+            _CLAIM, [*keys[:5], keys[6]], [most, claim_ms, token, *limits]
         )
         first = 5 + int(reply[4])
         return Claim(
             items=[
-                Claimed(reply[i].decode(), _readable(reply[i + 1]), int(reply[i + 2]) + 1, token)
+                Claimed(reply[i].decode(), reply[i + 1], int(reply[i + 2]) + 1, token)
                 for i in range(first, len(reply), 3)
             ],
             next_ms=int(reply[0]),
@@ -202,6 +195,12 @@ class Outbox:
             dropped=int(reply[3]),
             untold=[each.decode() for each in reply[5:first]],
         )
+
+    async def renew(self, lane: str, claims: Iterable[Claimed], *, claim_ms: int) -> list[str]:
+        """Keeps claims from running out; returns ids of those that are another's by now."""
+        pairs = [part for each in claims for part in (each.id, each.token)]
+        lost = await self._store.run(_RENEW, _keys(lane)[:2], [claim_ms, *pairs])
+        return [each.decode() for each in lost]
 
     async def settle(
         self, lane: str, claimed: Claimed, decision: Decision, outcome: Outcome, *, at_ms: int
@@ -236,7 +235,7 @@ class Outbox:
     async def redrive(self, lane: str, *, item_id: str = "", most: int = 1000) -> int:
         """Puts failed items back, oldest first; returns how many."""
         reply = await self.through_gates(
-            [lane], lambda: self._store.run(_REDRIVE, _keys(lane)[:4], [lane, most, item_id])
+            [lane], lambda: self._store.run(_REDRIVE, _keys(lane)[:5], [lane, most, item_id])
         )
         return int(reply[1])
 
@@ -245,18 +244,20 @@ class Outbox:
     ) -> int:
         """Forgets failed, or waiting, items for good; returns how many."""
         which = "waiting" if waiting else "failed"
-        return int(await self._store.run(_DISCARD, _keys(lane)[:4], [which, most, item_id]))
+        keys = _keys(lane)
+        used = [*keys[:4], keys[6]]
+        return int(await self._store.run(_DISCARD, used, [which, most, item_id]))
 
     async def _settle(self, lane: str, claimed: Claimed, how: Sequence[str | bytes | int]) -> bool:
         kept = [RECORDS_MAX, RECORDS_SECONDS, FAILED_MAX]
         arguments = [claimed.id, claimed.token, *how, *kept]
-        return bool(await self._store.run(_SETTLE, _keys(lane), arguments))
+        return bool(await self._store.run(_SETTLE, _keys(lane)[:6], arguments))
 
     # -- Looking -----------------------------------------------------------------------------
 
     async def waiting(self, lane: str) -> int:
         """How many items wait or are under way."""
-        return int(await self._store.call("ZCARD", f"{lane}.due", repeatable=True))
+        return (await self.counts([lane]))[0][0]
 
     async def counts(self, lanes: Sequence[str]) -> list[tuple[int, int, int]]:
         """Of each lane: how many wait, how many failed, how many found no room."""
@@ -266,6 +267,7 @@ class Outbox:
                 for lane in lanes
                 for command in (
                     ("ZCARD", f"{lane}.due"),
+                    ("XLEN", f"{lane}.in"),
                     ("ZCARD", f"{lane}.failed"),
                     ("HGET", f"{lane}.gate", "dropped"),
                 )
@@ -277,12 +279,13 @@ class Outbox:
             if isinstance(reply, StoreError):
                 raise reply
             numbers.append(int(reply or 0))
-        return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+        rows = zip(numbers[::4], numbers[1::4], numbers[2::4], numbers[3::4], strict=True)
+        return [(due + inbox, failed, dropped) for due, inbox, failed, dropped in rows]
 
     async def records(self, lane: str, *, item_id: str = "") -> list[AttemptRecord]:
         """The attempts that are kept, of one item or of all, oldest first."""
         entries = await self._store.call("XRANGE", f"{lane}.attempts", "-", "+", repeatable=True)
-        found = [_decode_record(fields[1]) for _, fields in entries]
+        found = [decode_record(fields[1]) for _, fields in entries]
         return [each for each in found if not item_id or each.id == item_id]
 
     async def failed(self, lane: str, *, start: int = 0, most: int = 100) -> list[FailedItem]:
@@ -312,12 +315,5 @@ class Outbox:
 
 
 def _keys(lane: str) -> list[str]:
-    parts = ("due", "items", "failed", "untold", "gate", "attempts")
+    parts = ("due", "items", "failed", "untold", "gate", "attempts", "in")
     return [f"{lane}.{part}" for part in parts]
-
-
-def _readable(packed: bytes) -> Item | None:
-    try:
-        return _decode_item(packed)
-    except msgspec.MsgspecError:
-        return None

@@ -2,7 +2,8 @@
 
 An answer is kept for a few seconds, so that a burst to one host asks once. Every answer is judged;
 a name with one forbidden address among its answers is refused whole. A name whose server does not
-answer holds one thread, however many wait for it, and none of them for longer than the deadline.
+answer holds one thread, however many wait for it, and none of them for longer than the deadline. A
+process that stops does not wait for that thread either.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
@@ -48,8 +49,8 @@ class Resolver:
         self._lookup = lookup
         self._clock = Clock()
         self._kept: dict[str, tuple[float, list[str]]] = {}
-        self._asking: dict[str, asyncio.Future[list[str]]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._asking: dict[str, asyncio.Task[list[str]]] = {}
+        self._threads = asyncio.Semaphore(_THREADS_MAX)
 
     def kept(self, host: str) -> list[str] | None:
         """The answer that is kept for a host, if there is one."""
@@ -81,22 +82,47 @@ class Resolver:
 
     def close(self) -> None:
         """Waits for nobody."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        for asking in self._asking.values():
+            asking.cancel()
 
-    def _ask(self, host: str) -> asyncio.Future[list[str]]:
+    def _ask(self, host: str) -> asyncio.Task[list[str]]:
         """One question under way per host, shared by all who ask."""
         asking = self._asking.get(host)
         if asking is None:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="resolver")
-            loop = asyncio.get_running_loop()
-            asking = loop.run_in_executor(self._threads, self._lookup, host)
+            asking = asyncio.get_running_loop().create_task(self._ask_in_thread(host))
             self._asking[host] = asking
             asking.add_done_callback(lambda done: self._asked(host, done))
         return asking
 
-    def _asked(self, host: str, done: asyncio.Future[list[str]]) -> None:
+    async def _ask_in_thread(self, host: str) -> list[str]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[str]] = loop.create_future()
+
+        def look() -> None:
+            found, problem = [], None
+            try:
+                found = self._lookup(host)
+            except Exception as error:
+                problem = error
+            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody wants to know.
+                loop.call_soon_threadsafe(_answer, answer, found, problem)
+
+        async with self._threads:
+            # A daemon, unlike the threads of an executor: a name service that hangs must not keep
+            # the process from ending.
+            threading.Thread(target=look, daemon=True, name="resolver").start()
+            return await answer
+
+    def _asked(self, host: str, done: asyncio.Task[list[str]]) -> None:
         self._asking.pop(host, None)
         with contextlib.suppress(asyncio.CancelledError):
             done.exception()  # Whoever asked may have given up: that is no error of the program.
+
+
+def _answer(answer: asyncio.Future[list[str]], found: list[str], problem: Exception | None) -> None:
+    if answer.done():
+        return
+    if problem is not None:
+        answer.set_exception(problem)
+    else:
+        answer.set_result(found)

@@ -36,7 +36,9 @@ __all__ = ["EXCERPT_BYTES", "REPLY_BYTES_MAX", "RESOLVE_SECONDS_MAX", "Sender"]
 #: Open connections to one host, and in all.
 _PER_HOST_MAX = 128
 _TOTAL_MAX = 2048
+#: Handles that are kept for the next requests. Each keeps its last body: not if that is large.
 _IDLE_HANDLES_MAX = 512
+_IDLE_BODY_BYTES_MAX = 16_384
 _TARGETS_MAX = 10_000
 _UNSAFE = re.compile(r"[\x00\r\n]")
 
@@ -162,7 +164,8 @@ class Sender:
             transfer.future.set_result(outcome_of(transfer, error))
         if error == 0 and transfer.tells is not None:
             self._note_told(*transfer.tells)
-        if error == 0 and len(self._idle) < _IDLE_HANDLES_MAX:
+        small = len(transfer.request.body) <= _IDLE_BODY_BYTES_MAX
+        if error == 0 and small and len(self._idle) < _IDLE_HANDLES_MAX:
             self._idle.append(transfer)
         else:
             handle.close()

@@ -129,8 +129,12 @@ class Standing:
             freed = freed or held_until == 0
             self.held_until, self._held_by_store = held_until, bool(held_until)
         if freed:
-            for wake in list(self.lanes.values()):
-                wake()
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Makes every lane look at once."""
+        for wake in list(self.lanes.values()):
+            wake()
 
     def _wait(self, lane: str) -> None:
         if lane in self.lanes:

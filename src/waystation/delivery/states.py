@@ -2,16 +2,19 @@
 
 Both are in the store, so they outlive restarts. An endpoint that answered 410 stays disabled until
 somebody enables it; what is to be sent to it waits. One that said `Retry-After` is held back until
-that has passed, by the store's clock.
+that has passed, by the store's clock. Deliverers of other processes hear of it within moments.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import msgspec
 
 from waystation.delivery.notices import NOTICES, NOTICES_MAX, Notice, encode_notice
+from waystation.delivery.outbox import REGISTER
+from waystation.errors import StoreError
 from waystation.store import Store, script
 
 _DISABLE = script(__package__, "disable")
@@ -64,16 +67,18 @@ class EndpointStates:
             _encode(why),
             encode_notice(notice),
             NOTICES_MAX,
+            REGISTER,
         ]
         return bool(await self._store.run(_DISABLE, [DISABLED, NOTICES], arguments))
 
     async def enable(self, target: str) -> bool:
         """Enables an endpoint, and forgets that it asked to be left alone; false if it was not."""
-        return bool(
-            await self._store.call("HDEL", DISABLED, target, repeatable=True)
-            + await self._store.call("HDEL", HELD, target, repeatable=True)
-        )
+        found = await self._store.call("HDEL", DISABLED, target, repeatable=True)
+        found += await self._store.call("HDEL", HELD, target, repeatable=True)
+        with contextlib.suppress(StoreError):  # Only a hint: deliverers look again by themselves.
+            await self._store.call("PUBLISH", REGISTER, "enabled", repeatable=True)
+        return bool(found)
 
     async def hold(self, target: str, seconds: float) -> None:
         """Nothing is sent to it before that has passed."""
-        await self._store.run(_HOLD, [HELD], [target, round(seconds * 1000)])
+        await self._store.run(_HOLD, [HELD], [target, round(seconds * 1000), REGISTER])

@@ -64,5 +64,5 @@ class Teller:
             kind="disabled", endpoint=self._endpoint, lane=self._lane, cause=cause, at_ms=at_ms
         )
         if await self._states.disable(self._endpoint, notice):
-            self._notices.announce_later(notice)
+            self._notices.announce(notice)
         return True

@@ -64,13 +64,13 @@ class Transfer:
         handle, before = self.handle, self.request
         self.request, self.tells, self.future = request, tells, future
         self.excerpt, self.size, self.forbidden = b"", 0, False
-        if request.url != before.url:
-            handle.setopt(pycurl.URL, request.url)
+        handle.setopt(pycurl.POSTFIELDS, request.body)
         if tells is not None:
             handle.setopt(pycurl.RESOLVE, [_fixed_answer(*tells)])
+        if request.url != before.url:
+            handle.setopt(pycurl.URL, request.url)
         if request.method != before.method:
             handle.setopt(pycurl.CUSTOMREQUEST, request.method)
-        handle.setopt(pycurl.POSTFIELDS, request.body)
         if request.headers != before.headers:
             headers = [_header(name, value) for name, value in request.headers]
             handle.setopt(pycurl.HTTPHEADER, [*headers, *_CONSTANT_HEADERS])
@@ -82,11 +82,14 @@ class Transfer:
 
     def on_data(self, data: bytes) -> int:
         """Called by libcurl with what has come of the reply's body."""
-        if len(self.excerpt) < EXCERPT_BYTES:
+        length = len(data)
+        if not self.size and length <= EXCERPT_BYTES:
+            self.excerpt = data  # All of it, as a rule.
+        elif len(self.excerpt) < EXCERPT_BYTES:
             self.excerpt = (self.excerpt + data)[:EXCERPT_BYTES]
-        self.size += len(data)
+        self.size += length
         # A short count makes libcurl end the transfer: the rest is not wanted.
-        return len(data) if self.size <= REPLY_BYTES_MAX else 0
+        return length if self.size <= REPLY_BYTES_MAX else 0
 
 
 def _header(name: str, value: str) -> str:
@@ -128,8 +131,9 @@ def outcome_of(transfer: Transfer, error: int) -> Outcome:
         status = handle.getinfo(pycurl.RESPONSE_CODE)
         # Looked for only where it means something.
         wait = handle.getinfo(pycurl.RETRY_AFTER) if status >= 300 else 0
-        retry_after = float(wait) if wait else None
-        return Outcome(status=status, seconds=seconds, excerpt=excerpt, retry_after=retry_after)
+        if not wait:
+            return Outcome(status=status, seconds=seconds, excerpt=excerpt)
+        return Outcome(status=status, seconds=seconds, excerpt=excerpt, retry_after=float(wait))
     if transfer.forbidden:
         detail = "the endpoint's address is not allowed"
         return Outcome(failure=Failure.FORBIDDEN, detail=detail, seconds=seconds)

@@ -96,10 +96,17 @@ CATALOGUE = (
         dies="at that expiry",
     ),
     KeyKind(
+        pattern="<lane>.in",
+        type="stream",
+        content="outbox lane: inbox of what no one has tried yet; the item's name → what to send",
+        writer="channels: publish; delivery: claim, discard",
+        dies="when it is empty",
+    ),
+    KeyKind(
         pattern="<lane>.due",
         type="sorted set",
         content="outbox lane: item id → time of its next attempt in ms",
-        writer="delivery: add, claim, settle, redrive, discard; channels: publish",
+        writer="delivery: add, claim, renew, settle, redrive, discard; channels: publish",
         dies="when it is empty",
     ),
     KeyKind(

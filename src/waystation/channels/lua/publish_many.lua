@@ -4,11 +4,10 @@
 -- KEYS  1 clock of the channel
 -- ARGV  1 prefix of message keys, 2 prefix of deduplication entries, 3 TTL in seconds,
 --       4 wake-up topic, 5 most messages kept (0 = no bound), 6 'refuse' | 'drop_oldest',
---       7 most items that wait in a lane, 8 prefix of item ids, 9 number of lanes, then the lanes;
---       then for each message: id, body, and with lanes the item that goes to each of them
+--       7 most items that wait in a lane, 8 prefix of item names, 9 number of lanes, then the lanes;
+--       then for each message: id, and body, which is also the item that goes to each lane
 -- Reply {outcome, clock, outcome, clock, ...}: 'accepted', 'duplicate', or 'full' with an empty clock;
 --       or {'closed', what the gate of each lane says} and nothing was written
---- @include "now"
 --- @include "clock"
 --- @include "reach"
 --- @include "outbox_add"
@@ -17,12 +16,12 @@ local MORE_DROPS_MAX = 1000
 local LOOKS_AT_ONCE = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local lanes = { unpack(ARGV, 10, 9 + tonumber(ARGV[9])) }
-local before_first, width = 9 + #lanes, #lanes > 0 and 3 or 2
-local count = (#ARGV - before_first) / width
+local before_first, most = 9 + #lanes, tonumber(ARGV[7])
+local count = (#ARGV - before_first) / 2
 local newest = tonumber(redis.call('GET', KEYS[1]) or nil)
 
 local function field(message, number)
-  return ARGV[before_first + (message - 1) * width + number]
+  return ARGV[before_first + (message - 1) * 2 + number]
 end
 local function name(steps)
   return prefix .. text(before(newest, steps))
@@ -42,7 +41,7 @@ local function count_kept()
 end
 
 -- First everything that is only read. Gates: nothing is added to a lane that nobody looks at.
-local closed = outbox_closed(lanes)
+local waiting, closed = outbox_look(lanes)
 if closed then
   return closed
 end
@@ -88,7 +87,6 @@ local drops = math.min(excess, kept, #accepted + MORE_DROPS_MAX)
 for steps = kept - 1, kept - drops, -1 do
   redis.call('UNLINK', name(steps))
 end
-local at = now()
 for number, message in ipairs(accepted) do
   local id = field(message, 1)
   redis.call('SET', ids .. id, clocks[id], 'EX', ttl)
@@ -96,10 +94,8 @@ for number, message in ipairs(accepted) do
   if number > excess - kept then
     redis.call('SET', prefix .. clocks[id], field(message, 2), 'EX', ttl)
   end
-  -- With the time: an id may be used again when it is forgotten here, while its item waits there.
-  outbox_add(lanes, ARGV[8] .. id .. '.' .. text(at), field(message, 3), at, ARGV[7])
+  outbox_add(lanes, waiting, most, ARGV[8] .. id, field(message, 2))
 end
 -- Only a hint: a user of the store who may not publish must not fail after the writes above.
 redis.pcall('PUBLISH', ARGV[4], 'new message')
-outbox_wake(lanes, at)
 return reply

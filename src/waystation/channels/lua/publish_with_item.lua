@@ -3,25 +3,21 @@
 -- Publishes one message, unless a message of the same id is remembered, with what is to be sent for it.
 -- What publish_many does for one message without a bound of the backlog, in half the time.
 -- KEYS  1 clock of the channel, 2 deduplication entry of the message
--- ARGV  1 prefix of message keys, 2 body, 3 TTL in seconds, 4 wake-up topic, 5 beginning of the item's
---       id, 6 item, 7 most items that wait in a lane, then the lanes
+-- ARGV  1 prefix of message keys, 2 body, which is the item too, 3 TTL in seconds, 4 wake-up topic,
+--       5 name of the item, 6 most items that wait in a lane, then the lanes
 -- Reply {'accepted' | 'duplicate', clock of the message},
 --       or {'closed', what the gate of each lane says} and nothing was written
---- @include "now"
 --- @include "append"
 --- @include "outbox_add"
-local lanes = { unpack(ARGV, 8) }
-local closed = outbox_closed(lanes)
+local lanes = { unpack(ARGV, 7) }
+local waiting, closed = outbox_look(lanes)
 if closed then
   return closed
 end
 local outcome, clock = append(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
 if outcome == 'accepted' then
-  local at = now()
-  -- With the time: an id may be used again when it is forgotten here, while its item waits there.
-  outbox_add(lanes, string.format('%s.%.0f', ARGV[5], at), ARGV[6], at, ARGV[7])
+  outbox_add(lanes, waiting, tonumber(ARGV[6]), ARGV[5], ARGV[2])
   -- Only a hint: a user of the store who may not publish must not fail after the writes above.
   redis.pcall('PUBLISH', ARGV[4], 'new message')
-  outbox_wake(lanes, at)
 end
 return { outcome, clock }

@@ -1,17 +1,24 @@
 #!lua
 -- repeatable
--- Puts one item into a lane.
--- KEYS  1 items of the lane
+-- Puts one item into a lane under an id of the caller's, to be sent after a while.
+-- KEYS  1 due, 2 items, 3 gate
 -- ARGV  1 lane, 2 id, 3 item, 4 ms to wait before the first attempt, 5 most items that wait
 -- Reply {'added' | 'known' | 'full'}, or {'closed', what its gate says} and nothing was written
 --- @include "now"
---- @include "outbox_add"
-local lanes = { ARGV[1] }
-local closed = outbox_closed(lanes)
-if closed then
-  return closed
+--- @include "wake"
+local state = redis.call('HGET', KEYS[3], 'state') or ''
+if state ~= 'open' then
+  return { 'closed', state }
+end
+if redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then
+  return { 'known' }
+end
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[5]) then
+  redis.call('HINCRBY', KEYS[3], 'dropped', 1)
+  return { 'full' }
 end
 local at = now() + tonumber(ARGV[4])
-local outcome = outbox_add(lanes, ARGV[2], ARGV[3], at, ARGV[5])
-outbox_wake(lanes, at)
-return { outcome }
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[2])
+wake(ARGV[1], at)
+return { 'added' }

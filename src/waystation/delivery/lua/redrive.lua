@@ -1,15 +1,14 @@
 #!lua
 -- repeatable
 -- Puts failed items back, due at once, with all their attempts before them; oldest first.
--- KEYS  1 due, 2 items, 3 failed, 4 untold
+-- KEYS  1 due, 2 items, 3 failed, 4 untold, 5 gate
 -- ARGV  1 lane, 2 most items, 3 id of the only one ('' = any)
 -- Reply {'redriven', number of items}, or {'closed', what its gate says} and nothing was written
 --- @include "now"
---- @include "outbox_add"
-local lanes = { ARGV[1] }
-local closed = outbox_closed(lanes)
-if closed then
-  return closed
+--- @include "wake"
+local state = redis.call('HGET', KEYS[5], 'state') or ''
+if state ~= 'open' then
+  return { 'closed', state }
 end
 local at, redriven = now(), 0
 local ids = ARGV[3] ~= '' and { ARGV[3] } or redis.call('ZRANGE', KEYS[3], 0, tonumber(ARGV[2]) - 1)
@@ -22,6 +21,6 @@ for _, id in ipairs(ids) do
   end
 end
 if redriven > 0 then
-  outbox_wake(lanes, at)
+  wake(ARGV[1], at)
 end
 return { 'redriven', redriven }

@@ -1,37 +1,36 @@
 -- The outbox, for scripts of whoever has something to send. A lane is a key prefix in the caller's
 -- own slot, so that adding is part of the caller's script. Only into open lanes: ask first.
---   outbox_closed(lanes)                  nil when all are open, else the reply that tells of it
---   outbox_add(lanes, id, item, at, most) to each, once per id; 'added', 'known', or 'full'
---   outbox_wake(lanes, at)                after adding what is due from then on
-local function outbox_closed(lanes)
-  local reply, closed = { 'closed' }, false
+--   outbox_look(lanes)                 how many items wait in the inbox of each, for outbox_add;
+--                                      or nil and the reply that tells which are closed
+--   outbox_add(lanes, waiting, most,   puts an item into the inbox of each lane, and wakes
+--              name, item)             deliverers; its id will be the name and its place there
+local function outbox_look(lanes)
+  local waiting, reply, closed = {}, { 'closed' }, false
   for i, lane in ipairs(lanes) do
-    reply[i + 1] = redis.call('HGET', lane .. '.gate', 'state') or ''
-    closed = closed or reply[i + 1] ~= 'open'
-  end
-  return closed and reply or nil
-end
-local function outbox_add(lanes, id, item, at, most)
-  local outcome
-  for _, lane in ipairs(lanes) do
-    local full = redis.call('ZCARD', lane .. '.due') >= tonumber(most)
-    if full and redis.call('HEXISTS', lane .. '.items', id) == 0 then
-      redis.call('HINCRBY', lane .. '.gate', 'dropped', 1)
-      outcome = 'full'
-    elseif full or redis.call('HSETNX', lane .. '.items', id, item) == 0 then
-      outcome = 'known'
-    else
-      redis.call('ZADD', lane .. '.due', at, id)
-      outcome = 'added'
+    waiting[i], reply[i + 1] = redis.call('XLEN', lane .. '.in'), 'open'
+    -- A lane is closed only when nothing is in it.
+    if waiting[i] == 0 then
+      reply[i + 1] = redis.call('HGET', lane .. '.gate', 'state') or ''
+      closed = closed or reply[i + 1] ~= 'open'
     end
   end
-  return outcome
+  if closed then
+    return nil, reply
+  end
+  return waiting
 end
-local function outbox_wake(lanes, at)
-  for _, lane in ipairs(lanes) do
-    -- Where something was due before, deliverers know it: they look again when they have a slot.
-    if redis.call('ZCOUNT', lane .. '.due', '-inf', string.format('(%.0f', at)) == 0 then
+local function outbox_add(lanes, waiting, most, name, item)
+  for i, lane in ipairs(lanes) do
+    local before = waiting[i]
+    if before >= most then
+      redis.call('HINCRBY', lane .. '.gate', 'dropped', 1)
+    else
+      redis.call('XADD', lane .. '.in', '*', name, item)
+      waiting[i] = before + 1
+    end
+    if before == 0 then
       -- Only a hint: a user of the store who may not publish must not fail after the writes above.
+      -- Where something was there before, deliverers know it: they look when they have a slot.
       redis.pcall('PUBLISH', lane .. '.wake', 'due')
     end
   end
