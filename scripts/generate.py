@@ -15,12 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from waystation import errors
+from waystation import errors, transaction_errors
 from waystation.api.problems import status_of
 from waystation.cli.exits import exit_code
 from waystation.settings import Settings, load_settings
 from waystation.store.keys import CATALOGUE
 from waystation.testing.station import quick_settings, serving
+from waystation.transactions.states import TRANSITIONS, chart
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "waystation" / "client"
@@ -49,12 +50,15 @@ HTTP_ALONE = (
     ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
     ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
 )
+SETTING_FILES = ("settings.py", "transaction_settings.py")
+ERROR_MODULES = ("waystation.errors", "waystation.transaction_errors")
 ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError, errors.LogError)
 NEVER_OVER_HTTP = (
     errors.ProducerClosedError,
     errors.SettingsError,
     errors.StationUnreachableError,
     errors.StoreRefusedError,
+    transaction_errors.AppInvalidError,
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -115,6 +119,7 @@ async def documents() -> dict[Path, str]:
         reference / "errors.md": errors_page(),
         reference / "keys.md": keys_page(),
         reference / "settings.md": settings_page(),
+        reference / "transaction-states.md": states_page(),
     }
 
 
@@ -141,7 +146,7 @@ def errors_page() -> str:
     while kinds:
         kind = kinds.pop(0)
         kinds += kind.__subclasses__()
-        if kind.__module__ != "waystation.errors" or kind in ROOTS:
+        if kind.__module__ not in ERROR_MODULES or kind in ROOTS:
             continue
         error = kind.__new__(kind)
         status = "" if kind in NEVER_OVER_HTTP else status_of(error)
@@ -156,7 +161,23 @@ def errors_page() -> str:
         "401.\n\n"
         "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
         + "\n".join(sorted(rows))
-        + "\n\nGenerated from `src/waystation/errors.py`.\n"
+        + "\n\nGenerated from `src/waystation/errors.py` and `transaction_errors.py`.\n"
+    )
+
+
+def states_page() -> str:
+    """The states of a transaction: chart and table."""
+    rows = [
+        f"| {each.from_ or 'nothing'} | {each.verb} | {each.to} | {each.condition} |"
+        for each in TRANSITIONS
+    ]
+    return (
+        "# The states of a transaction\n\n"
+        f"```mermaid\n{chart()}\n```\n\n"
+        "Anything else is `transaction.illegal-transition`, which names both states.\n\n"
+        "| from | verb | to | when |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\nGenerated from `src/waystation/transactions/states.py`.\n"
     )
 
 
@@ -177,13 +198,14 @@ def settings_page() -> str:
         "unknown name is an error.\n\n"
         "| setting | default | environment | what it does |\n|---|---|---|---|\n"
         + "\n".join(rows)
-        + "\n\nGenerated from `src/waystation/settings.py`.\n"
+        + "\n\nGenerated from `src/waystation/settings.py` and `transaction_settings.py`.\n"
     )
 
 
 def _comments() -> dict[str, str]:
     """The `#:` comment above each field, by setting name."""
-    source = (ROOT / "src" / "waystation" / "settings.py").read_text(encoding="utf-8")
+    files = (ROOT / "src" / "waystation" / name for name in SETTING_FILES)
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     sections = {
         type(getattr(Settings(), field.name)).__name__: field.name
         for field in msgspec.structs.fields(Settings)

@@ -6,13 +6,14 @@ import inspect
 
 import pytest
 
-from waystation import errors
+from waystation import errors, transaction_errors
 from waystation.errors import StoreReplyError, WaystationError
 
 CLASSES = [
     each
-    for _, each in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(each, WaystationError)
+    for module in (errors, transaction_errors)
+    for _, each in inspect.getmembers(module, inspect.isclass)
+    if issubclass(each, WaystationError) and each.__module__ == module.__name__
 ]
 
 

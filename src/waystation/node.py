@@ -25,6 +25,7 @@ from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
 from waystation.topics.limits import Limits
 from waystation.topics.schemas import Schemas
+from waystation.transactions.engine import Engine, open_engine
 
 _log = logger("node")
 
@@ -47,11 +48,13 @@ class Node:
     browser: Browser
     limits: Limits
     schemas: Schemas
+    engine: Engine
     upkeep: NodeUpkeep
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
+        await self.engine.close()
         await self.delivery.close()
         await self.upkeep.close()
         await self.gate.close()
@@ -76,15 +79,22 @@ class Delivery:
 
 
 class NodeUpkeep:
-    """Upkeep of logs and topics in a node: whichever node has the lease does it."""
+    """Upkeep of logs, topics and pipelines in a node: whichever node has the lease does it."""
 
     def __init__(
-        self, topics: Topics, logs: StreamLogs, opened: OpenStore, *, clock: Clock, owner: str
+        self,
+        topics: Topics,
+        logs: StreamLogs,
+        engine: Engine,
+        opened: OpenStore,
+        *,
+        clock: Clock,
+        owner: str,
     ) -> None:
         store = opened.store
         self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         leases = Leases(store, self._heartbeat, owner=owner)
-        self._upkeep = Upkeep(topics, logs, leases, clock=clock)
+        self._upkeep = Upkeep(topics, logs, leases, clock=clock, chores=[engine.mend])
 
     async def start(self) -> None:
         """Begins."""
@@ -170,16 +180,19 @@ async def open_node(
             guard=guard,
             waiting_max=settings.delivery.waiting_max,
         )
+        logs = StreamLogs(opened.store)
+        engine = await open_engine(
+            settings.transactions, opened, catalogue, logs, clock=clock, identity=identity
+        )
         delivery = await open_delivery(settings, opened, guard, clock=clock)
     except BaseException:
         await opened.close()
         await gate.close()
         await catalogue.close()
         raise
-    logs = StreamLogs(opened.store)
     strict = settings.topics.strict_partitions
     topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
-    upkeep = NodeUpkeep(topics, logs, opened, clock=clock, owner=identity.token(16))
+    upkeep = NodeUpkeep(topics, logs, engine, opened, clock=clock, owner=identity.token(16))
     await upkeep.start()
     return Node(
         settings=settings,
@@ -201,5 +214,6 @@ async def open_node(
         browser=Browser(topics, logs),
         limits=Limits(clock=clock),
         schemas=Schemas(),
+        engine=engine,
         upkeep=upkeep,
     )

@@ -27,6 +27,9 @@ from waystation.setting_layers import (
     from_file,
     from_flags,
 )
+from waystation.setting_section import Count, Seconds
+from waystation.setting_section import Section as _Section
+from waystation.transaction_settings import TransactionSettings
 
 Durability = Literal["memory", "disk"]
 
@@ -46,12 +49,6 @@ PRIVATE_NETWORKS = (
 )
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
-
-
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the settings file."""
 
 
 class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,6 +190,7 @@ class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: Test mode: time can be moved. Embedded store only.
     time_machine: bool = False
     topics: TopicSettings = TopicSettings()
+    transactions: TransactionSettings = TransactionSettings()
 
     @property
     def data_dir(self) -> Path:

@@ -23,8 +23,14 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.states import EndpointStates
 from waystation.errors import StoreReplyError
+from waystation.ids import RandomIdentity
+from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings
 from waystation.store import Wakeups, keeper, keys
+from waystation.transactions import names
+from waystation.transactions.cells import Terms, open_cells
+from waystation.transactions.entry import Entry, NewTransaction
+from waystation.transactions.holding import Holding
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +128,45 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
         found = await store.call("KEYS", f"{lane}.*")
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in (*found, lane)}
         assert len(slots) == 1
+
+
+@pytest.mark.parametrize("cell", [0, 1])
+async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell(
+    cluster: PlainServer, cell: int
+) -> None:
+    terms = Terms(dataset="ds-1", archive_delay_ms=1, external_id_ms=1000)
+    async with store_at(cluster.address) as store:
+        await open_cells(store, StreamLogs(store), 2)
+        await store.call("HSET", names.pipeline(cell, "shop", "refund"), "active", "v", "type", 1)
+        await store.call("RPUSH", names.queue_admin("main"), "set workers 3")
+        entry, holding = Entry(store, terms), Holding(store, terms)
+        items = [
+            NewTransaction(
+                id=names.new_id(cell, RandomIdentity()),
+                owner="shop",
+                pipeline="refund",
+                version="v",
+                group="main",
+                state=b"packed",
+                external_id=f"r-{number}",
+                deadline_in_ms=60_000,
+                delay_ms=60_000 if number == 2 else 0,
+            )
+            for number in range(3)
+        ]
+        started = await entry.start(cell, items)
+        assert [each.outcome for each in started] == ["started"] * 3
+        terms_of_claim = {"node": "n", "most": 10, "lease_ms": 0}
+        claim = await holding.claim(cell, "main", number=1, **terms_of_claim)  # type: ignore[arg-type]
+        assert len(claim.items) == 2
+        found = await holding.reclaim(cell, node="n", number=1, since_ms=0)
+        assert len(found.items) == 2
+        assert (await holding.begin(claim.items[0].held)).outcome == "done"
+        (verdict,) = await holding.release(cell, [claim.items[0].held])
+        assert verdict.outcome == "done"
+        assert (await holding.rescue(cell, most=10, rescues_max=3)).done == 1
+
+        keys_of_cell = await store.call("KEYS", f"{names.tag(cell)}*")
+        assert len(keys_of_cell) > 8
+        slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in keys_of_cell}
+        assert slots == {await store.call("CLUSTER", "KEYSLOT", names.log(cell))}

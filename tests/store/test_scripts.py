@@ -16,6 +16,7 @@ from waystation.store import script, time_machine
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.scripts import Script, registered_scripts
 from waystation.topics import deduplication, topics
+from waystation.transactions import entry, holding, nodes, pipelines, progress, signals
 
 PACKAGE = Path(waystation.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.lua"))
@@ -142,6 +143,7 @@ def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
     assert deduplication
     assert time_machine
     assert topics
+    assert all((entry, holding, nodes, pipelines, progress, signals))
     package = ".".join(("waystation", *file.parent.parent.relative_to(PACKAGE).parts))
     assert (package, file.stem) in {(each.package, each.name) for each in registered_scripts()}
 

@@ -281,3 +281,77 @@ async def test_a_subscription_asked_for_while_connecting_comes_after_the_handsha
 
     said = b"".join(heard)
     assert said.index(b"AUTH") < said.index(b"SUBSCRIBE")
+
+
+# -- Listeners -------------------------------------------------------------------------------
+
+
+async def heard_until(heard: list[bytes | None], count: int) -> None:
+    async with asyncio.timeout(SOON):
+        while len(heard) < count:
+            await asyncio.sleep(0.002)
+
+
+async def test_a_listener_gets_what_is_published_to_its_topic_in_order_and_nothing_else(
+    store_server: EmbeddedServer,
+) -> None:
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+        one: list[bytes | None] = []
+        two: list[bytes | None] = []
+        ends = [ours.listen(TOPIC, one.append), ours.listen(TOPIC, two.append)]
+        await heard_until(one, 1)
+        # The subscription takes effect: before it, something may have been missed.
+        assert one == two == [None]
+        for payload in (b"a", b"", b"b c"):
+            await store.call("PUBLISH", TOPIC, payload)
+        await store.call("PUBLISH", "another", b"x")
+        await heard_until(one, 4)
+        assert one == two == [None, b"a", b"", b"b c"]
+
+        ends[0]()
+        with ours.waiting(TOPIC) as waiter:
+            await store.call("PUBLISH", TOPIC, b"d")
+            await heard_until(two, 5)
+            assert await woken(waiter)
+        assert len(one) == 4
+        assert two[-1] == b"d"
+
+
+async def test_a_listener_is_told_when_it_may_have_missed_something(
+    store_server: EmbeddedServer,
+) -> None:
+    async with (
+        proxy_to(store_server.address) as proxy,
+        wakeups_at(proxy.address) as ours,
+        store_at(store_server.address) as store,
+    ):
+        heard: list[bytes | None] = []
+        ours.listen(TOPIC, heard.append)
+        await heard_until(heard, 1)
+        proxy.cut()
+        await heard_until(heard, 2)
+        assert heard == [None, None]
+        await store.call("PUBLISH", TOPIC, b"after")
+        await heard_until(heard, 3)
+        assert heard[-1] == b"after"
+
+
+async def test_a_topic_with_a_listener_stays_subscribed(
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "_LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.02)
+    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+        heard: list[bytes | None] = []
+        end = ours.listen(b"kept", heard.append)
+        await heard_until(heard, 1)
+        with ours.waiting(b"left"):
+            pass
+        async with asyncio.timeout(SOON):
+            while b"left" in await store.call("PUBSUB", "CHANNELS", "*"):
+                await asyncio.sleep(0.01)
+        assert b"kept" in await store.call("PUBSUB", "CHANNELS", "*")
+        end()
+        async with asyncio.timeout(SOON):
+            while b"kept" in await store.call("PUBSUB", "CHANNELS", "*"):
+                await asyncio.sleep(0.01)

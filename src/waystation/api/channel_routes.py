@@ -12,9 +12,9 @@ from waystation.api.reply import JSON, Reply, encode
 from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.channels import Channels, Fetched
-from waystation.channels.durations import parse_duration
 from waystation.channels.handles import encode_handle
 from waystation.channels.message import is_json
+from waystation.durations import parse_duration
 from waystation.errors import MessageMalformedError
 from waystation.ids import is_name
 

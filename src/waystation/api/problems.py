@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation import errors
+from waystation import errors, transaction_errors
 from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
 
 #: The first class that fits decides.
@@ -13,6 +13,7 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.UnsupportedMediaTypeError, 415),
     (errors.RateLimitedError, 429),
     (errors.TopicBlockedError, 422),
+    (transaction_errors.NotATypeError, 422),
     (errors.InvalidInputError, 400),
     (errors.TokenRejectedError, 403),
     (errors.UnauthenticatedError, 401),
@@ -50,7 +51,10 @@ _TITLES = {
     507: "Full",
 }
 #: What an error knows beyond its text, and a program may want; if it has it, it is told.
-_MEMBERS = ("first", "end", "path", "policy", "position")
+_MEMBERS = (
+    *("first", "end", "path", "policy", "position"),
+    *("existing_id", "from_state", "state", "to_state"),
+)
 #: What a client that was shed should wait before it tries again.
 RETRY_AFTER_SECONDS = 1
 

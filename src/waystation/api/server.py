@@ -31,6 +31,7 @@ from waystation.api.socket_connection import ENVELOPE_BYTES_MAX, bounded_socket
 from waystation.api.stream_admission import StreamAdmission
 from waystation.api.streams import Streams
 from waystation.api.topic_routes import TopicRoutes
+from waystation.api.transaction_routes import TransactionRoutes
 from waystation.api.wide import wide_app, wide_document
 from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
@@ -91,6 +92,7 @@ class ApiServer:
         """Ends polls with an empty reply, and streams; finishes what was begun, then lets go."""
         self._stopping = True
         self._node.channels.end_polls()
+        self._node.engine.waiting.end_waits()
         self._streams.end_all()
         self._server.should_exit = True
         await self._tasks[0]
@@ -140,6 +142,7 @@ class ApiServer:
                 content_bytes_max=settings.body_bytes_max,
             ).routes(),
             *self._topic_routes(),
+            *TransactionRoutes(node.engine, wait_seconds_max=settings.poll_seconds_max).routes(),
             *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
             *reference.routes(),
         ]
@@ -152,6 +155,7 @@ class ApiServer:
             node.topics,
             node.browser,
             Overview(node.topics, node.logs),
+            node.engine,
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,

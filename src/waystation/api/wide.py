@@ -9,85 +9,46 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, Litestar, Request, Response, Router, delete, get, post
+from litestar import Controller, Litestar, Request, Response, Router, post
 from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
-from litestar.params import FromPath, JSONBody
+from litestar.params import JSONBody
 from msgspec import Meta
 
 from waystation import __version__
-from waystation.access import Access, Scope
-from waystation.access.keys import new_key
+from waystation.access import Scope
 from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
 from waystation.api.wide_channels import ChannelController
 from waystation.api.wide_deliveries import DeliveryController
+from waystation.api.wide_keys import KeyController, ProjectController
+from waystation.api.wide_nodes import NodeController
+from waystation.api.wide_pipelines import PipelineController
 from waystation.api.wide_topics import TopicController
-from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
+from waystation.api.wide_transactions import TransactionController
+from waystation.api.wide_why import WhyController
+from waystation.catalogue import Catalogue
 from waystation.channels import Channels
 from waystation.channels.listing import ChannelListing
 from waystation.clock import Clock
 from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
-from waystation.ids import NAME_PATTERN, Identity, require_name
+from waystation.ids import Identity
 from waystation.store.time_machine import TimeMachine
 from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Topics
 from waystation.topics.overview import Overview
+from waystation.transactions.engine import Engine
 
 _log = logger("http")
 
-Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
-Label = Annotated[str, Meta(max_length=200)]
-
 #: How Litestar tells that the client did not send its whole body; nobody is there to be answered.
 _HUNG_UP = "client disconnected prematurely"
-#: SQLite and JavaScript both count milliseconds safely up to here.
-_MS_MAX = 2**53 - 1
-
-
-class Project(msgspec.Struct, kw_only=True):
-    """A project as the API shows it."""
-
-    name: Name
-    created_ms: int = 0
-
-
-class NewProject(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What creating a project takes."""
-
-    name: Name
-
-
-class Key(msgspec.Struct, kw_only=True):
-    """A key as the API shows it: never its secret."""
-
-    id: str
-    project: str
-    scope: str
-    label: str
-    created_ms: int
-    expires_ms: int | None
-    revoked_ms: int | None
-
-
-class NewKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What creating a key takes."""
-
-    scope: Scope
-    label: Label = ""
-    expires_ms: Annotated[int, Meta(ge=0, le=_MS_MAX)] = 0
-
-
-class CreatedKey(Key, kw_only=True):
-    """A new key with its text, which is shown this once."""
-
-    key: str
 
 
 class AdvanceTime(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -113,70 +74,6 @@ async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
         await connection.app.state["admission"].guard(channel, header)
 
 
-class ProjectController(Controller):
-    """Projects: the tenants. Only keys of project `default` may manage them."""
-
-    path = "/projects"
-    tags = ("projects",)
-
-    @get(opt={"scope": Scope.ADMIN}, summary="List projects")
-    async def list_projects(self, request: Request[Any, Any, Any], state: State) -> list[Project]:
-        """Lists all projects for the operator's keys, else the key's own project."""
-        access = _access(request)
-        projects = await _catalogue(state).projects()
-        return [_project(each) for each in projects if access.project in ("default", each.name)]
-
-    @post(opt={"scope": Scope.ADMIN}, summary="Create a project")
-    async def create_project(
-        self, request: Request[Any, Any, Any], state: State, data: JSONBody[NewProject]
-    ) -> Project:
-        """Creates a project."""
-        if _access(request).project != "default":
-            raise NotFoundError("Projects are managed with keys of project 'default'.")
-        # The pattern of the document lets a closing newline through; this does not.
-        name = require_name(data.name, field="name")
-        record = ProjectRecord(name=name, created_ms=_clock(state).now_ms())
-        await _catalogue(state).add_project(record)
-        return _project(record)
-
-
-class KeyController(Controller):
-    """API keys of the caller's own project."""
-
-    path = "/keys"
-    tags = ("keys",)
-
-    @get(opt={"scope": Scope.ADMIN}, summary="List keys")
-    async def list_keys(self, request: Request[Any, Any, Any], state: State) -> list[Key]:
-        """Lists the keys of the project, revoked ones included."""
-        return [_key(each) for each in await _catalogue(state).keys(_access(request).project)]
-
-    @post(opt={"scope": Scope.ADMIN}, summary="Create a key")
-    async def create_key(
-        self, request: Request[Any, Any, Any], state: State, data: JSONBody[NewKey]
-    ) -> CreatedKey:
-        """Creates a key in the project. Its text is shown this once."""
-        text, record = new_key(
-            _identity(state),
-            project=_access(request).project,
-            scope=data.scope,
-            label=data.label,
-            now_ms=_clock(state).now_ms(),
-            expires_ms=data.expires_ms,
-        )
-        await _catalogue(state).add_key(record)
-        return CreatedKey(**msgspec.structs.asdict(_key(record)), key=text)
-
-    @delete("/{key_id:str}", opt={"scope": Scope.ADMIN}, summary="Revoke a key")
-    async def revoke_key(
-        self, request: Request[Any, Any, Any], state: State, key_id: FromPath[str]
-    ) -> None:
-        """Revokes a key; it stops working within five seconds."""
-        project, now_ms = _access(request).project, _clock(state).now_ms()
-        if not await _catalogue(state).revoke_key(project, key_id, now_ms=now_ms):
-            raise NotFoundError(f"There is no key {key_id[:40]!r}.")
-
-
 class TimeController(Controller):
     """The time machine of test mode."""
 
@@ -192,7 +89,7 @@ class TimeController(Controller):
                 "Time moves by itself.", hint="Start with --time-machine to move it."
             )
         shift_ms = await machine.advance(data.seconds)
-        return AdvancedTime(now_ms=_clock(state).now_ms(), shift_ms=shift_ms)
+        return AdvancedTime(now_ms=state["clock"].now_ms(), shift_ms=shift_ms)
 
 
 def wide_app(
@@ -204,6 +101,7 @@ def wide_app(
     topics: Topics,
     browser: Browser,
     overview: Overview,
+    engine: Engine,
     *,
     clock: Clock,
     identity: Identity,
@@ -222,6 +120,7 @@ def wide_app(
                 "topics": topics,
                 "browser": browser,
                 "overview": overview,
+                "engine": engine,
                 "admission": admission,
                 "clock": clock,
                 "identity": identity,
@@ -250,8 +149,12 @@ def _versioned() -> Router:
             DeliveryController,
             ProjectController,
             KeyController,
+            NodeController,
+            PipelineController,
             TimeController,
             TopicController,
+            TransactionController,
+            WhyController,
         ],
         guards=[_guard],
         security=[{"key": []}],
@@ -291,40 +194,3 @@ def _framework_problem(error: HTTPException, path: str, request_id: str) -> Repl
         allow = tuple((k.lower().encode(), v.encode()) for k, v in error.headers.items())
         reply.headers = (*reply.headers, *allow)
     return reply
-
-
-def _access(request: Request[Any, Any, Any]) -> Access:
-    access = request.scope["state"]["access"]
-    assert isinstance(access, Access)
-    return access
-
-
-def _catalogue(state: State) -> Catalogue:
-    catalogue: Catalogue = state["catalogue"]
-    return catalogue
-
-
-def _clock(state: State) -> Clock:
-    clock: Clock = state["clock"]
-    return clock
-
-
-def _identity(state: State) -> Identity:
-    identity: Identity = state["identity"]
-    return identity
-
-
-def _project(record: ProjectRecord) -> Project:
-    return Project(name=record.name, created_ms=record.created_ms)
-
-
-def _key(record: KeyRecord) -> Key:
-    return Key(
-        id=record.id,
-        project=record.project,
-        scope=record.scopes[-1],
-        label=record.label,
-        created_ms=record.created_ms,
-        expires_ms=record.expires_ms or None,
-        revoked_ms=record.revoked_ms or None,
-    )

@@ -50,4 +50,4 @@ def read_settings(
     return load_settings(defaults=defaults, file=file, environment=os.environ, flags=by_name)
 
 
-_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store", "topics")
+_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store", "topics", "transactions")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from waystation.channels.durations import parse_duration
 from waystation.clock import Clock
+from waystation.durations import parse_duration
 from waystation.errors import InvalidInputError
 
 HELP = "beginning, end, a clock (7), a time (2026-11-15T12:00), or how long ago (10m)."

@@ -1,4 +1,7 @@
-"""The format version of a data set: stamped at first use, newer ones are refused."""
+"""What a data set is stamped with at first use: its format, its id, its number of cells.
+
+A newer format and another number of cells are refused.
+"""
 
 from __future__ import annotations
 
@@ -27,3 +30,14 @@ async def stamp_format(store: Store, identity: Identity) -> str:
             hint="Use the release that wrote it, or a newer one.",
         )
     return str(dataset.decode())
+
+
+async def stamp_cells(store: Store, cells: int) -> None:
+    """Fixes the number of cells of transactions; raises when it is fixed already, and another."""
+    await store.call("HSETNX", keys.FORMAT, "cells", cells, repeatable=True)
+    found = int(await store.call("HGET", keys.FORMAT, "cells", repeatable=True))
+    if found != cells:
+        raise StoreRefusedError(
+            f"The data has {found} cells of transactions; transactions.cells says {cells}.",
+            hint=f"Ids depend on that number. Set transactions.cells = {found}.",
+        )

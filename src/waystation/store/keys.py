@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+
+from waystation.store.key_kind import KeyKind
+from waystation.store.transaction_keys import TRANSACTION_KEYS
 
 DEFAULT_PROJECT = "default"
 #: Longer ids of tokens are kept as their hash.
 _TOKEN_ID_MAX = 256
 
-#: Hash: version, dataset, created_ms. See format.py.
+#: Hash: version, dataset, created_ms, cells. See format.py.
 FORMAT = "waystation.format"
 #: Hash: shift_ms, generation. Test mode only. See time_machine.py.
 TIME = "waystation.time"
@@ -26,22 +28,11 @@ TIME = "waystation.time"
 TIME_FOLLOWERS = "waystation.time.followers"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyKind:
-    """One row of the catalogue."""
-
-    pattern: str
-    type: str
-    content: str
-    writer: str
-    dies: str
-
-
 CATALOGUE = (
     KeyKind(
         pattern=FORMAT,
         type="hash",
-        content="`version` of the data format, `dataset` id, `created_ms`",
+        content="`version` of the data format, `dataset` id, `created_ms`, number of `cells`",
         writer="format.py, once per data set",
         dies="never",
     ),
@@ -249,6 +240,7 @@ CATALOGUE = (
         writer="delivery: add, redrive; channels: publish",
         dies="at once",
     ),
+    *TRANSACTION_KEYS,
 )
 
 

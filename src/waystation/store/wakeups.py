@@ -8,13 +8,15 @@ The order that never misses one: take a waiter, `clear()` it, look, and only the
 - Whoever waits is woken when the subscription takes effect, again after every reconnect, and now
   and then without any reason. Each wake-up costs one look; each missed one would cost a message
   its latency.
+- A listener is called with what was published. When it may have missed something, it is called
+  with None: it then has to look at everything that it cares for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -35,6 +37,9 @@ _TICK_SECONDS = 3.0
 _SILENT_TICKS_MAX = 3
 _RECONNECT_SECONDS = 0.2
 _CONNECT_SECONDS_MAX = 5.0
+
+#: Called with what was published; with None when something may have been missed.
+Listener = Callable[[bytes | None], None]
 
 
 class Waiter:
@@ -71,11 +76,24 @@ class Waiter:
 
 
 class _Topic:
-    __slots__ = ("idle_since", "waiters")
+    __slots__ = ("idle_since", "listeners", "waiters")
 
     def __init__(self) -> None:
         self.waiters: set[Waiter] = set()
+        self.listeners: set[Listener] = set()
         self.idle_since = 0.0
+
+    @property
+    def used(self) -> bool:
+        """Whether somebody would miss it."""
+        return bool(self.waiters or self.listeners)
+
+    def call(self, payload: bytes | None) -> None:
+        """Wakes and tells everyone."""
+        for waiter in self.waiters:
+            waiter.wake()
+        for listener in list(self.listeners):
+            listener(payload)
 
 
 class Wakeups(asyncio.Protocol):
@@ -114,24 +132,32 @@ class Wakeups(asyncio.Protocol):
     @contextmanager
     def waiting(self, topic: bytes) -> Iterator[Waiter]:
         """Registers a waiter for `topic` for the length of the block."""
-        entry = self._topics.get(topic)
-        if entry is None:
-            entry = self._topics[topic] = _Topic()
-            self._subscribe(topic)
+        entry = self._entry(topic)
         waiter = Waiter()
         entry.waiters.add(waiter)
         try:
             yield waiter
         finally:
             entry.waiters.discard(waiter)
-            if not entry.waiters:
+            if not entry.used:
                 entry.idle_since = asyncio.get_running_loop().time()
+
+    def listen(self, topic: bytes, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` with all that is published to `topic`; the returned function ends it."""
+        entry = self._entry(topic)
+        entry.listeners.add(listener)
+
+        def end() -> None:
+            entry.listeners.discard(listener)
+            if not entry.used:
+                entry.idle_since = asyncio.get_running_loop().time()
+
+        return end
 
     def wake_all(self) -> None:
         """Makes everyone look again: after a reconnect, a jump in time, or at shutdown."""
-        for topic in self._topics.values():
-            for waiter in topic.waiters:
-                waiter.wake()
+        for topic in list(self._topics.values()):
+            topic.call(None)
 
     # -- The connection ----------------------------------------------------------------------
 
@@ -170,12 +196,19 @@ class Wakeups(asyncio.Protocol):
         idle = [
             name
             for name, topic in self._topics.items()
-            if not topic.waiters and now - topic.idle_since > _LINGER_SECONDS
+            if not topic.used and now - topic.idle_since > _LINGER_SECONDS
         ]
         for name in idle:
             del self._topics[name]
         if idle:
             transport.write(pack(("UNSUBSCRIBE", *idle)))
+
+    def _entry(self, topic: bytes) -> _Topic:
+        entry = self._topics.get(topic)
+        if entry is None:
+            entry = self._topics[topic] = _Topic()
+            self._subscribe(topic)
+        return entry
 
     def _subscribe(self, topic: bytes) -> None:
         if not self._to_subscribe:
@@ -207,11 +240,12 @@ class Wakeups(asyncio.Protocol):
             if isinstance(reply, hiredis.ReplyError):
                 _log.warning("the store refused a subscription", problem=str(reply))
             return
-        if reply[0] in (b"message", b"subscribe"):
-            entry = self._topics.get(reply[1])
-            if entry is not None:
-                for waiter in entry.waiters:
-                    waiter.wake()
+        entry = self._topics.get(reply[1])
+        if entry is not None and reply[0] == b"message":
+            entry.call(reply[2])
+        elif entry is not None and reply[0] == b"subscribe":
+            # It takes effect now: what was published before, we did not hear.
+            entry.call(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -21,6 +21,7 @@ from waystation.settings import (
     Settings,
     StoreSettings,
 )
+from waystation.transactions.cells import open_cells
 
 _T = TypeVar("_T")
 
@@ -110,7 +111,7 @@ class Station:
         self._await(machine.advance(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
 
     def flush(self) -> None:
-        """Forgets every channel, topic, message and cursor."""
+        """Forgets every channel, topic, message, cursor and transaction."""
         self._await(_flush(self._running().node))
 
     def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -147,6 +148,9 @@ async def _flush(node: Node) -> None:
     # Not FLUSHDB: the format stamp and the time, which never runs backwards, stay.
     store = node.opened.store
     found = await store.call("KEYS", "*", repeatable=True)
-    doomed = [key for key in found if not key.startswith(b"waystation.")]
+    doomed = [key for key in found if not key.startswith((b"waystation.", b"datp:node-"))]
     for start in range(0, len(doomed), 1000):
         await store.call("UNLINK", *doomed[start : start + 1000], repeatable=True)
+    # Pipelines are definitions: they stay, and so do the cells.
+    await open_cells(store, node.logs, node.settings.transactions.cells)
+    await node.engine.mend()

@@ -2,8 +2,9 @@
 
 One node at a time does it, by a lease; that saves work, and is no condition of being right: every
 step is a script that decides by itself what may go. A pass does, for each topic, what a process may
-have died before: the working copy, the rest of a purge, a change of retention. Then it trims all
-logs that the register has, other parts' records too, in bounded steps.
+have died before: the working copy, the rest of a purge, a change of retention; and the same for
+other parts, by the chores that it was given. Then it trims all logs that the register has, other
+parts' records too, in bounded steps.
 
 A partition whose needed bytes come near its limit is told once in the log, stays noted in its head
 (`warned_ms`), and counts in a metric, with the policy that will apply.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,12 +66,14 @@ class Upkeep:
         leases: Leases,
         *,
         clock: Clock,
+        chores: Sequence[Callable[[], Awaitable[None]]] = (),
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self._topics = topics
         self._logs = logs
         self._leases = leases
         self._clock = clock
+        self._chores = chores
         self._period_seconds = period_seconds
         self._lease: Lease | None = None
         self._task: asyncio.Task[None] | None = None
@@ -119,6 +122,8 @@ class Upkeep:
             _warn(log, [(partition, last) for partition, (_, last) in found])
 
         await _for_each([topic async for topic in self._topics.everything()], tend)
+        for chore in self._chores:
+            await chore()
         await _for_each(registered, trim)
         return tally
 

@@ -1,8 +1,9 @@
--- log_append(log, at, payloads): appends to a log in the slot of the calling script, which has to
--- include "log_trim" before this.
+-- log_append(log, at, payloads, always): appends to a log in the slot of the calling script, which
+-- has to include "log_trim" before this. With `always` also past the limit of one that refuses: for
+-- records of what must not be stopped.
 -- Returns the first offset and the time, or nil, a reason ('missing', 'sealed', 'full') and what
 -- follows a sealed log, or the most bytes of a full one. Appends nothing unless it appends all.
-local function log_append(log, at, payloads)
+local function log_append(log, at, payloads, always)
   local head = log .. ':head'
   local state = redis.call('HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy')
   if not state[1] then
@@ -21,7 +22,7 @@ local function log_append(log, at, payloads)
     if not (refuses and size > max_bytes) then
       bytes = log_trim(log, at, 500, size).bytes
     end
-    if refuses and bytes + size > max_bytes then
+    if refuses and not always and bytes + size > max_bytes then
       return nil, 'full', state[5]
     end
   end

@@ -1,12 +1,15 @@
-"""Durations as Go writes them, which is how DSPS clients ask for a timeout."""
+"""Durations as Go writes them, which is how DSPS clients ask for a timeout; and as ours may."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.channels.durations import parse_duration
+from waystation.durations import Duration, duration_ms, parse_duration
+from waystation.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(
@@ -97,3 +100,33 @@ def test_what_go_refuses_is_refused(text: str) -> None:
 def test_no_text_does_harm(text: str) -> None:
     seconds = parse_duration(text)
     assert seconds is None or abs(seconds) < 2**63 / 1e9 + 1
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        ("2d", 172_800_000),
+        ("1.5d", 129_600_000),
+        ("1d12h", 129_600_000),
+        ("0d1ms", 1),
+        ("30s", 30_000),
+        ("0", 0),
+        (90, 90_000),
+        (0.0015, 2),
+        (timedelta(minutes=1), 60_000),
+        ("36500d", 36_500 * 86_400_000),
+    ],
+)
+def test_our_own_durations_have_days_numbers_and_timedeltas(value: Duration, ms: int) -> None:
+    assert duration_ms(value, field="at_most") == ms
+
+
+_NO_TEXTS = ["", "2", "d", "2d-1h", "2d+1h", "2dd", "1h2d", "-1s", "-2d", "36501d", "1e3s", "٣d"]
+_NO_VALUES = [-1, True, None, [], float("nan"), float("inf"), 10**400, timedelta(seconds=-1)]
+
+
+@pytest.mark.parametrize("value", [*_NO_TEXTS, *_NO_VALUES], ids=lambda value: str(value)[:9])
+def test_what_is_no_duration_is_refused_by_the_name_of_its_field(value: Duration) -> None:
+    with pytest.raises(InvalidInputError, match="at_most") as refused:
+        duration_ms(value, field="at_most")
+    assert refused.value.field == "at_most"

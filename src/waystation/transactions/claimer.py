@@ -1,0 +1,210 @@
+"""The claimer: free slots become claims, in all cells in one turn of the event loop, one batch
+ahead.
+
+Each cell is asked for its share of what can be held, 100 at most, from another one first every
+time; those that gave all they were asked for get the rest. A cell without work is left alone until
+its hint comes; hints get lost, so now and then all are asked. That is also how a process knows that
+it is not deaf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from waystation.clock import Clock
+from waystation.errors import BusyError, OutcomeUnknownError, StoreError
+from waystation.store import Wakeups
+from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.telemetry.logging import logger
+from waystation.transactions import names
+from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.holding import Claim, Claimed, Holding
+from waystation.transactions.run import Run
+from waystation.transactions.store_time import StoreTime
+
+_log = logger("claimer")
+
+_PAUSE_SECONDS = 0.2
+
+
+class Claimer:
+    """Claims for one node group, until it is stopped."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        wakeups: Wakeups,
+        *,
+        clock: Clock,
+        time: StoreTime,
+        group: str,
+        node: str,
+        cells: int,
+        room: Callable[[], int],
+        take: Callable[[Run], None],
+        on_admin: Callable[[], None],
+    ) -> None:
+        self._holding = holding
+        self._wakeups = wakeups
+        self._clock = clock
+        self._time = time
+        self._group = group
+        self._node = node
+        self._cells = cells
+        #: How many more could be held.
+        self._room = room
+        self._take = take
+        self._on_admin = on_admin
+        self.lease_ms = 10_000
+        #: A paused node group is not claimed for; cell 0 is asked still, for its admin events.
+        self.paused = False
+        #: When the last claim was answered.
+        self.answered_at = clock.real_seconds()
+        self._number = itertools.count(1)
+        self._turn = 0
+        #: By cell: whether there may be work.
+        self._maybe = [True] * cells
+        self._asked_all_at = float("-inf")
+        self._since_ms = [0] * cells
+        self._waiter = Waiter()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._unlisten: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begins to claim."""
+        for cell in range(self._cells):
+            topic = names.work_topic(cell, self._group)
+            self._unlisten.append(self._wakeups.listen(topic, self._listener(cell)))
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        """Claims nothing more; what is being claimed is still taken."""
+        self._stopping = True
+        for unlisten in self._unlisten:
+            unlisten()
+        self._waiter.wake()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def freed(self) -> None:
+        """There is more room."""
+        if any(self._maybe):
+            self._waiter.wake()
+
+    def look(self) -> None:
+        """Asks all cells again."""
+        self._maybe = [True] * self._cells
+        self._waiter.wake()
+
+    def _listener(self, cell: int) -> Callable[[bytes | None], None]:
+        def told(_: bytes | None) -> None:
+            self._maybe[cell] = True
+            self._waiter.wake()
+
+        return told
+
+    # -- Claiming ----------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            self._waiter.clear()
+            recheck = min(RECHECK_SECONDS, self.lease_ms / 1000)
+            now = self._clock.real_seconds()
+            if now - self._asked_all_at >= recheck:
+                self._asked_all_at = now
+                self._maybe = [True] * self._cells
+                # Also with no room at all: it brings admin events, and shows that we are heard.
+                await self._ask(self._shares(max(0, self._room())) or {0: 0})
+            elif shares := self._shares(self._room()):
+                await self._ask(shares)
+            else:
+                await self._waiter.wait(self._asked_all_at + recheck - now)
+
+    def _shares(self, room: int) -> dict[int, int]:
+        """How much to ask of which cell."""
+        if room <= 0:
+            return {}
+        cells = [0] if self.paused else range(self._cells)
+        asked = [cell for cell in cells if self._maybe[cell]]
+        if not asked:
+            return {}
+        self._turn += 1
+        first = self._turn % len(asked)
+        share, more = divmod(room, len(asked))
+        rotated = asked[first:] + asked[:first]
+        sizes = [share + (place < more) for place in range(len(rotated))]
+        return {
+            cell: min(size, BATCH_MAX) for cell, size in zip(rotated, sizes, strict=True) if size
+        }
+
+    async def _ask(self, shares: dict[int, int]) -> None:
+        for cell in shares:
+            self._maybe[cell] = False
+        # In one turn, so in one write.
+        asked = [self._claim(cell, most) for cell, most in shares.items()]
+        answered = await asyncio.gather(*asked)
+        if not any(answered) and not self._stopping:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _claim(self, cell: int, most: int) -> bool:
+        number = next(self._number)
+        try:
+            claim = await self._holding.claim(
+                cell,
+                self._group,
+                node=self._node,
+                number=number,
+                most=most,
+                lease_ms=self.lease_ms,
+            )
+        except OutcomeUnknownError:
+            return await self._reclaim(cell, number)
+        except (StoreError, BusyError) as error:
+            _log.warning("a claim failed", cell=cell, problem=str(error))
+            self._maybe[cell] = True
+            return False
+        self._accept(cell, claim)
+        if claim.left or len(claim.items) + claim.dropped >= most > 0:
+            self._maybe[cell] = True
+        if claim.admin:
+            self._on_admin()
+        return True
+
+    async def _reclaim(self, cell: int, number: int) -> bool:
+        """The reply to a claim was lost: what it took is ours, and nobody would know."""
+        self._maybe[cell] = True
+        until = self._clock.real_seconds() + self.lease_ms / 1000
+        while self._clock.real_seconds() < until:
+            try:
+                claim = await self._holding.reclaim(
+                    cell, node=self._node, number=number, since_ms=self._since_ms[cell]
+                )
+            except (StoreError, BusyError) as error:
+                _log.warning("a lost claim was not found", cell=cell, problem=str(error))
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            self._accept(cell, claim)
+            return True
+        return False  # The leases are over by now: what it took is rescued.
+
+    def _accept(self, cell: int, claim: Claim) -> None:
+        self.answered_at = self._clock.real_seconds()
+        self._time.tell(claim.now_ms)
+        self._since_ms[cell] = claim.now_ms
+        for claimed in claim.items:
+            run = _run_of(claimed, claim.log_end)
+            if run is not None:
+                self._take(run)
+
+
+def _run_of(claimed: Claimed, log_end: int) -> Run | None:
+    try:
+        return Run(claimed, log_end=log_end)
+    except ValueError as error:
+        # Of a newer release, or of none. It is not ours to end: its lease runs out, and perhaps
+        # another can read it.
+        _log.error("a state cannot be read", error=error, transaction=claimed.id)
+        return None

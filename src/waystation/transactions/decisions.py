@@ -1,0 +1,237 @@
+"""What comes of a step: the move of its transaction. Nothing here waits, or reaches the store.
+
+A success leads to the next step, in this pipeline or in the one that called it, or to the end. A
+failure is the end, whatever called the pipeline: its status bubbles up unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waystation.transactions.log_entry import StepDetail
+from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
+from waystation.transactions.pipeline import Pipeline
+from waystation.transactions.progress import Commit, FanOpen, FanWait, Finish, Move, PassOn, Sleep
+from waystation.transactions.record import Fan, FanChild, Frame, TransactionState, encode
+from waystation.transactions.run import Ended, Ending, Run
+from waystation.transactions.states import Status
+
+#: Pipelines that call each other, at one time.
+FRAMES_MAX = 32
+#: What a packed state may have while it lists the children of a Parallel.
+FAN_BYTES_MAX = 8 * 1_048_576
+_pack = msgspec.msgpack.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+
+
+class StateTooLargeError(Exception):
+    """A state that is not kept: the transaction has to end with less."""
+
+
+def word_of(outcome: Outcome | Ending) -> str:
+    """How a journal calls an outcome."""
+    match outcome:
+        case Success():
+            return "success"
+        case Failure() | Ending():
+            return str(outcome.status)
+        case Pause(switch=switch):
+            return "waiting" if switch else "retry"
+        case Call():
+            return "child"
+        case Calls():
+            return "parallel"
+
+
+def decide(
+    run: Run, ended: Ended, called: Sequence[Pipeline] = (), *, state_bytes_max: int
+) -> Move | None:
+    """The move; None: the run goes on without one. `called` are the pipelines of Call or Calls."""
+    try:
+        return _decide(run, ended, called, state_bytes_max)
+    except StateTooLargeError as error:
+        # What was kept before did fit. What has grown since is left out.
+        run.state.fan = None
+        run.frame.input = b"null"
+        note = f"{error} A transaction may have {state_bytes_max} bytes."
+        told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
+        return end(run, told, ended.drop, state_bytes_max=FAN_BYTES_MAX)
+
+
+def _decide(
+    run: Run, ended: Ended, called: Sequence[Pipeline], state_bytes_max: int
+) -> Move | None:
+    outcome = ended.outcome
+    match outcome:
+        case Success():
+            return _succeed(run, ended, outcome, state_bytes_max)
+        case Failure(status=status, output=output, note=note):
+            failed = Ending(Status(status), output, note)
+            return end(run, failed, ended.drop, state_bytes_max=state_bytes_max)
+        case Ending():
+            return end(run, outcome, ended.drop, state_bytes_max=state_bytes_max)
+        case Pause():
+            return _pause(run, ended, outcome, state_bytes_max)
+        case Call(input=given):
+            return _call(run, ended, given, called[0], state_bytes_max)
+        case Calls():
+            return _fan(run, ended, outcome, called)
+
+
+def end(run: Run, ending: Ending, drop: tuple[str, ...], *, state_bytes_max: int) -> Finish:
+    """The end of the transaction."""
+    state = run.state
+    state.output, state.note = ending.output, ending.note
+    return Finish(
+        held=run.held,
+        state=packed(state, state_bytes_max),
+        detail=detail(run, output=ending.output),
+        drop=drop,
+        status=ending.status,
+        # Only a parent asks for it; clients read the state.
+        output=ending.output if run.child else b"",
+    )
+
+
+# What is written by these is not larger than what was: it is never refused for its size.
+
+
+def boundary(run: Run) -> Commit:
+    """A commit of nothing but what is known: where a cancel takes effect."""
+    return Commit(held=run.held, state=encode(run.state), detail=detail(run))
+
+
+def fan_wait(run: Run) -> FanWait:
+    """All children are there; their list is not needed any more."""
+    assert run.state.fan is not None
+    run.state.fan.children = []
+    return FanWait(held=run.held, state=encode(run.state), detail=detail(run))
+
+
+def put_off(run: Run, note: str, *, delay_ms: int) -> Sleep:
+    """A while later, perhaps elsewhere: nothing was tried here."""
+    run.state.note = note
+    return _sleep(run, Pause(delay_ms=delay_ms), "", encode(run.state))
+
+
+# -- By outcome ------------------------------------------------------------------------------
+
+
+def _succeed(run: Run, ended: Ended, outcome: Success, state_bytes_max: int) -> Move | None:
+    frames, snapshot, returned = run.state.frames, outcome.snapshot, False
+    while True:
+        frame, pipeline = frames[-1], run.definitions[-1]
+        frame.step, frame.retries, frame.input = frame.step + 1, 0, outcome.output
+        if frame.step < len(pipeline.steps):
+            break
+        if len(frames) == 1:
+            frame.input = b"null"
+            success = Ending(Status.SUCCESS, outcome.output, outcome.note)
+            return end(run, success, ended.drop, state_bytes_max=state_bytes_max)
+        frames.pop()
+        run.definitions.pop()
+        returned, snapshot = True, snapshot or pipeline.snapshot
+    if ended.pure and not returned:
+        return None
+    state, told = packed(run.state, state_bytes_max), detail(run)
+    if not returned:
+        return Commit(held=run.held, state=state, detail=told, drop=ended.drop, snapshot=snapshot)
+    return PassOn(
+        held=run.held,
+        state=state,
+        detail=told,
+        drop=ended.drop,
+        group=frame.group,
+        queue="out",
+        pipeline=frame.pipeline,
+        snapshot=snapshot,
+    )
+
+
+def _pause(run: Run, ended: Ended, outcome: Pause, state_bytes_max: int) -> Sleep:
+    run.frame.retries += 1
+    run.state.note = outcome.note
+    return _sleep(run, outcome, ended.seen, packed(run.state, state_bytes_max))
+
+
+def _sleep(run: Run, pause: Pause, seen: str, state: bytes) -> Sleep:
+    return Sleep(
+        held=run.held,
+        state=state,
+        detail=detail(run, delay_ms=pause.delay_ms, switch=pause.switch, state=state),
+        delay_ms=pause.delay_ms,
+        switch=pause.switch,
+        at_most_ms=pause.at_most_ms,
+        place=run.frame.place,
+        acknowledged=seen,
+    )
+
+
+def _call(run: Run, ended: Ended, given: bytes, child: Pipeline, state_bytes_max: int) -> Move:
+    frames = run.state.frames
+    if len(frames) >= FRAMES_MAX:
+        note = f"More than {FRAMES_MAX} pipelines call each other."
+        told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
+        return end(run, told, ended.drop, state_bytes_max=state_bytes_max)
+    parent = run.frame.place
+    frames.append(Frame(child.name, child.version, child.group, 0, given, 0, parent))
+    run.definitions.append(child)
+    return PassOn(
+        held=run.held,
+        state=packed(run.state, state_bytes_max),
+        detail=detail(run),
+        drop=ended.drop,
+        group=child.group,
+        queue="in",
+        pipeline=child.name,
+        version=child.version,
+    )
+
+
+def _fan(run: Run, ended: Ended, calls: Calls, called: Sequence[Pipeline]) -> FanOpen:
+    children = [
+        FanChild(pipeline.name, pipeline.version, pipeline.group, call.input)
+        for call, pipeline in zip(calls.children, called, strict=True)
+    ]
+    # The version has never been as high before: ids of children belong to one round alone.
+    run.state.fan = Fan(run.version, calls.policy, children)
+    return FanOpen(
+        held=run.held,
+        state=packed(run.state, FAN_BYTES_MAX),
+        detail=detail(run),
+        drop=ended.drop,
+        round=run.version,
+        total=len(children),
+        policy=calls.policy,
+    )
+
+
+def detail(
+    run: Run,
+    *,
+    output: bytes | None = None,
+    delay_ms: int | None = None,
+    switch: str = "",
+    state: bytes | None = None,
+) -> bytes:
+    """For the record log: what was tried since the last record."""
+    told = StepDetail(
+        attempts=run.attempts, output=output, delay_ms=delay_ms, switch=switch, state=state
+    )
+    return _pack(told)
+
+
+def packed(state: TransactionState, bytes_max: int) -> bytes:
+    """The stored form. What is too large loses the older parts of its journal first."""
+    found = encode(state)
+    if len(found) <= bytes_max:
+        return found
+    for journal in state.journal[:-1]:
+        journal.logs = []
+        del journal.last[:-1]
+    found = encode(state)
+    if len(found) > bytes_max:
+        raise StateTooLargeError(f"The state has {len(found)} bytes.")
+    return found

@@ -1,0 +1,116 @@
+"""A Parallel under way: the children that are to be created, and what came of them.
+
+Its list is committed with the counter, before the first child. So whoever holds the parent goes on
+where the one before has stopped, and never calls the step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waystation.transactions import names
+from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.entry import NewTransaction
+from waystation.transactions.log_entry import StartedDetail
+from waystation.transactions.outcomes import Success
+from waystation.transactions.record import Fan, Frame, TransactionState, encode
+from waystation.transactions.run import Ended, Ending, Run
+from waystation.transactions.states import Status
+
+#: Inputs of one call that creates children.
+_CHUNK_BYTES_MAX = 1_048_576
+_pack = msgspec.msgpack.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+
+
+class Kids(msgspec.Struct, frozen=True):
+    """The counter of children, as the store keeps it."""
+
+    round: int
+    total: int
+    created: int
+    done: int
+    #: Number of the child that failed first; 0: none has.
+    failed: int
+
+
+def kids_of(run: Run) -> Kids | None:
+    """The counter as it was when the parent was claimed; None before there is one."""
+    text = run.extras.get(b"kids")
+    if text is None:
+        return None
+    round_, total, created, done, _, _, failed = text.decode().split(" ")
+    first = 0 if failed == "-" else int(failed)
+    return Kids(int(round_), int(total), int(created), int(done), first)
+
+
+def chunk(run: Run, fan: Fan, created: int, now_ms: int) -> list[NewTransaction]:
+    """The next children to create, of the size of one call."""
+    items: list[NewTransaction] = []
+    size = 0
+    for n in range(created + 1, min(created + BATCH_MAX, len(fan.children)) + 1):
+        size += len(fan.children[n - 1].input)
+        if items and size > _CHUNK_BYTES_MAX:
+            break
+        items.append(_child(run, fan, n, now_ms))
+    return items
+
+
+def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
+    child = fan.children[n - 1]
+    state = TransactionState(
+        type=child.pipeline,
+        data=child.input,
+        started_ms=now_ms,
+        cause=run.id,
+        traceparent=run.state.traceparent,
+        frames=[Frame(child.pipeline, child.version, child.group, 0, child.input)],
+    )
+    detail = StartedDetail(
+        type=child.pipeline,
+        version=child.version,
+        external_id="",
+        metadata=state.metadata,
+        data=child.input,
+        cause=run.id,
+        traceparent=state.traceparent,
+        parent=f"{run.id} {fan.round} {n}",
+    )
+    return NewTransaction(
+        id=names.child_id(run.id, fan.round, n),
+        owner=run.owner,
+        pipeline=child.pipeline,
+        version=child.version,
+        group=child.group,
+        state=encode(state),
+        detail=_pack(detail),
+        inside=True,
+    )
+
+
+def ended_fan(run: Run, kids: Kids) -> Ended:
+    """What the step ends with, now that all children have."""
+    results = [run.extras.get(f"result:{n}".encode(), b"") for n in range(1, kids.total + 1)]
+    drop = ("kids", *(f"result:{n}" for n in range(1, kids.total + 1)))
+    if kids.failed:
+        return Ended(_failure(run, kids, results), drop)
+    outputs = (each.partition(b" ")[2] or b"null" for each in results)
+    return Ended(Success(b"[" + b",".join(outputs) + b"]"), drop)
+
+
+def _failure(run: Run, kids: Kids, results: Sequence[bytes]) -> Ending:
+    word, _, output = results[kids.failed - 1].partition(b" ")
+    status = Status(word.decode())
+    child = names.child_id(run.id, kids.round, kids.failed)
+    note = f"Child {kids.failed} of {kids.total} ended as {status.value}."
+    told = {
+        "error": note,
+        "child": kids.failed,
+        "transactionId": child,
+        "output": msgspec.Raw(output or b"null"),
+    }
+    # That a child was cancelled does not mean that somebody has cancelled its parent.
+    ended_as = Status.FAILED if status is Status.CANCELLED else status
+    return Ending(ended_as, _encode(told), note)

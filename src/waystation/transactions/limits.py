@@ -1,0 +1,25 @@
+"""What a worker is bound by; its settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one worker. A node group can be told others of the first three."""
+
+    #: Steps that are called at once.
+    workers: int = 100
+    #: Transactions that are held beyond these, so that no slot waits for the store.
+    prefetch: int = 200
+    lease_ms: int = 10_000
+    #: Begun rescues after which a transaction is given up.
+    rescues_max: int = 3
+    #: What steps get to end when the process is to end.
+    grace_seconds: float = 5.0
+    #: What a step that runs gets to end when its transaction was cancelled, or is over its time.
+    cancel_grace_ms: int = 30_000
+    #: No step may take longer, whatever it says.
+    step_seconds_max: float = 3600.0
+    #: Of a packed state.
+    state_bytes_max: int = 1_048_576

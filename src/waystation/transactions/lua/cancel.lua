@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Cancels transactions: at once, or at the next commit of those who hold them.
+-- KEYS  1 record log
+-- ARGV  1 terms, 2 owner or '' for any, 3 cause, 4 grace time in ms, then ids
+-- Reply per id two words: cancelled, asked, known (it was cancelled before), final, unknown; status
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "due"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "kids"
+--- @include "complete"
+--- @include "ended"
+--- @include "stop"
+local at, reply = now(), {}
+for i = 5, #ARGV do
+  local id = ARGV[i]
+  local line = redis.call('HGET', state_key(id), 'head')
+  local head = line and head_rest(head_read(line))
+  local outcome, status = 'unknown', '-'
+  if head and (ARGV[2] == '' or head.owner == ARGV[2]) then
+    if head.state == 'complete' then
+      outcome = head.status == 'cancelled' and 'known' or 'final'
+    else
+      outcome = stop(id, head, 'c', at, ARGV[3], ARGV[4], true)
+    end
+    status = head.status
+  end
+  reply[#reply + 1], reply[#reply + 2] = outcome, status
+end
+ended_write(at)
+return reply

@@ -1,0 +1,12 @@
+-- The cell of a script, from the name of its record log; all other keys are made from its tag.
+--   cell                            the tag with its colon
+--   state_key(id)                   the hash of a transaction
+--   pipeline_key(owner, pipeline)   how a pipeline is called in names of keys; another project's
+--                                   is `<project>.<pipeline>`, since a name has no dot
+local cell = string.sub(KEYS[1], 1, -4)
+local function state_key(id)
+  return cell .. 'stateH:' .. id
+end
+local function pipeline_key(owner, pipeline)
+  return owner == 'default' and pipeline or owner .. '.' .. pipeline
+end

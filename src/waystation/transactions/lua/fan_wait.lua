@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Lets transactions wait for their children; one whose children have all ended is queued at once.
+-- KEYS  1 record log
+-- ARGV  1 terms, then items as in "moves"
+-- Reply {log end, outcome, version, ...}; outcomes: waiting, queued, fan-incomplete (not all children
+--       are created: nothing was written), and as of commit
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "due"
+--- @include "owned_by"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "kids"
+--- @include "complete"
+--- @include "ended"
+--- @include "moves"
+return moves(now(), 'fanned', 0, function(id, head)
+  local kids = kids_read(redis.call('HGET', state_key(id), 'kids'))
+  if not kids or kids.created < kids.total then
+    return 'fan-incomplete'
+  end
+  if kids.done < kids.total then
+    leave(id, head, 'waiting_children')
+    return 'waiting', {}
+  end
+  leave(id, head, 'queued')
+  head.queue = 'out'
+  queue_push(queue_key(head), id)
+  return 'queued', {}
+end)

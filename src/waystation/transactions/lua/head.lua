@@ -1,0 +1,72 @@
+-- The line of words that scripts keep of a transaction. Hot scripts need the first eight; the others
+-- are carried along as one piece until somebody asks for them.
+--   head_read(line)         a table: since, state, version, epoch, commits, flags, group, queue, and
+--                           rest; version, epoch and commits are numbers. Nil for what is no head
+--   head_rest(head)         adds pipeline, owner, status, wake, switch, rescues, node, archive
+--   head_line(head, at)     the line, one version later; `at` is given where the state has changed
+--   head_claimed(line, since, node)
+--                           the line of what is queued once it runs, its queue, pipeline, owner and
+--                           flags; nil if it is not queued. In one go, as it is the hottest of all
+--   flagged(head, letters)  whether it has one of the flags
+--   flag(head, letter), unflag(head, letters)
+local HEAD_HOT = '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) (.*)$'
+local HEAD_REST = '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$'
+local HEAD_QUEUED = '^[^ ]+ queued ([^ ]+) ([^ ]+) [^ ]+ ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) '
+  .. '([^ ]+ [^ ]+ [^ ]+ [^ ]+) [^ ]+ ([^ ]+)$'
+local function head_claimed(line, since, node)
+  local version, epoch, flags, group, queue, pipeline, owner, middle, archive =
+    string.match(line, HEAD_QUEUED)
+  if version then
+    return since .. ' running ' .. version + 1 .. ' ' .. epoch + 1 .. ' 0 ' .. flags .. ' ' .. group
+      .. ' ' .. queue .. ' ' .. pipeline .. ' ' .. owner .. ' ' .. middle .. ' ' .. node .. ' '
+      .. archive, queue, pipeline, owner, flags
+  end
+end
+local function head_read(line)
+  local since, state, version, epoch, commits, flags, group, queue, rest =
+    string.match(line, HEAD_HOT)
+  return since and {
+    since = since, state = state, version = tonumber(version), epoch = tonumber(epoch),
+    commits = tonumber(commits), flags = flags, group = group, queue = queue, rest = rest
+  }
+end
+local function head_rest(head)
+  if not head.pipeline then
+    head.pipeline, head.owner, head.status, head.wake, head.switch, head.rescues, head.node,
+      head.archive = string.match(head.rest, HEAD_REST)
+    head.rescues = tonumber(head.rescues)
+  end
+  return head
+end
+-- One time a script: to make a text of a time costs as much as to make the rest of the line.
+local head_at, head_since
+local function head_line(head, at)
+  head.version = head.version + 1
+  if at then
+    if at ~= head_at then
+      head_at, head_since = at, string.format('%.0f', at)
+    end
+    head.since = head_since
+  end
+  local rest = head.rest
+  if head.pipeline then
+    rest = head.pipeline .. ' ' .. head.owner .. ' ' .. head.status .. ' ' .. head.wake .. ' '
+      .. head.switch .. ' ' .. head.rescues .. ' ' .. head.node .. ' ' .. head.archive
+  end
+  return head.since .. ' ' .. head.state .. ' ' .. head.version .. ' ' .. head.epoch .. ' '
+    .. head.commits .. ' ' .. head.flags .. ' ' .. head.group .. ' ' .. head.queue .. ' ' .. rest
+end
+local function flagged(head, letters)
+  return head.flags ~= '-' and string.find(head.flags, '[' .. letters .. ']') ~= nil
+end
+local function unflag(head, letters)
+  if head.flags ~= '-' then
+    local left = string.gsub(head.flags, '[' .. letters .. ']', '')
+    head.flags = left == '' and '-' or left
+  end
+end
+local function flag(head, letter)
+  if not flagged(head, letter) then
+    head.flags = (head.flags == '-' and '' or head.flags) .. letter
+  end
+end

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Passes transactions on: to a child pipeline, a parent frame, or the node group of the next step.
+-- KEYS  1 record log
+-- ARGV  1 terms, then items as in "moves", each with five own words: 'snapshot' or '', node group,
+--       'in' | 'out', pipeline of the top frame, the version that `in` begins, or '' for none
+-- Reply {log end, outcome, version, ...}; outcomes: as of commit, and stale (the pipeline has another
+--       version, or is gone: nothing was written)
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "due"
+--- @include "owned_by"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "kids"
+--- @include "complete"
+--- @include "ended"
+--- @include "moves"
+local at = now()
+return moves(at, 'passed', 5, function(id, head, own)
+  local pipeline, version = ARGV[own + 4], ARGV[own + 5]
+  if version ~= '' then
+    local name = pipeline_key(head_rest(head).owner, pipeline)
+    if redis.call('HGET', cell .. 'pipelineH:' .. name, 'active') ~= version then
+      return 'stale'
+    end
+  end
+  leave(id, head, 'queued')
+  head.group, head.queue, head.pipeline = ARGV[own + 2], ARGV[own + 3], pipeline
+  if ARGV[own + 1] ~= '' then
+    head.archive = 'snapshot'
+    put('toArchiveZ', at, id)
+  end
+  queue_push(queue_key(head), id)
+  count_of(head, 'passed')
+  return 'done', {}
+end)

@@ -1,0 +1,53 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Gives back what is held, to the head of its queue, in the order given; it counts as no attempt.
+-- What was to end, because it was cancelled or its deadline has passed, ends instead.
+-- KEYS  1 record log
+-- ARGV  1 terms, then for each: id, epoch, commits
+-- Reply {log end, outcome, version, outcome, version, ...}; outcomes: done, cancelled (it has ended),
+--       known (it does not run any more), refused, unknown
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "due"
+--- @include "owned_by"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "kids"
+--- @include "complete"
+--- @include "ended"
+local at, reply = now(), { '' }
+for i = 2, #ARGV, 3 do
+  local id, epoch = ARGV[i], tonumber(ARGV[i + 1])
+  local line = redis.call('HGET', state_key(id), 'head')
+  local head, outcome = line and head_read(line), 'refused'
+  local held = head and holds(head, epoch, ARGV[i + 2])
+  local stopped = held and STOPPED[string.match(head.flags, '[ct]')]
+  if not head then
+    outcome = 'unknown'
+  elseif stopped then
+    outcome = 'cancelled'
+    complete(id, head, stopped[1], at)
+    record(stopped[2], id, head)
+  elseif held then
+    outcome = 'done'
+    head_rest(head)
+    unflag(head, 'b')
+    head.state, head.node = 'queued', '-'
+    redis.call('HSET', state_key(id), 'head', head_line(head, at))
+    queue_push(queue_key(head), id)
+    off('processingZ', id)
+    off('leaseZ', id)
+    record('released', id, head)
+  elseif head.epoch == epoch and head.state ~= 'running' then
+    outcome = 'known'
+  end
+  reply[#reply + 1] = outcome
+  reply[#reply + 1] = head and head.version or 0
+end
+reply[1] = ended_write(at, true)
+return reply

@@ -1,0 +1,61 @@
+#!lua
+-- repeatable
+-- Sets a switch of a transaction, or deletes it; wakes the step that waits for it.
+-- KEYS  1 record log
+-- ARGV  1 terms, 2 owner or '' for any, 3 id, 4 name, 5 value as JSON, or '-' to delete it, 6 most
+--       switches of a transaction
+-- Reply {nochange | updated | woken | unknown | final | too-many, version, all its switches}
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "awaken"
+--- @include "switches"
+local at, id, name = now(), ARGV[3], ARGV[4]
+local value = ARGV[5] == '-' and '' or ARGV[5]
+local key = state_key(id)
+local found = redis.call('HMGET', key, 'head', 'switches')
+local head, text = found[1] and head_rest(head_read(found[1])), found[2] or ''
+if not head or (ARGV[2] ~= '' and head.owner ~= ARGV[2]) then
+  return { 'unknown', 0, '' }
+elseif head.state == 'complete' then
+  return { 'final', head.version, text }
+end
+local switches = switches_read(text)
+if (switches.value[name] or '') == value then
+  return { 'nochange', head.version, text }
+elseif not switches.value[name] then
+  if #switches.order >= tonumber(ARGV[6]) then
+    return { 'too-many', head.version, text }
+  end
+  table.insert(switches.order, name)
+end
+-- A step that runs has seen what was deleted: a name without a value tells it so at its next Wait.
+switches.value[name] = value
+switches.unseen[name] = value ~= '' or head.state == 'running'
+text = switches_text(switches)
+redis.call('HSET', key, 'switches', text)
+flag(head, 'x')
+local outcome, cause = 'updated', value == '' and name or name .. '=' .. value
+if head.state == 'waiting_switch' and head.switch == name then
+  outcome = 'woken'
+  awaken(id, head, at, 'switched', cause)
+else
+  if ASLEEP[head.state] then
+    head.archive = 'remove'
+    put('toArchiveZ', at + archive_ms, id)
+  end
+  redis.call('HSET', key, 'head', head_line(head))
+  redis.call('PERSIST', key)
+  record('switched', id, head, nil, cause)
+end
+sets_write()
+queue_write()
+counts_write(at)
+record_write(at, true)
+return { outcome, head.version, text }

@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Wakes a transaction before its time.
+-- KEYS  1 record log
+-- ARGV  1 terms, 2 owner or '' for any, 3 id
+-- Reply {done | unknown | final | not-sleeping, its state}
+--- @include "now"
+--- @include "log_trim"
+--- @include "log_append"
+--- @include "cell"
+--- @include "head"
+--- @include "queue_push"
+--- @include "record"
+--- @include "counts"
+--- @include "sets"
+--- @include "awaken"
+local at, line = now(), redis.call('HGET', state_key(ARGV[3]), 'head')
+local head = line and head_rest(head_read(line))
+if not head or (ARGV[2] ~= '' and head.owner ~= ARGV[2]) then
+  return { 'unknown', '' }
+end
+if not ASLEEP[head.state] then
+  return { head.state == 'complete' and 'final' or 'not-sleeping', head.state }
+end
+awaken(ARGV[3], head, at)
+sets_write()
+queue_write()
+counts_write(at)
+record_write(at, true)
+return { 'done', head.state }

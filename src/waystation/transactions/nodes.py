@@ -1,0 +1,209 @@
+"""Nodes: who is there, which steps they serve, and what their node groups are told.
+
+A node writes its record every few seconds; without that it is gone after a minute. Records are keys
+of their own, as seed 001 names them; a sorted set lists them, so that nobody has to search.
+
+A node group is told something by an event in its admin queue. The script that takes it off the
+queue applies it to the node group's settings, so between the two there is no death; every node
+follows the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from waystation.clock import Clock
+from waystation.errors import InvalidInputError, StoreError
+from waystation.ids import Identity, require_name
+from waystation.store import Store, script
+from waystation.telemetry.logging import logger
+from waystation.transactions import names
+from waystation.transactions.pipeline import Pipeline
+from waystation.transactions.steps import StepBook
+
+_ENLIST = script(__package__, "enlist")
+_REGISTER = script(__package__, "register")
+_log = logger("nodes")
+
+BEAT_SECONDS = 5.0
+#: A node that was not heard for this long is gone.
+GONE_MS = 60_000
+_LEAVE_SECONDS_MAX = 1.0
+_PREFIX = "datp:node-registration:RECORD:"
+#: Settings of a node group: the least and the most that each can be.
+SETTINGS: dict[str, tuple[int, int]] = {
+    "lease_ms": (1_000, 3_600_000),
+    "paused": (0, 1),
+    "prefetch": (0, 10_000),
+    "workers": (1, 10_000),
+}
+
+
+class StepType(msgspec.Struct, frozen=True, rename="camel"):
+    """A step that a node serves."""
+
+    name: str
+    description: str = ""
+    default_definition: dict[str, Any] = {}
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a node tells of itself; the names are those of seed 001."""
+
+    node_group: str
+    #: `nodeId-` and 40 hex digits.
+    node_id: str
+    app_version: str = "-"
+    datp_version: str = "-"
+    build_time: str = "-"
+    step_types: tuple[StepType, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Where the record is."""
+        return f"{_PREFIX}{self.node_group}:{self.node_id}"
+
+    @property
+    def serves(self) -> frozenset[str]:
+        """The types of its steps."""
+        return frozenset(each.name for each in self.step_types)
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node group was told; None: nothing, so each node does as it was started."""
+
+    revision: int = 0
+    lease_ms: int | None = None
+    paused: bool = False
+    prefetch: int | None = None
+    workers: int | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(NodeRecord).decode
+
+
+def new_node_id(identity: Identity) -> str:
+    """An id for a node."""
+    return f"nodeId-{identity.token(20)}"
+
+
+def node_record(group: str, node_id: str, book: StepBook, *, version: str = "-") -> NodeRecord:
+    """The record of a node that serves these steps."""
+    require_name(group, field="group")
+    steps = tuple(
+        StepType(each.type, each.description, {"description": each.description})
+        for each in book.steps
+    )
+    return NodeRecord(node_group=group, node_id=node_id, datp_version=version, step_types=steps)
+
+
+class Nodes:
+    """The nodes of an installation, and this one among them."""
+
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._record: NodeRecord | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- This node ---------------------------------------------------------------------------
+
+    async def register(self, record: NodeRecord) -> None:
+        """Writes the record now, and again and again; another record takes its place."""
+        self._record = record
+        await self._beat(record)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._beat_on())
+
+    async def stop(self) -> None:
+        """Takes this node off, so that nobody counts on it for another minute."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        record, self._record = self._record, None
+        if record is not None:
+            # Not for long: whoever cannot be told will see it run out.
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS_MAX):
+                    await self._store.call("DEL", record.key, repeatable=True)
+                    await self._store.call("ZREM", names.NODES, record.key, repeatable=True)
+
+    async def _beat_on(self) -> None:
+        while True:
+            # A jump in time ends the pause: the record may just have run out.
+            await self._clock.sleep(BEAT_SECONDS)
+            if self._record is not None:
+                try:
+                    await self._beat(self._record)
+                except StoreError as error:
+                    _log.warning("this node could not be registered", problem=str(error))
+
+    async def _beat(self, record: NodeRecord) -> None:
+        # In this order: what is listed can be read.
+        await self._store.run(_REGISTER, [record.key], [_encode(record), GONE_MS])
+        await self._store.run(_ENLIST, [names.NODES], [record.key, GONE_MS])
+
+    # -- All nodes ---------------------------------------------------------------------------
+
+    async def all(self) -> list[NodeRecord]:
+        """The nodes that are alive, by node group and id."""
+        keys = await self._store.call("ZRANGE", names.NODES, 0, -1, repeatable=True)
+        # One by one, in one write: they lie in many slots.
+        found = await self._store.pipeline([("GET", key) for key in keys], repeatable=True)
+        records = []
+        for key, body in zip(keys, found, strict=True):
+            if isinstance(body, StoreError):
+                raise body
+            if body is None:
+                continue
+            try:
+                records.append(_decode(body))
+            except msgspec.MsgspecError as error:
+                _log.warning("the record of a node cannot be read", key=key, problem=str(error))
+        return sorted(records, key=lambda each: (each.node_group, each.node_id))
+
+    async def serving(self, step_type: str, *, group: str | None = None) -> list[NodeRecord]:
+        """The nodes that serve a step; of one node group, or of all."""
+        return [
+            each
+            for each in await self.all()
+            if step_type in each.serves and group in (None, each.node_group)
+        ]
+
+    async def unserved(self, pipelines: Iterable[Pipeline]) -> list[str]:
+        """What no living node of its node group serves, by name: one sentence for each step."""
+        served: dict[str, set[str]] = {}
+        for node in await self.all():
+            served.setdefault(node.node_group, set()).update(node.serves)
+        return [text for each in pipelines for text in each.unserved(served.get(each.group, ()))]
+
+    # -- Node groups -------------------------------------------------------------------------
+
+    async def tell(self, group: str, setting: str, value: int) -> None:
+        """Sets something for all nodes of a node group, as soon as one of them looks."""
+        require_name(group, field="group")
+        if setting not in SETTINGS:
+            raise InvalidInputError(
+                f"{setting[:80]!r} is not a setting of a node group.",
+                field="setting",
+                hint=f"There are {', '.join(SETTINGS)}.",
+            )
+        least, most = SETTINGS[setting]
+        if not isinstance(value, int) or not least <= value <= most:
+            raise InvalidInputError(f"{setting} can be {least} to {most}.", field=setting)
+        await self._store.call("RPUSH", names.queue_admin(group), f"set {setting} {int(value)}")
+        await self._store.call("PUBLISH", names.work_topic(0, group), "admin", repeatable=True)
+
+    async def settings(self, group: str) -> GroupSettings:
+        """What a node group was told, and has taken in."""
+        require_name(group, field="group")
+        pairs = await self._store.call("HGETALL", names.node_group(group), repeatable=True)
+        found = {pairs[i].decode(): pairs[i + 1].decode() for i in range(0, len(pairs), 2)}
+        return msgspec.convert(found, GroupSettings, strict=False)

@@ -1,0 +1,126 @@
+"""The timekeeper: does what is due, at the millisecond, in bulk.
+
+It wakes what has slept long enough, rescues what nobody renews, ends what is over its deadline, and
+cancels children that nobody waits for. Every process has one, and all may do the same at once: each
+pass is a script that finds what is due, or nothing. When the next is due the store says; what comes
+earlier is told by a hint. The clock of this machine decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from waystation.clock import Clock
+from waystation.errors import BusyError, StoreError
+from waystation.store import Wakeups
+from waystation.store.wakeups import RECHECK_SECONDS
+from waystation.telemetry.logging import logger
+from waystation.transactions import names
+from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.count_slots import CountSlots
+from waystation.transactions.held import Due
+from waystation.transactions.holding import Holding
+from waystation.transactions.limits import Limits
+from waystation.transactions.signals import Signals
+
+_log = logger("timekeeper")
+
+_PAUSE_SECONDS = 0.5
+
+
+class Timekeeper:
+    """Keeps the time of all cells."""
+
+    def __init__(
+        self,
+        signals: Signals,
+        holding: Holding,
+        counts: CountSlots,
+        wakeups: Wakeups,
+        *,
+        clock: Clock,
+        cells: int,
+        limits: Limits,
+    ) -> None:
+        self._signals = signals
+        self._holding = holding
+        self._counts = counts
+        self._wakeups = wakeups
+        self._clock = clock
+        self._cells = cells
+        self._limits = limits
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep(cell)) for cell in range(self._cells)]
+
+    async def stop(self) -> None:
+        """Ends; others go on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, cell: int) -> None:
+        with self._wakeups.waiting(names.due_topic(cell)) as waiter:
+            forget = self._clock.on_jump(waiter.wake)
+            try:
+                while True:
+                    waiter.clear()
+                    await waiter.wait(await self._look(cell))
+            finally:
+                forget()
+
+    async def _look(self, cell: int) -> float:
+        """Does what is due in a cell; returns the seconds until there is more."""
+        try:
+            look = await self._signals.look(cell)
+            await self._counts.roll_up(cell, look.now_ms)
+            next_ms = [
+                await self._until_done(cell, due_ms, look.now_ms, act)
+                for due_ms, act in (
+                    (look.lease_ms, self._rescue),
+                    (look.sleeping_ms, self._wake),
+                    (look.deadline_ms, self._expire),
+                    (look.sweep_ms, self._sweep),
+                )
+            ]
+        except (StoreError, BusyError) as error:
+            _log.warning("what is due could not be done", cell=cell, problem=str(error))
+            return _PAUSE_SECONDS
+        except Exception as error:
+            # Something in the store that is not ours. It must not stop the clock for good.
+            _log.error("what is due could not be done", error=error, cell=cell)
+            return _PAUSE_SECONDS
+        return min((ms / 1000 for ms in next_ms if ms >= 0), default=RECHECK_SECONDS)
+
+    async def _until_done(
+        self, cell: int, due_ms: int | None, now_ms: int, act: Callable[[int], Awaitable[Due]]
+    ) -> int:
+        """Acts while something is due; returns ms until the next, -1 for never."""
+        if due_ms is None:
+            return -1
+        if due_ms > now_ms:
+            return due_ms - now_ms
+        while True:
+            due = await act(cell)
+            if due.next_ms != 0:
+                return due.next_ms
+            if not due.done:
+                return round(_PAUSE_SECONDS * 1000)  # It says that there is more, and does nothing.
+
+    async def _rescue(self, cell: int) -> Due:
+        return await self._holding.rescue(
+            cell, most=BATCH_MAX, rescues_max=self._limits.rescues_max
+        )
+
+    async def _wake(self, cell: int) -> Due:
+        return await self._signals.wake_due(cell)
+
+    async def _expire(self, cell: int) -> Due:
+        return await self._signals.expire(cell, grace_ms=self._limits.cancel_grace_ms)
+
+    async def _sweep(self, cell: int) -> Due:
+        return await self._signals.sweep(cell, grace_ms=self._limits.cancel_grace_ms)

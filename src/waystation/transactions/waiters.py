@@ -1,0 +1,117 @@
+"""The waiting room: who waits in this process for the end of which transaction.
+
+The end of a transaction that somebody waits for is published with its id; scripts publish only
+those, so a wait is noted in the store first. All waits of a process share one subscription per
+cell. A hint can be lost, so who waits also looks now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from waystation.clock import Clock
+from waystation.errors import StoreFullError
+from waystation.store import Store, Wakeups
+from waystation.store.wakeups import Waiter
+from waystation.transactions import names
+from waystation.transactions.head import parse
+from waystation.transactions.signals import Signals
+from waystation.transactions.states import State
+
+#: A note outlasts its wait by this, for the last look.
+_SLACK_MS = 1_000
+
+#: Tells that the client who waits is gone; made only when there is something to wait for.
+Abandonment = Callable[[], asyncio.Future[object]]
+
+
+class WaitingRoom:
+    """See the module."""
+
+    def __init__(self, store: Store, wakeups: Wakeups, signals: Signals, *, clock: Clock) -> None:
+        self._store = store
+        self._wakeups = wakeups
+        self._signals = signals
+        self._clock = clock
+        self._waiters: dict[str, set[Waiter]] = {}
+        #: By cell: what ends its subscription.
+        self._subscribed: dict[int, Callable[[], None]] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<WaitingRoom [{sum(map(len, self._waiters.values()))} waiters]>"
+
+    async def ended(
+        self, transaction_id: str, seconds: float, *, abandonment: Abandonment | None = None
+    ) -> bool:
+        """Whether it has ended, after a wait of up to `seconds`; one that is gone has."""
+        until = self._clock.monotonic() + seconds
+        gone: asyncio.Future[object] | None = None
+        waiter = self._enter(transaction_id)
+        try:
+            # First: from here on its end is told to us.
+            with contextlib.suppress(StoreFullError):
+                wait_ms = round(seconds * 1000) + _SLACK_MS
+                await self._signals.mark([transaction_id], wait_ms=wait_ms)
+            while True:
+                # Clear, then look, then wait: what lands in between sets the flag again.
+                waiter.clear()
+                if await self._has_ended(transaction_id):
+                    return True
+                left = until - self._clock.monotonic()
+                if left <= 0 or self._closed or (gone is not None and gone.done()):
+                    return False
+                if gone is None and abandonment is not None:
+                    gone = abandonment()
+                    gone.add_done_callback(lambda _: waiter.wake())
+                await waiter.wait(left)
+        finally:
+            if gone is not None:
+                gone.cancel()
+            self._leave(transaction_id, waiter)
+
+    def end_waits(self) -> None:
+        """Ends every wait as if its time were over, and lets none wait any more."""
+        self._closed = True
+        self._wake_all()
+
+    def close(self) -> None:
+        """Ends waits and subscriptions."""
+        self.end_waits()
+        for end in self._subscribed.values():
+            end()
+        self._subscribed.clear()
+
+    async def _has_ended(self, transaction_id: str) -> bool:
+        # Not the whole state: many may wait for the same, and look again and again.
+        key = names.state(transaction_id)
+        line = await self._store.call("HGET", key, "head", repeatable=True)
+        return line is None or parse(line).state is State.COMPLETE
+
+    def _enter(self, transaction_id: str) -> Waiter:
+        cell, waiter = names.cell_of(transaction_id), Waiter()
+        self._waiters.setdefault(transaction_id, set()).add(waiter)
+        if cell not in self._subscribed:
+            self._subscribed[cell] = self._wakeups.listen(names.ended_topic(cell), self._hear)
+        return waiter
+
+    def _leave(self, transaction_id: str, waiter: Waiter) -> None:
+        waiters = self._waiters[transaction_id]
+        waiters.discard(waiter)
+        if not waiters:
+            del self._waiters[transaction_id]
+
+    def _hear(self, payload: bytes | None) -> None:
+        if payload is None:
+            self._wake_all()
+            return
+        for each in payload.decode().split(" "):
+            for waiter in self._waiters.get(each, ()):
+                waiter.wake()
+
+    def _wake_all(self) -> None:
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.wake()

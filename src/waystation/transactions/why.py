@@ -1,0 +1,273 @@
+"""Why a transaction is where it is: a reason with a stable code, and a sentence for people.
+
+It tells what a transaction waits for now, or what it has ended with. It only looks.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from waystation.transaction_errors import PipelineUnknownError, TransactionUnknownError
+from waystation.transactions import names
+from waystation.transactions.kids import read_kids
+from waystation.transactions.nodes import Nodes
+from waystation.transactions.pipelines import Pipelines
+from waystation.transactions.record import Frame, TransactionState, decode
+from waystation.transactions.signals import PLACES_MAX, Found, Signals
+from waystation.transactions.states import State, Status
+
+Code = Literal[
+    "archiving_failed",
+    "cancelling",
+    "final",
+    "held",
+    "no_node_for_step",
+    "queued",
+    "retrying",
+    "running",
+    "scheduled",
+    "sleeping_until",
+    "store_full",
+    "suspect",
+    "unknown",
+    "waiting_children",
+    "waiting_switch",
+]
+#: Steps that sleep because that is what they are for; others that sleep try again.
+_SLEEPERS = frozenset({"util/delay"})
+#: What the archive leaves in a state that it could not take.
+_ARCHIVE_FAILED = b"archiveFailed"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why."""
+
+    id: str
+    code: Code
+    text: str
+    #: What the sentence is made of, by name.
+    facts: dict[str, Any] = {}
+
+
+class _Look(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction, taken apart."""
+
+    found: Found
+    kept: TransactionState
+    frame: Frame | None
+    step_type: str
+
+    @property
+    def step(self) -> str:
+        """The step that is next, as people are told."""
+        if self.frame is None:
+            return "no step"
+        return f"step {self.frame.place} ({self.step_type}) of pipeline {self.frame.pipeline}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What belongs to the step."""
+        if self.frame is None:
+            return {}
+        place, pipeline = self.frame.place, self.frame.pipeline
+        return {"step": self.step_type, "place": place, "pipeline": pipeline}
+
+    def reason(self, code: Code, text: str, **facts: Any) -> Reason:
+        """A reason that has these facts beside the common ones."""
+        common = {"state": self.found.head.state.value, **self.facts}
+        return Reason(id=self.found.id, code=code, text=text, facts=common | facts)
+
+
+class Why:
+    """Explains transactions."""
+
+    def __init__(self, signals: Signals, pipelines: Pipelines, nodes: Nodes) -> None:
+        self._signals = signals
+        self._pipelines = pipelines
+        self._nodes = nodes
+
+    async def explain(self, project: str, transaction_id: str) -> Reason:
+        """The reason; `unknown` also for a transaction of another project."""
+        try:
+            (found,) = await self._signals.get(project, [transaction_id], places=True)
+        except TransactionUnknownError:
+            found = None
+        if found is None:
+            text = "This project has no such transaction: it was never started, or it is another's."
+            return Reason(id=transaction_id, code="unknown", text=text)
+        look = await self._look(found)
+        if _ARCHIVE_FAILED in found.extras:
+            cause = found.extras[_ARCHIVE_FAILED].decode(errors="replace")
+            return look.reason(
+                "archiving_failed", f"It could not be archived: {cause}.", cause=cause
+            )
+        if found.head.state is State.COMPLETE:
+            return _final(look)
+        if found.head.cancelling:
+            return _cancelling(look)
+        if found.head.suspect:
+            return _suspect(look)
+        return await self._alive(look)
+
+    async def _alive(self, look: _Look) -> Reason:
+        match look.found.head.state:
+            case State.QUEUED:
+                return await self._queued(look)
+            case State.HELD:
+                return _held(look)
+            case State.RUNNING:
+                return await self._running(look)
+            case State.SCHEDULED:
+                wake = look.found.head.wake
+                return look.reason("scheduled", f"It begins at {_time(wake)}.", wake_ms=wake)
+            case State.WAITING_SWITCH:
+                return _waiting_switch(look)
+            case State.WAITING_CHILDREN:
+                return _waiting_children(look)
+            case _ if not await self._is_served(look):
+                return _unserved(look)
+            case _:
+                return _asleep(look)
+
+    async def _look(self, found: Found) -> _Look:
+        kept = decode(found.state)
+        frame = kept.frames[-1] if kept.frames else None
+        step_type = "unknown"
+        if frame is not None:
+            try:
+                pipeline = await self._pipelines.version(
+                    found.head.owner, frame.pipeline, frame.version
+                )
+            except PipelineUnknownError:
+                pass  # The definition is gone, which is no reason not to tell the rest.
+            else:
+                step_type = pipeline.steps[min(frame.step, len(pipeline.steps) - 1)].type
+        return _Look(found=found, kept=kept, frame=frame, step_type=step_type)
+
+    async def _queued(self, look: _Look) -> Reason:
+        head = look.found.head
+        group = {"group": head.group}
+        if (await self._nodes.settings(head.group)).paused:
+            return look.reason("held", f"Node group {head.group} is paused.", **group)
+        if not await self._is_served(look):
+            return _unserved(look)
+        place, queue = look.found.place, "qOutL" if head.queue == "out" else "qInL"
+        if place is None:
+            text = f"More than {PLACES_MAX:,} are before it in {queue} of node group {head.group}."
+            return look.reason("queued", text, **group, queue=queue)
+        text = f"It is number {place + 1:,} in {queue} of node group {head.group}; next is"
+        return look.reason(
+            "queued", f"{text} {look.step}.", **group, queue=queue, position=place + 1
+        )
+
+    async def _is_served(self, look: _Look) -> bool:
+        group = look.found.head.group
+        return bool(await self._nodes.serving(look.step_type, group=group))
+
+    async def _running(self, look: _Look) -> Reason:
+        found = look.found
+        node = found.head.node.partition(":")[0]
+        facts = {"node": node, "since_ms": found.processing_ms, "lease_ms": found.lease_ms}
+        if not await self._signals.has_room(names.cell_of(found.id)):
+            text = (
+                f"It runs on node {node}, {look.step}, and the store is full: it can end, but"
+                " nothing can begin."
+            )
+            return look.reason("store_full", text, **facts)
+        text = f"It runs on node {node} since {_time(found.processing_ms)}, {look.step}; its lease"
+        return look.reason("running", f"{text} ends at {_time(found.lease_ms)}.", **facts)
+
+
+def _unserved(look: _Look) -> Reason:
+    group = look.found.head.group
+    text = f"No living node of node group {group} serves {look.step}, which is next."
+    return look.reason("no_node_for_step", text, group=group)
+
+
+def _final(look: _Look) -> Reason:
+    head = look.found.head
+    status = head.status or Status.INTERNAL_ERROR
+    cause = look.found.extras.get(b"cause", b"").decode(errors="replace")
+    if not cause and status is not Status.SUCCESS:
+        cause = look.kept.note
+    because = f": {cause}" if cause else ""
+    text = f"It has ended as {status} at {_time(head.since)}{because}."
+    return look.reason("final", text, status=status.value, cause=cause, ended_ms=head.since)
+
+
+def _cancelling(look: _Look) -> Reason:
+    found = look.found
+    cause = found.extras.get(b"cause", b"").decode(errors="replace")
+    begun = "Its deadline has passed"
+    if "c" in found.head.flags:
+        begun = f"A cancel was asked for ({cause})" if cause else "A cancel was asked for"
+    until = f"; at {_time(found.deadline_ms)} it is ended anyway" if found.deadline_ms else ""
+    rest = "it ends when its children have"
+    if found.head.state is State.RUNNING:
+        rest = "it ends with its next commit"
+    text = f"{begun}: {rest}{until}."
+    return look.reason("cancelling", text, cause=cause, until_ms=found.deadline_ms)
+
+
+def _suspect(look: _Look) -> Reason:
+    head = look.found.head
+    node = head.node.partition(":")[0]
+    doing = (
+        f"it runs alone on node {node}" if head.state is State.RUNNING else "it waits to run alone"
+    )
+    text = f"The process that ran it was lost, so {doing}: {look.step}."
+    if head.rescues:
+        text = f"{text[:-1]}. So it went {head.rescues} times before."
+    return look.reason("suspect", text, node=node, rescues=head.rescues)
+
+
+def _held(look: _Look) -> Reason:
+    place, pipeline = look.found.place, look.found.head.pipeline
+    where = (
+        f"more than {PLACES_MAX:,} are before it"
+        if place is None
+        else f"it is number {place + 1:,}"
+    )
+    text = f"Pipeline {pipeline} is paused; {where} of what it holds."
+    return look.reason("held", text, position=None if place is None else place + 1)
+
+
+def _waiting_switch(look: _Look) -> Reason:
+    found = look.found
+    switch, wake = found.head.switch, found.head.wake
+    text = f"It waits for switch {switch} in {look.step}; it looks again at {_time(wake)}"
+    place = look.frame.place if look.frame is not None else ""
+    ends = found.extras.get(f"wait:{place}:{switch}".encode())
+    facts: dict[str, Any] = {"switch": switch, "wake_ms": wake}
+    if ends is not None:
+        facts["wait_ends_ms"] = int(ends)
+        text = f"{text}, and waits until {_time(int(ends))} at most"
+    return look.reason("waiting_switch", f"{text}.", **facts)
+
+
+def _waiting_children(look: _Look) -> Reason:
+    kids = read_kids(look.found.extras.get(b"kids", b""))
+    done, total = (kids.done, kids.total) if kids is not None else (0, 0)
+    text = f"{done:,} of {total:,} children have ended."
+    return look.reason("waiting_children", text, done=done, total=total)
+
+
+def _asleep(look: _Look) -> Reason:
+    wake, frame = look.found.head.wake, look.frame
+    if look.step_type in _SLEEPERS or frame is None:
+        text = f"It sleeps until {_time(wake)} in {look.step}."
+        return look.reason("sleeping_until", text, wake_ms=wake)
+    note = look.kept.note
+    told = f": {note}" if note else ""
+    text = f"It calls {look.step} again at {_time(wake)}, retry {frame.retries:,}{told}."
+    return look.reason("retrying", text, wake_ms=wake, retries=frame.retries, note=note)
+
+
+def _time(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "an unknown time"
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

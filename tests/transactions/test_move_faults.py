@@ -1,0 +1,194 @@
+"""Moves under faults: lost replies, dead holders, a full store and a full record log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.kit.transaction_store import (
+    CELL,
+    GRACE_MS,
+    GROUP,
+    LEASE_MS,
+    TERMS,
+    VERSION,
+    after,
+    open_transactions,
+)
+from tests.proxy import Fate, proxy_to
+from tests.stores import store_at
+from waystation.errors import StoreFullError
+from waystation.logs import Retention
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store, keys, script
+from waystation.store.embedded import EmbeddedServer
+from waystation.testing.crash_points import CrashPoint, Moment, crash_points
+from waystation.transactions import names
+from waystation.transactions.cells import open_cells
+from waystation.transactions.entry import Entry, NewTransaction
+from waystation.transactions.head import parse
+from waystation.transactions.held import Held
+from waystation.transactions.holding import Holding
+from waystation.transactions.log_entry import unpack
+from waystation.transactions.progress import Commit, FanOpen, Finish, Progress, Sleep
+from waystation.transactions.signals import Signals
+from waystation.transactions.states import State, Status
+
+ONE = f"tx-{'0' * 39}1"
+
+
+async def test_a_move_whose_reply_was_cut_off_is_sent_again_and_happens_once(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx, proxy_to(store_server.address) as proxy:
+        held = await tx.running()
+        async with store_at(proxy.address, test_mode=True) as store:
+            await store.ping()
+            await proxy.set_fates(replies=Fate.CUT)
+            move = Commit(held=held, state=b"new")
+            commit = asyncio.ensure_future(Progress(store, TERMS).commit(CELL, [move]))
+            await proxy.met.wait()
+            await proxy.set_fates()
+            (verdict,) = await commit
+        assert verdict.outcome == "known"
+        assert await tx.kinds(held.id) == ["started", "step"]
+        (verdict,) = await tx.progress.commit(CELL, [Commit(held=after(held), state=b"s")])
+        assert verdict.outcome == "done", "its holder goes on from there"
+
+
+async def test_in_a_full_store_what_is_under_way_goes_on(store_server: EmbeddedServer) -> None:
+    """F-20: only what makes a transaction larger for good is refused, and whole."""
+    async with open_transactions(store_server) as tx:
+        helds = [await tx.running() for _ in range(4)]
+        asleep = await tx.running()
+        await tx.progress.sleep(CELL, [Sleep(held=asleep, state=b"s", switch="go")])
+        await tx.store.call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            before = await tx.picture()
+            with pytest.raises(StoreFullError):
+                await tx.signals.set_switch("default", asleep.id, "go", True)
+            fan = FanOpen(held=helds[0], state=b"f", round=1, total=1)
+            with pytest.raises(StoreFullError):
+                await tx.progress.fan_open(CELL, [fan])
+            assert await tx.picture() == before
+
+            await tx.progress.once(helds[0], "1", "charge", b"paid")
+            await tx.progress.report(helds[0], b"1")
+            await tx.progress.commit(CELL, [Commit(held=helds[0], state=b"s")])
+            await tx.progress.sleep(CELL, [Sleep(held=helds[1], state=b"s", delay_ms=0)])
+            end = Finish(held=helds[2], state=b"e", status=Status.SUCCESS, output=b"")
+            await tx.progress.finish(CELL, [end])
+            await tx.signals.cancel("default", [helds[3].id], cause="me", grace_ms=0)
+            await tx.signals.wake("default", asleep.id)
+            await tx.signals.wake_due(CELL)
+            await tx.signals.expire(CELL, grace_ms=GRACE_MS)
+            await tx.signals.sweep(CELL, grace_ms=GRACE_MS)
+            assert len(await tx.signals.get("default", [asleep.id])) == 1
+        finally:
+            await tx.store.call("CONFIG", "SET", "maxmemory", 0)
+        heads = (await tx.check()).heads
+        assert [heads[each.id].state for each in (*helds, asleep)] == [
+            State.RUNNING,
+            State.QUEUED,
+            State.COMPLETE,
+            State.COMPLETE,
+            State.QUEUED,
+        ]
+
+
+async def test_a_full_record_log_stops_nothing_that_is_under_way(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx:
+        helds = [await tx.running() for _ in range(3)]
+        await tx.logs.retain(names.LOG, CELL, Retention(max_bytes=1, policy="refuse"))
+        await tx.logs.hold(names.LOG, CELL, "history", 0)
+        await tx.progress.commit(CELL, [Commit(held=helds[0], state=b"s")])
+        await tx.progress.sleep(CELL, [Sleep(held=helds[1], state=b"s", switch="go")])
+        await tx.signals.set_switch("default", helds[1].id, "go", True)
+        await tx.signals.cancel("default", [helds[2].id], cause="me", grace_ms=0)
+        kinds = [fact.kind for fact in await tx.facts()]
+        assert kinds == [*["started"] * 3, "step", "slept", "switched", "cancelled"]
+
+
+# -- Deaths ----------------------------------------------------------------------------------
+
+
+async def prepare(store: Store) -> None:
+    await open_cells(store, StreamLogs(store), 1)
+    pipeline = names.pipeline(CELL, "default", "p")
+    await store.call("HSET", pipeline, "revision", 1, "active", VERSION, "type", 1)
+    new = NewTransaction(
+        id=ONE, owner="default", pipeline="p", version=VERSION, group=GROUP, state=b"0"
+    )
+    await Entry(store, TERMS).start(CELL, [new])
+
+
+async def step(progress: Progress, held: Held, state: bytes, recorded: bytes | None) -> bool:
+    """What a worker does from a state on; whether it still holds the transaction then."""
+    if state == b"0":
+        if recorded is None:
+            await progress.once(held, "1", "charge", b"paid")
+        move = Commit(held=held, state=b"1", drop=("once:1:charge",))
+        (verdict,) = await progress.commit(CELL, [move])
+        return verdict.outcome in ("done", "known")
+    if state == b"1":
+        await progress.sleep(CELL, [Sleep(held=held, state=b"2", switch="go")])
+    else:
+        end = Finish(held=held, state=b"end", status=Status.SUCCESS, output=b"1")
+        await progress.finish(CELL, [end])
+    return False
+
+
+async def work(store: Store) -> None:
+    """A worker, and somebody who sets the switch: to the end."""
+    holding, progress, signals = (
+        Holding(store, TERMS),
+        Progress(store, TERMS),
+        Signals(store, TERMS),
+    )
+    while True:
+        (found,) = await signals.get("default", [ONE])
+        assert found is not None
+        match found.head.state:
+            case State.COMPLETE:
+                return
+            case State.WAITING_SWITCH:
+                await signals.set_switch("default", ONE, "go", True)
+            case State.QUEUED:
+                claim = await holding.claim(
+                    CELL, GROUP, node="n", number=1, most=1, lease_ms=LEASE_MS
+                )
+                (claimed,) = claim.items
+                recorded = claimed.extras.get(b"once:1:charge")
+                if await step(progress, claimed.held, claimed.state, recorded):
+                    await step(progress, after(claimed.held), b"1", None)
+            case other:
+                raise AssertionError(f"nobody is there, and it is {other}")
+
+
+def test_a_death_at_any_call_of_a_pipeline_ends_in_the_same_end(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-01: each step result is recorded once, and nothing is held after its lease."""
+
+    async def look(store: Store, point: CrashPoint) -> None:
+        advance = script("waystation.store", "advance")
+        await store.run(advance, [keys.TIME], [LEASE_MS + 1])
+        await Holding(store, TERMS).rescue(CELL, most=10, rescues_max=3)
+        await work(store)
+        head = parse(await store.call("HGET", names.state(ONE), "head"))
+        assert (head.state, head.status) == (State.COMPLETE, Status.SUCCESS)
+        fields = await store.call("HKEYS", names.state(ONE))
+        assert sorted(fields) == [b"head", b"state", b"switches"]
+        for name in ("processingZ", "leaseZ", "sleepingZ", "deadlineZ"):
+            assert await store.call("ZCARD", names.sorted_set(CELL, name)) == 0
+        assert await store.call("EXISTS", names.queue_in(CELL, GROUP)) == 0
+        entries = await StreamLogs(store).read(names.LOG, CELL, 0, limit=1000)
+        kinds = [fact.kind for entry in entries for fact in unpack(entry.payload).facts]
+        kinds = [kind for kind in kinds if kind != "rescued"]
+        assert kinds == ["started", "step", "slept", "switched", "finished"], kinds
+
+    points = crash_points(store_server.address, work, look, prepare=prepare, test_mode=True)
+    assert len(points) >= 8 * len(Moment)
