@@ -27,7 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "waystation" / "client"
 
 #: Modules of the client that are written once; the others of async_* know asyncio by name.
-GENERATED = ("caller", "channels", "client", "deliveries", "producer", "topics")
+GENERATED = (
+    *("caller", "channels", "client", "deliveries", "pipelines"),
+    *("producer", "topics", "transactions"),
+)
 #: How asynchronous code becomes ordinary code; in this order.
 UNASYNC = (
     (r"\basync def\b", "def"),

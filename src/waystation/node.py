@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from waystation.access import Gate
@@ -25,6 +26,7 @@ from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
 from waystation.topics.limits import Limits
 from waystation.topics.schemas import Schemas
+from waystation.transactions.app import App
 from waystation.transactions.engine import Engine, open_engine
 
 _log = logger("node")
@@ -147,14 +149,8 @@ def open_catalogue(settings: Settings) -> Catalogue:
     return SqliteCatalogue(settings.data_dir / "catalogue.db")
 
 
-async def open_node(
-    settings: Settings, *, clock: Clock | None = None, identity: Identity | None = None
-) -> Node:
-    """Opens a node; raises an error that says why not."""
-    clock = clock or Clock()
-    identity = identity or RandomIdentity()
-    catalogue = open_catalogue(settings)
-    await catalogue.open()
+async def open_gate(settings: Settings, catalogue: Catalogue, *, clock: Clock) -> Gate:
+    """The gate, which must have somebody to let in."""
     gate = Gate(catalogue, clock=clock, insecure=settings.auth.insecure)
     try:
         await gate.start()
@@ -163,14 +159,32 @@ async def open_node(
                 "There is no API key yet, so nobody could come in.",
                 hint="Create one with `waystation keys create`, or serve everyone with --insecure.",
             )
-        opened = await open_store(settings, clock=clock, identity=identity)
     except BaseException:
         await gate.close()
-        await catalogue.close()
         raise
-    for note in opened.notes:
-        _log.warning("store", note=note)
-    try:
+    return gate
+
+
+async def open_node(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    identity: Identity | None = None,
+    app: App | None = None,
+) -> Node:
+    """Opens a node; raises an error that says why not. An app comes before that of the settings."""
+    clock = clock or Clock()
+    identity = identity or RandomIdentity()
+    async with AsyncExitStack() as undo:
+        catalogue = open_catalogue(settings)
+        await catalogue.open()
+        undo.push_async_callback(catalogue.close)
+        gate = await open_gate(settings, catalogue, clock=clock)
+        undo.push_async_callback(gate.close)
+        opened = await open_store(settings, clock=clock, identity=identity)
+        undo.push_async_callback(opened.close)
+        for note in opened.notes:
+            _log.warning("store", note=note)
         guard = open_guard(settings.delivery)
         channels = Channels(
             opened.store,
@@ -180,20 +194,18 @@ async def open_node(
             guard=guard,
             waiting_max=settings.delivery.waiting_max,
         )
+        delivery = await open_delivery(settings, opened, guard, clock=clock)
+        undo.push_async_callback(delivery.close)
         logs = StreamLogs(opened.store)
         engine = await open_engine(
-            settings.transactions, opened, catalogue, logs, clock=clock, identity=identity
+            settings.transactions, opened, catalogue, logs, clock=clock, identity=identity, app=app
         )
-        delivery = await open_delivery(settings, opened, guard, clock=clock)
-    except BaseException:
-        await opened.close()
-        await gate.close()
-        await catalogue.close()
-        raise
-    strict = settings.topics.strict_partitions
-    topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
-    upkeep = NodeUpkeep(topics, logs, engine, opened, clock=clock, owner=identity.token(16))
-    await upkeep.start()
+        strict = settings.topics.strict_partitions
+        topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
+        upkeep = NodeUpkeep(topics, logs, engine, opened, clock=clock, owner=identity.token(16))
+        await upkeep.start()
+        # All is well: from here on the node closes what was opened.
+        undo.pop_all()
     return Node(
         settings=settings,
         clock=clock,

@@ -69,7 +69,10 @@ class Operation:
             # Definitions are for who manages the project.
             produces = self.template.endswith("/messages")
             return "read" if self.method == "GET" else "write" if produces else "admin"
-        if self.template.startswith("/v1/") and not self.template.startswith("/v1/channels"):
+        if self.template.startswith(("/v1/nodes", "/v1/pipelines")):
+            return "read" if self.method == "GET" else "admin"
+        used = ("/v1/channels", "/v1/transactions", "/v1/why")
+        if self.template.startswith("/v1/") and not self.template.startswith(used):
             return "admin"
         return "read" if self.method == "GET" else "write"
 

@@ -12,16 +12,17 @@ import uvloop
 
 from waystation.settings import Settings
 from waystation.testing.station import Serving, serving
+from waystation.transactions.app import App
 
 
 @contextmanager
-def background_station(settings: Settings) -> Iterator[Serving]:
-    """Runs a station for the length of the block."""
+def background_station(settings: Settings, *, app: App | None = None) -> Iterator[Serving]:
+    """Runs a station, and perhaps an app in it, for the length of the block."""
     started: Future[tuple[Serving, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
         stop = asyncio.Event()
-        async with serving(settings) as running:
+        async with serving(settings, app=app) as running:
             started.set_result((running, asyncio.get_running_loop(), stop))
             await stop.wait()
 

@@ -205,9 +205,10 @@ async def open_machine(
     workers: int = 1,
     limits: Limits = QUICK,
     flush: bool = True,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Machine]:
     """Opens an app on an empty store, with a time machine and so many workers."""
-    store, wakeups, clock = Store(address, test_mode=True), Wakeups(address), Clock()
+    store, wakeups, clock = Store(address, test_mode=True), Wakeups(address), clock or Clock()
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     logs = StreamLogs(store)
     machine = Machine(

@@ -32,6 +32,7 @@ from waystation.topics import Deduplication, Producer, Topics
 from waystation.topics.topic import TopicOptions
 from waystation.transactions import names
 from waystation.transactions.cells import Terms, open_cells
+from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry, NewTransaction
 from waystation.transactions.held import Held
 from waystation.transactions.holding import Claimed, Holding
@@ -183,6 +184,10 @@ async def use_transactions(opened: OpenStore, clock: Clock) -> None:
         await nodes.tell("main", "workers", 3)
         await signals.mark([parent.id], wait_ms=60_000)
         await nodes.register(NodeRecord(node_group="main", node_id=f"nodeId-{'0' * 40}"))
+        now, counts = (await signals.look(0)).now_ms, CountSlots(store)
+        for slot_ms in (100_000, 1_000_000):
+            # As if the slot were over.
+            await counts.roll_up(0, now // slot_ms * slot_ms + slot_ms + 3_000)
         await catalogue.close()
 
 

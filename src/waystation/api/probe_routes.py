@@ -32,6 +32,8 @@ class Readiness:
     catalogue: Catalogue
     gate: Gate
     stopping: Callable[[], bool] = field(default=lambda: False)
+    #: Whether this process hears of work; true for one that does none.
+    working: Callable[[], bool] = field(default=lambda: True)
 
     async def problems(self) -> dict[str, str]:
         """What is wrong, by part; empty when the process is ready."""
@@ -44,6 +46,8 @@ class Readiness:
             found["catalogue"] = problem
         if not self.gate.insecure and not self.gate.fresh:
             found["keys"] = "they could not be read for a while"
+        if not self.working():
+            found["worker"] = "no claim was answered lately"
         return found
 
     async def store_problem(self) -> str:

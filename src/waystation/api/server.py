@@ -65,8 +65,13 @@ class ApiServer:
             header_bytes_max=self._settings.header_bytes_max,
             read_seconds_max=self._settings.read_seconds_max,
         )
+        host = node.engine.host
         self._readiness = Readiness(
-            node.opened, node.catalogue, node.gate, stopping=lambda: self._stopping
+            node.opened,
+            node.catalogue,
+            node.gate,
+            stopping=lambda: self._stopping,
+            working=lambda: host is None or host.healthy,
         )
         self._streams = Streams(seconds_max=self._settings.stream_seconds_max)
         self.app, self.document = self._build()
@@ -146,7 +151,24 @@ class ApiServer:
             *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
             *reference.routes(),
         ]
-        wide: Litestar = wide_app(
+        wide = self._wide(admission)
+        document = build_document(wide_document(), routes, prefix=settings.prefix)
+        reference.use(document)
+        dispatcher = Dispatcher(
+            RouteTable(routes),
+            node.gate,
+            wide=wide,
+            cors=cors,
+            clock_seconds=node.clock.monotonic,
+            body_bytes_max=settings.body_bytes_max,
+            path_prefix=settings.prefix,
+            durability=node.opened.durability,
+        )
+        return dispatcher, document
+
+    def _wide(self, admission: ChannelAdmission) -> Litestar:
+        node, settings = self._node, self._settings
+        return wide_app(
             node.catalogue,
             node.channels,
             ChannelListing(node.opened.store),
@@ -161,19 +183,6 @@ class ApiServer:
             time_machine=node.opened.time_machine,
             body_bytes_max=settings.body_bytes_max,
         )
-        document = build_document(wide_document(), routes, prefix=settings.prefix)
-        reference.use(document)
-        dispatcher = Dispatcher(
-            RouteTable(routes),
-            node.gate,
-            wide=wide,
-            cors=cors,
-            clock_seconds=node.clock.monotonic,
-            body_bytes_max=settings.body_bytes_max,
-            path_prefix=settings.prefix,
-            durability=node.opened.durability,
-        )
-        return dispatcher, document
 
     def _topic_routes(self) -> list[Route]:
         node = self._node

@@ -23,7 +23,8 @@ from waystation.telemetry.logging import logger
 from waystation.transaction_errors import DuplicateTransactionError
 from waystation.transactions.engine import Engine
 from waystation.transactions.order import read_orders
-from waystation.transactions.starter import Receipt, Result
+from waystation.transactions.start import Receipt
+from waystation.transactions.starter import Result
 from waystation.transactions.states import State
 from waystation.transactions.switches import Scalar
 

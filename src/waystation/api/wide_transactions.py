@@ -83,7 +83,7 @@ class TransactionController(Controller):
         state: State,
         id: FromPath[str],  # noqa: A002 (so it is called in the path)
     ) -> Children:
-        """Lists the children of the Parallel that is under way."""
+        """Lists the children of the Parallel that is under way, or that it has ended in."""
         return await _transactions(state).children(_project(request), id)
 
 

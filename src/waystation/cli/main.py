@@ -51,6 +51,9 @@ def build_app() -> typer.Typer:
     app.add_typer(_module("channel").app, name="channel")
     app.add_typer(_module("topic").app, name="topic")
     app.add_typer(_module("deliveries").app, name="deliveries")
+    app.add_typer(_module("tx").app, name="tx")
+    app.add_typer(_module("pipeline").app, name="pipeline")
+    app.command()(_module("why").why)
     return app
 
 

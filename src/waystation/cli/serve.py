@@ -28,9 +28,14 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes any free one.", metavar="N")
 ]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", help="App whose steps run here, as module:name.", metavar="APP"),
+]
 
 
 def dev(
+    app: AppOption = None,
     port: PortOption = None,
     data: DataOption = None,
     config: ConfigOption = "",
@@ -42,12 +47,17 @@ def dev(
     """Run a whole station on this machine: embedded store, no key, loopback only."""
     loaded = read_settings(
         config,
-        defaults={"store.durability": "memory"},
+        defaults={
+            "store.durability": "memory",
+            "transactions.app": "built-in",
+            "transactions.reload": True,
+        },
         http_port=port,
         data=data,
         auth_insecure=True,
         delivery_loopback=True,
         time_machine=time_machine or None,
+        transactions_app=app,
     )
     if loaded.settings.store.url:
         raise SettingsError(
@@ -63,6 +73,7 @@ def dev(
 
 
 def serve(
+    app: AppOption = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
     port: PortOption = None,
     data: DataOption = None,
@@ -90,6 +101,7 @@ def serve(
         store_durability=durability,
         auth_insecure=insecure or None,
         store_ephemeral=ephemeral or None,
+        transactions_app=app,
     )
     _run_until_stopped(loaded.settings, as_json=as_json)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from waystation import errors
+from waystation import errors, transaction_errors
 
 if TYPE_CHECKING:
     from waystation.client import Waystation
@@ -47,6 +47,16 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
         errors.LogFullError,
         "",
         "Raise max_bytes of the topic, or let its readers go on.",
+    ),
+    (
+        transaction_errors.PipelineUnknownError,
+        "",
+        "See which there are with `waystation pipeline list`.",
+    ),
+    (
+        transaction_errors.TransactionUnknownError,
+        "",
+        "See which there are with `waystation tx list`.",
     ),
     (
         errors.AckHandleMalformedError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from waystation.client.async_client import AsyncWaystation
 from waystation.client.async_producer import AsyncProducer
+from waystation.client.async_transactions import AsyncTransaction
 from waystation.client.codec import Codec
 from waystation.client.messages import (
     Batch,
@@ -20,6 +21,7 @@ from waystation.client.messages import (
 from waystation.client.parcels import NewMessage
 from waystation.client.sync_client import Waystation
 from waystation.client.sync_producer import Producer
+from waystation.client.sync_transactions import Transaction
 from waystation.client.topics import (
     MessagePage,
     Receipt,
@@ -28,17 +30,21 @@ from waystation.client.topics import (
     TopicStanding,
     Whereabouts,
 )
+from waystation.client.transactions import Journal, Reason, TransactionInfo, TransactionSummary
 
 __all__ = [
     "AsyncProducer",
+    "AsyncTransaction",
     "AsyncWaystation",
     "Batch",
     "ChannelInfo",
     "Codec",
+    "Journal",
     "MessagePage",
     "NewMessage",
     "Producer",
     "Published",
+    "Reason",
     "Receipt",
     "Received",
     "Sought",
@@ -46,6 +52,9 @@ __all__ = [
     "Topic",
     "TopicMessage",
     "TopicStanding",
+    "Transaction",
+    "TransactionInfo",
+    "TransactionSummary",
     "Waystation",
     "Whereabouts",
 ]

@@ -7,7 +7,9 @@ from typing import Self
 
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.async_deliveries import AsyncDeliveries
+from waystation.client.async_pipelines import AsyncPipelines
 from waystation.client.async_topics import AsyncTopics
+from waystation.client.async_transactions import AsyncTransactions
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.environment import key_from_environment, station_url
 
@@ -24,7 +26,9 @@ class AsyncWaystation:
         self._transport = AsyncTransport(self.url, key or key_from_environment())
         self.channels = AsyncChannels(self._transport)
         self.deliveries = AsyncDeliveries(self._transport)
+        self.pipelines = AsyncPipelines(self._transport)
         self.topics = AsyncTopics(self._transport)
+        self.transactions = AsyncTransactions(self._transport)
 
     async def __aenter__(self) -> Self:
         return self

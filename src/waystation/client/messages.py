@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from waystation import errors
+from waystation import errors, transaction_errors
 from waystation.errors import WaystationError
 
 
@@ -122,6 +122,10 @@ class Problem(msgspec.Struct, frozen=True):
     end: int = 0
     path: str = ""
     position: int = 0
+    existing_id: str = ""
+    state: str = ""
+    from_state: str = ""
+    to_state: str = ""
 
     def as_error(self, status: int = 0) -> WaystationError:
         """The error that has this code; without one that is known, by the status."""
@@ -139,6 +143,12 @@ class Problem(msgspec.Struct, frozen=True):
             error.first, error.end = self.first, self.end
         if isinstance(error, errors.RateLimitedError):
             error.retry_after_seconds = math.ceil(self.retry_after_s)
+        if isinstance(error, transaction_errors.DuplicateTransactionError):
+            error.existing_id = self.existing_id
+        if isinstance(error, transaction_errors.NotSleepingError):
+            error.state = self.state
+        if isinstance(error, transaction_errors.IllegalTransitionError):
+            error.from_state, error.to_state = self.from_state, self.to_state
         return error
 
 

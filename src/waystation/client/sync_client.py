@@ -10,7 +10,9 @@ from typing import Self
 from waystation.client.environment import key_from_environment, station_url
 from waystation.client.sync_channels import Channels
 from waystation.client.sync_deliveries import Deliveries
+from waystation.client.sync_pipelines import Pipelines
 from waystation.client.sync_topics import Topics
+from waystation.client.sync_transactions import Transactions
 from waystation.client.sync_transport import Transport
 
 
@@ -26,7 +28,9 @@ class Waystation:
         self._transport = Transport(self.url, key or key_from_environment())
         self.channels = Channels(self._transport)
         self.deliveries = Deliveries(self._transport)
+        self.pipelines = Pipelines(self._transport)
         self.topics = Topics(self._transport)
+        self.transactions = Transactions(self._transport)
 
     def __enter__(self) -> Self:
         return self

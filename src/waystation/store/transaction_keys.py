@@ -129,6 +129,20 @@ TRANSACTION_KEYS = (
         dies="5 min after its slot",
     ),
     KeyKind(
+        pattern=_CELL + "metric2H:<slot>",
+        type="hash",
+        content="the same of 100 seconds",
+        writer="transactions: count_slots, once the slot is over",
+        dies="2 h after its slot",
+    ),
+    KeyKind(
+        pattern=_CELL + "metric3H:<slot>",
+        type="hash",
+        content="the same of 1000 seconds",
+        writer="transactions: count_slots, once the slot is over",
+        dies="24 h after its slot",
+    ),
+    KeyKind(
         pattern="datp:node-registration:RECORD:<node group>:nodeId-<node>",
         type="string, JSON",
         content="a node: its step types and what it does",

@@ -21,6 +21,7 @@ from waystation.settings import (
     Settings,
     StoreSettings,
 )
+from waystation.transactions.app import App
 from waystation.transactions.cells import open_cells
 
 _T = TypeVar("_T")
@@ -53,9 +54,9 @@ def quick_settings(data: str, **overrides: Any) -> Settings:
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Serving]:
+async def serving(settings: Settings, *, app: App | None = None) -> AsyncIterator[Serving]:
     """Runs a node and its server for the length of the block, in the running event loop."""
-    node = await open_node(settings)
+    node = await open_node(settings, app=app)
     try:
         server = ApiServer(node)
         port = await server.start()
@@ -70,8 +71,11 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
 class Station:
     """The same for tests that are not asynchronous: it runs in a thread of its own."""
 
-    def __init__(self, *, time_machine: bool = True, **overrides: Any) -> None:
+    def __init__(
+        self, *, time_machine: bool = True, app: App | None = None, **overrides: Any
+    ) -> None:
         self._overrides = {"time_machine": time_machine, **overrides}
+        self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: Serving | None = None
         self._started = threading.Event()
@@ -135,7 +139,8 @@ class Station:
         with tempfile.TemporaryDirectory(
             prefix="waystation-test-", ignore_cleanup_errors=True
         ) as folder:
-            async with serving(quick_settings(folder, **self._overrides)) as self._serving:
+            settings = quick_settings(folder, **self._overrides)
+            async with serving(settings, app=self._app) as self._serving:
                 self._started.set()
                 await self._stop.wait()
 

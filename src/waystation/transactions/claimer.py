@@ -42,6 +42,7 @@ class Claimer:
         group: str,
         node: str,
         cells: int,
+        lease_ms: int,
         room: Callable[[], int],
         take: Callable[[Run], None],
         on_admin: Callable[[], None],
@@ -57,7 +58,7 @@ class Claimer:
         self._room = room
         self._take = take
         self._on_admin = on_admin
-        self.lease_ms = 10_000
+        self.lease_ms = lease_ms
         #: A paused node group is not claimed for; cell 0 is asked still, for its admin events.
         self.paused = False
         #: When the last claim was answered.
@@ -67,6 +68,8 @@ class Claimer:
         #: By cell: whether there may be work.
         self._maybe = [True] * cells
         self._asked_all_at = float("-inf")
+        #: By cell: what the last claim left there; and when it was.
+        self._left = [0] * cells
         self._since_ms = [0] * cells
         self._waiter = Waiter()
         self._task: asyncio.Task[None] | None = None
@@ -117,34 +120,34 @@ class Claimer:
                 self._asked_all_at = now
                 self._maybe = [True] * self._cells
                 # Also with no room at all: it brings admin events, and shows that we are heard.
-                await self._ask(self._shares(max(0, self._room())) or {0: 0})
+                await self._ask(self._shares(self._room()) or [(0, 0)])
             elif shares := self._shares(self._room()):
                 await self._ask(shares)
             else:
                 await self._waiter.wait(self._asked_all_at + recheck - now)
 
-    def _shares(self, room: int) -> dict[int, int]:
-        """How much to ask of which cell."""
-        if room <= 0:
-            return {}
+    def _shares(self, room: int) -> list[tuple[int, int]]:
+        """How much to ask of which cell, in pieces of one call."""
         cells = [0] if self.paused else range(self._cells)
         asked = [cell for cell in cells if self._maybe[cell]]
-        if not asked:
-            return {}
+        if room <= 0 or not asked:
+            return []
         self._turn += 1
         first = self._turn % len(asked)
         share, more = divmod(room, len(asked))
-        rotated = asked[first:] + asked[:first]
-        sizes = [share + (place < more) for place in range(len(rotated))]
-        return {
-            cell: min(size, BATCH_MAX) for cell, size in zip(rotated, sizes, strict=True) if size
-        }
+        shares = []
+        for place, cell in enumerate(asked[first:] + asked[:first]):
+            # Several calls at once only where so much was seen: the store works on the next
+            # while we run what the one before has brought.
+            size = min(share + (place < more), max(BATCH_MAX, self._left[cell]))
+            shares += [(cell, min(BATCH_MAX, size - at)) for at in range(0, size, BATCH_MAX)]
+        return shares
 
-    async def _ask(self, shares: dict[int, int]) -> None:
-        for cell in shares:
+    async def _ask(self, shares: list[tuple[int, int]]) -> None:
+        for cell, _ in shares:
             self._maybe[cell] = False
         # In one turn, so in one write.
-        asked = [self._claim(cell, most) for cell, most in shares.items()]
+        asked = [self._claim(cell, most) for cell, most in shares]
         answered = await asyncio.gather(*asked)
         if not any(answered) and not self._stopping:
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -166,7 +169,13 @@ class Claimer:
             _log.warning("a claim failed", cell=cell, problem=str(error))
             self._maybe[cell] = True
             return False
+        except Exception as error:
+            # Something in the store that is not ours. What was claimed beside it is rescued.
+            _log.error("a claim cannot be read", error=error, cell=cell)
+            self._maybe[cell] = True
+            return False
         self._accept(cell, claim)
+        self._left[cell] = claim.left
         if claim.left or len(claim.items) + claim.dropped >= most > 0:
             self._maybe[cell] = True
         if claim.admin:

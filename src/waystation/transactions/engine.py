@@ -15,14 +15,20 @@ from waystation.ids import Identity
 from waystation.logs import Logs
 from waystation.store.opening import OpenStore
 from waystation.transaction_settings import TransactionSettings
+from waystation.transactions.app import App
+from waystation.transactions.app_host import AppHost
 from waystation.transactions.cells import Terms, open_cells
+from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry
+from waystation.transactions.holding import Holding
+from waystation.transactions.limits import Limits
 from waystation.transactions.listing import Listing
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.signals import Signals
 from waystation.transactions.starter import Starter
 from waystation.transactions.store_time import StoreTime
+from waystation.transactions.timekeeper import Timekeeper
 from waystation.transactions.transactions import Transactions
 from waystation.transactions.waiters import WaitingRoom
 from waystation.transactions.why import Why
@@ -40,7 +46,8 @@ class Engine:
     listing: Listing
     why: Why
     waiting: WaitingRoom
-    time: StoreTime
+    #: Who does what is due: a worker has a timekeeper of its own.
+    runner: AppHost | Timekeeper
     unfollow: Callable[[], None]
 
     async def mend(self) -> None:
@@ -48,12 +55,17 @@ class Engine:
         async for row in self.pipelines.everything():
             await self.pipelines.mend(row)
 
+    @property
+    def host(self) -> AppHost | None:
+        """What runs an app in this process, if it was given one."""
+        return self.runner if isinstance(self.runner, AppHost) else None
+
     async def close(self) -> None:
-        """Lets what was taken over be started, and ends all waits."""
+        """Lets steps end, and what was taken over be started; ends all waits."""
         self.waiting.close()
+        await self.runner.stop()
         self.unfollow()
         await self.starter.close()
-        await self.nodes.stop()
 
 
 async def open_engine(
@@ -64,8 +76,9 @@ async def open_engine(
     *,
     clock: Clock,
     identity: Identity,
+    app: App | None = None,
 ) -> Engine:
-    """Opens the cells, and all that works on them."""
+    """Opens the cells, and all that works on them; runs the steps of an app, if there is one."""
     store, cells = opened.store, settings.cells
     await open_cells(store, logs, cells)
     terms = Terms(
@@ -77,6 +90,33 @@ async def open_engine(
     pipelines = Pipelines(catalogue, store, cells=cells, terms=terms, clock=clock)
     nodes, time = Nodes(store, clock=clock), StoreTime(clock)
     waiting = WaitingRoom(store, opened.wakeups, signals, clock=clock)
+    limits = _limits(settings)
+    runner: AppHost | Timekeeper
+    loaded = app or settings.app
+    if not loaded:
+        runner = Timekeeper(
+            signals,
+            Holding(store, terms),
+            CountSlots(store),
+            opened.wakeups,
+            clock=clock,
+            cells=cells,
+            limits=limits,
+        )
+        runner.start()
+    else:
+        runner = AppHost(
+            opened,
+            pipelines,
+            nodes,
+            clock=clock,
+            identity=identity,
+            terms=terms,
+            cells=cells,
+            group=settings.group,
+            limits=limits,
+        )
+        await runner.start(loaded, reload=settings.reload)
     return Engine(
         terms=terms,
         pipelines=pipelines,
@@ -91,12 +131,23 @@ async def open_engine(
             identity=identity,
             state_bytes_max=settings.state_bytes_max,
         ),
-        transactions=Transactions(
-            store, signals, waiting, grace_ms=round(settings.grace_seconds * 1000)
-        ),
+        transactions=Transactions(store, signals, waiting, grace_ms=limits.cancel_grace_ms),
         listing=Listing(store, cells=cells),
         why=Why(signals, pipelines, nodes),
         waiting=waiting,
-        time=time,
+        runner=runner,
         unfollow=pipelines.follow(opened.wakeups),
+    )
+
+
+def _limits(settings: TransactionSettings) -> Limits:
+    return Limits(
+        workers=settings.workers,
+        prefetch=settings.prefetch,
+        lease_ms=round(settings.lease_seconds * 1000),
+        rescues_max=settings.rescues_max,
+        grace_seconds=settings.grace_seconds,
+        cancel_grace_ms=round(settings.cancel_grace_seconds * 1000),
+        step_seconds_max=settings.step_seconds_max,
+        state_bytes_max=settings.state_bytes_max,
     )

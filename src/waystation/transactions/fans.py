@@ -13,6 +13,7 @@ import msgspec
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import NewTransaction
+from waystation.transactions.kids import Kids
 from waystation.transactions.log_entry import StartedDetail
 from waystation.transactions.outcomes import Success
 from waystation.transactions.record import Fan, Frame, TransactionState, encode
@@ -23,27 +24,6 @@ from waystation.transactions.states import Status
 _CHUNK_BYTES_MAX = 1_048_576
 _pack = msgspec.msgpack.Encoder().encode
 _encode = msgspec.json.Encoder().encode
-
-
-class Kids(msgspec.Struct, frozen=True):
-    """The counter of children, as the store keeps it."""
-
-    round: int
-    total: int
-    created: int
-    done: int
-    #: Number of the child that failed first; 0: none has.
-    failed: int
-
-
-def kids_of(run: Run) -> Kids | None:
-    """The counter as it was when the parent was claimed; None before there is one."""
-    text = run.extras.get(b"kids")
-    if text is None:
-        return None
-    round_, total, created, done, _, _, failed = text.decode().split(" ")
-    first = 0 if failed == "-" else int(failed)
-    return Kids(int(round_), int(total), int(created), int(done), first)
 
 
 def chunk(run: Run, fan: Fan, created: int, now_ms: int) -> list[NewTransaction]:

@@ -29,11 +29,15 @@ def note_attempt(
         journal = StepJournal(place, step_type)
         state.journal.append(journal)
     journal.attempts += 1
-    kept = msgspec.structs.replace(
-        attempt,
-        number=journal.attempts,
-        note=cut(attempt.note, NOTE_BYTES_MAX),
-        trace=cut(attempt.trace, TRACE_BYTES_MAX),
+    kept = Attempt(
+        journal.attempts,
+        attempt.epoch,
+        attempt.outcome,
+        attempt.begun_ms,
+        attempt.ended_ms,
+        attempt.node,
+        cut(attempt.note, NOTE_BYTES_MAX),
+        cut(attempt.trace, TRACE_BYTES_MAX),
     )
     journal.last.append(kept)
     del journal.last[:-ATTEMPTS_KEPT]
@@ -56,6 +60,8 @@ def journal_of(state: TransactionState, place: str) -> StepJournal | None:
 
 def cut(text: str, bytes_max: int) -> str:
     """The beginning of a text that fits, and a sign that there was more."""
+    if text.isascii() and len(text) <= bytes_max:
+        return text  # Nearly always.
     packed = text.encode(errors="replace")
     if len(packed) <= bytes_max:
         return packed.decode()

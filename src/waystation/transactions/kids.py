@@ -14,6 +14,8 @@ class Kids(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     done: int
     policy: str
+    #: Number of the child that failed first; 0: none has.
+    failed: int = 0
 
 
 def read_kids(text: bytes) -> Kids | None:
@@ -22,4 +24,7 @@ def read_kids(text: bytes) -> Kids | None:
     if len(words) < 5:
         return None
     round_, total, created, done = map(int, words[:4])
-    return Kids(round=round_, total=total, created=created, done=done, policy=words[4])
+    failed = int(words[6]) if len(words) > 6 and words[6] != "-" else 0
+    return Kids(
+        round=round_, total=total, created=created, done=done, policy=words[4], failed=failed
+    )

@@ -23,3 +23,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds_max: float = 3600.0
     #: Of a packed state.
     state_bytes_max: int = 1_048_576
+    #: A step that has not ended so long after its time never will: its lease is let go.
+    hung_seconds: float = 10.0

@@ -38,6 +38,7 @@ class Renewal:
         *,
         clock: Clock,
         lease_ms: int,
+        hung_seconds: float,
         on_lost: Callable[[Run], None],
         on_cancelled: Callable[[Run], None],
         on_hung: Callable[[str], None],
@@ -46,6 +47,7 @@ class Renewal:
         self.lease_ms = lease_ms
         self._line = Line(address, test_mode=test_mode)
         self._clock = clock
+        self._hung_seconds = hung_seconds
         self._on_lost = on_lost
         self._on_cancelled = on_cancelled
         self._on_hung = on_hung
@@ -117,7 +119,7 @@ class Renewal:
         # A copy in one go: the event loop goes on meanwhile.
         runs = list(self._held.values())
         hung = [run for run in runs if run.hung_at < now]
-        if any(self._moved_at < run.hung_at for run in hung):
+        if hung and now - self._moved_at > self._hung_seconds:
             _log.error("a step blocks the event loop", transaction=hung[0].id)
             self._on_hung("a step has blocked the event loop for longer than it may take")
             return []

@@ -59,14 +59,15 @@ class Run:
         "cell",
         "child",
         "claimed_ms",
-        "commits",
         "definitions",
         "ended",
         "epoch",
         "extras",
         "facts",
+        "held",
         "hung_at",
         "id",
+        "kept",
         "log_end",
         "lost",
         "moving",
@@ -85,7 +86,8 @@ class Run:
         self.cell = names.cell_of(claimed.id)
         self.owner = head.owner
         self.epoch = head.epoch
-        self.commits = head.commits
+        #: What proves that it is ours.
+        self.held = claimed.held
         self.version = head.version
         #: By the store's clock: what a step is told is as of this moment.
         self.claimed_ms = head.since
@@ -99,6 +101,8 @@ class Run:
         self.stopping = head.cancelling
         #: Whether it is another's by now; nothing is to be done for it any more.
         self.lost = False
+        #: Whether its step was given up because the process ends: it is still ours, to give back.
+        self.kept = False
         #: Whether a move is on its way: its verdict will tell whether the run is ours.
         self.moving = False
         #: When a step of it is over its time for good; the thread that keeps leases reads it.
@@ -123,11 +127,6 @@ class Run:
         return f"<Run {self.id} [{self.frame.pipeline} {self.frame.place}, epoch {self.epoch}]>"
 
     @property
-    def held(self) -> Held:
-        """What proves that it is ours."""
-        return Held(self.id, self.epoch, self.commits)
-
-    @property
     def frame(self) -> Frame:
         """The frame that runs."""
         return self.state.frames[-1]
@@ -139,7 +138,8 @@ class Run:
 
     def call(self, records: Records, now_ms: Callable[[], int]) -> StepCall:
         """A call of the next step."""
-        place, frame = self.frame.place, self.frame
+        frame = self.frame
+        place = frame.place
         recorded: Mapping[str, bytes] = _NOTHING
         timed_out = False
         if self.extras:
@@ -165,9 +165,8 @@ class Run:
             recorded=recorded,
         )
 
-    def note(self, call: StepCall, attempt: Attempt, *, begun_after: int) -> None:
+    def note(self, call: StepCall, step_type: str, attempt: Attempt, *, begun_after: int) -> None:
         """Puts a call of the next step into the journal, and into the next record."""
-        step_type = self.use.type
         kept = note_attempt(self.state, call.place, step_type, attempt, call.log_lines)
         self.attempts.append(
             AttemptDetail(
@@ -195,7 +194,7 @@ class Run:
 
     def confirm(self, verdict: Verdict) -> None:
         """A move of ours was applied, and the transaction is still ours."""
-        self.commits += 1
+        self.held = Held(self.id, self.epoch, self.held.commits + 1)
         self.version = verdict.version
         self.log_end = verdict.log_end
         self.suspect = False

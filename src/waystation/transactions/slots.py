@@ -17,8 +17,9 @@ from waystation.transactions.run import Run
 
 #: How often the watchdog looks.
 WATCH_SECONDS = 0.25
-#: A step that has not ended so long after its time never will: its lease is not renewed any more.
-HUNG_SECONDS = 10.0
+
+#: Runs after which a slot lets the event loop send what has come of them.
+_RUNS_PER_TURN = 32
 
 #: Why a step was given up.
 GivenUp = Literal["", "timeout", "lost", "stopping"]
@@ -27,11 +28,12 @@ GivenUp = Literal["", "timeout", "lost", "stopping"]
 class Slot:
     """One task, and the step that it is calling."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, hung_seconds: float = math.inf) -> None:
         self.run: Run | None = None
         self.task: asyncio.Task[None] | None = None
         self.ready: asyncio.Future[None] | None = None
         self._clock = clock
+        self._hung_seconds = hung_seconds
         self._over_at = math.inf
         self._given_up: GivenUp = ""
 
@@ -39,7 +41,7 @@ class Slot:
         """A step of a run is about to be called, and may take so long."""
         # By real time: a jump of the time machine is no time that a step has taken.
         self._over_at = self._clock.real_seconds() + timeout_seconds
-        run.hung_at = self._over_at + HUNG_SECONDS
+        run.hung_at = self._over_at + self._hung_seconds
         self._given_up = ""
         self.run = run
 
@@ -70,11 +72,17 @@ class Slots:
     """The line of runs, and those who work on it."""
 
     def __init__(
-        self, work: Callable[[Run, Slot], Awaitable[None]], *, clock: Clock, count: int
+        self,
+        work: Callable[[Run, Slot], Awaitable[None]],
+        *,
+        clock: Clock,
+        count: int,
+        hung_seconds: float,
     ) -> None:
         self._work = work
         self._clock = clock
         self._count = count
+        self._hung_seconds = hung_seconds
         # The mutable state: who waits for whom.
         self._line: deque[Run] = deque()
         self._suspects: deque[Run] = deque()
@@ -82,6 +90,7 @@ class Slots:
         self._slots: set[Slot] = set()
         self._idle: list[Slot] = []
         self._waking = False
+        self._paused = False
         self._watchdog: asyncio.Task[None] | None = None
         self._watchers: list[Callable[[], None]] = []
 
@@ -111,7 +120,7 @@ class Slots:
         """As many steps at once; slots that are too many end when they have nothing to do."""
         self._count = count
         for _ in range(count - len(self._slots)):
-            slot = Slot(self._clock)
+            slot = Slot(self._clock, hung_seconds=self._hung_seconds)
             slot.task = asyncio.get_running_loop().create_task(self._serve(slot))
             self._slots.add(slot)
         while len(self._slots) > count and self._idle:
@@ -138,6 +147,10 @@ class Slots:
             if slot.run is run:
                 slot.give_up(why)
 
+    def pause(self) -> None:
+        """Begins nothing more."""
+        self._paused = True
+
     def take_back(self) -> list[Run]:
         """Empties the line; what was not begun is returned, in its order."""
         waiting = [*self._line, *self._suspects]
@@ -146,7 +159,7 @@ class Slots:
         return waiting
 
     async def stop(self, *, grace_seconds: float) -> None:
-        """Lets steps end that have begun, then gives them up. Take back the line before."""
+        """Lets steps end that have begun, then gives them up."""
         until = self._clock.real_seconds() + grace_seconds
         while self.busy and self._clock.real_seconds() < until:
             await asyncio.sleep(0.01)
@@ -175,6 +188,8 @@ class Slots:
             _wake(self._idle.pop())
 
     def _next_is_there(self) -> bool:
+        if self._paused:
+            return False
         return bool(self._line or (self._suspects and self._suspect is None))
 
     def _next(self) -> Run:
@@ -186,10 +201,14 @@ class Slots:
     async def _serve(self, slot: Slot) -> None:
         loop = asyncio.get_running_loop()
         while slot in self._slots:
+            taken = 0
             while self._next_is_there():
                 run = self._next()
                 self._wake_one()
                 await self._work(run, slot)
+                taken += 1
+                if taken % _RUNS_PER_TURN == 0:
+                    await asyncio.sleep(0)
             if len(self._slots) > self._count:
                 self._slots.discard(slot)
             if slot not in self._slots:

@@ -12,14 +12,11 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import msgspec
-
 from waystation.clock import Clock
 from waystation.errors import (
     BusyError,
     ConflictError,
     InvalidInputError,
-    TooLargeError,
     WaystationError,
 )
 from waystation.ids import Identity
@@ -32,63 +29,21 @@ from waystation.transaction_errors import (
 )
 from waystation.transactions import names
 from waystation.transactions.entry import Entry, NewTransaction, Started
-from waystation.transactions.log_entry import StartedDetail
 from waystation.transactions.order import Order
-from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.pipelines import Pipelines
-from waystation.transactions.record import Frame, TransactionState, decode, encode
-from waystation.transactions.signals import Found, Signals
+from waystation.transactions.signals import Signals
+from waystation.transactions.start import Receipt, Start, StepPlace
 from waystation.transactions.start_lane import Batch, StartLane
 from waystation.transactions.states import State
 from waystation.transactions.store_time import StoreTime
-from waystation.transactions.summary import Summary, SummaryMetadata, shown_status, summary_of
+from waystation.transactions.summary import summary_of
 
 #: How often a start is tried again because the active version has changed meanwhile.
 _STALE_MAX = 5
 #: How long a comparison with the store's clock is good for.
 _COMPARED_SECONDS = 60.0
-_pack = msgspec.msgpack.Encoder().encode
-
-
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an order: a new transaction, or the one that has its external id."""
-
-    id: str
-    summary: Summary
-    duplicate: bool = False
-
-
-class StepPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a transaction of ours begins, if it is not at its first step."""
-
-    #: From 1.
-    step: int
-    #: JSON.
-    input: bytes
-    #: Of the pipeline; empty: the active one.
-    version: str = ""
-    #: Id of what led to it.
-    cause: str = ""
-    #: Empty: a new one.
-    transaction_id: str = ""
-
 
 Result = Receipt | WaystationError
-
-
-class _Start:
-    """An order on its way."""
-
-    __slots__ = ("id", "order", "pipeline", "place", "project", "result", "state")
-
-    def __init__(self, project: str, order: Order, place: StepPlace | None) -> None:
-        self.project = project
-        self.order = order
-        self.place = place
-        self.id = place.transaction_id if place is not None else ""
-        self.pipeline: Pipeline | None = None
-        self.state = State.QUEUED
-        self.result: Result | None = None
 
 
 class Starter:
@@ -124,11 +79,11 @@ class Starter:
 
     async def start_many(self, project: str, orders: Sequence[Order]) -> list[Result]:
         """Starts transactions in their order; each has a receipt or an error of its own."""
-        return await self._run([_Start(project, order, None) for order in orders])
+        return await self._run([Start(project, order, None) for order in orders])
 
     async def start_at(self, project: str, order: Order, place: StepPlace) -> Receipt:
         """Starts one at a step, with that step's input; from inside, so of any pipeline."""
-        (result,) = await self._run([_Start(project, order, place)])
+        (result,) = await self._run([Start(project, order, place)])
         return _raised(result)
 
     async def close(self) -> None:
@@ -144,7 +99,7 @@ class Starter:
 
     # -- In rounds: another one only for those whose pipeline has changed meanwhile ------------
 
-    async def _run(self, starts: list[_Start]) -> list[Result]:
+    async def _run(self, starts: list[Start]) -> list[Result]:
         now_ms = await self._now_ms()
         left = starts
         for _ in range(_STALE_MAX):
@@ -155,9 +110,9 @@ class Starter:
             each.result = ConflictError(f"Pipeline {each.order.type} changes all the time.")
         return [each.result for each in starts if each.result is not None]
 
-    async def _round(self, starts: list[_Start], now_ms: int) -> list[_Start]:
+    async def _round(self, starts: list[Start], now_ms: int) -> list[Start]:
         """Starts them; returns those whose pipeline has another active version by now."""
-        sent: list[tuple[_Start, NewTransaction]] = []
+        sent: list[tuple[Start, NewTransaction]] = []
         for each in starts:
             try:
                 await self._resolve(each)
@@ -189,7 +144,7 @@ class Starter:
         await asyncio.gather(*duplicates)
         return stale
 
-    def _submit(self, sent: list[tuple[_Start, NewTransaction]], batch: Batch) -> None:
+    def _submit(self, sent: list[tuple[Start, NewTransaction]], batch: Batch) -> None:
         sizes = [len(item.state) + len(item.detail) for _, item in sent]
         if len(sent) > 1:
             # Of one request, all or nothing is taken over.
@@ -203,7 +158,7 @@ class Starter:
 
     # -- One order ---------------------------------------------------------------------------
 
-    async def _resolve(self, start: _Start) -> None:
+    async def _resolve(self, start: Start) -> None:
         project, name = start.project, start.order.type
         if start.place is not None and start.place.version:
             start.pipeline = await self._pipelines.version(project, name, start.place.version)
@@ -219,76 +174,34 @@ class Starter:
                 field="step",
             )
 
-    def _item(self, start: _Start, now_ms: int) -> NewTransaction:
-        order, pipeline, place = start.order, start.pipeline, start.place
-        assert pipeline is not None
+    def _item(self, start: Start, now_ms: int) -> NewTransaction:
         if not start.id:
-            start.id = names.new_id(self._cell(start.project, order.external_id), self._identity)
-        delay_ms = order.start_at.in_ms(now_ms) if order.start_at is not None else 0
-        deadline_in_ms = 0
-        if order.deadline is not None:
-            deadline_in_ms = max(1, order.deadline.in_ms(now_ms))
-            if delay_ms >= deadline_in_ms:
-                raise InvalidInputError(
-                    "The deadline is not after the time of the start.", field="deadline"
-                )
-        start.state = State.SCHEDULED if delay_ms else State.QUEUED
-        cause = place.cause if place is not None else ""
-        packed = encode(
-            TransactionState(
-                type=order.type,
-                external_id=order.external_id,
-                metadata=order.metadata,
-                data=order.data,
-                started_ms=now_ms,
-                deadline_ms=now_ms + deadline_in_ms if deadline_in_ms else 0,
-                cause=cause,
-                traceparent=order.traceparent,
-                frames=[_frame(pipeline, order, place)],
-            )
-        )
-        if len(packed) > self._state_bytes_max:
-            raise TooLargeError(
-                f"A transaction of {len(packed)} bytes is too large; it may have"
-                f" {self._state_bytes_max}.",
-                field="data",
-            )
-        detail = StartedDetail(
-            type=order.type,
-            version=pipeline.version,
-            external_id=order.external_id,
-            metadata=order.metadata,
-            data=order.data,
-            cause=cause,
-            traceparent=order.traceparent,
-        )
-        return NewTransaction(
-            id=start.id,
-            owner=start.project,
-            pipeline=order.type,
-            version=pipeline.version,
-            group=pipeline.group,
-            state=packed,
-            detail=_pack(detail),
-            external_id=order.external_id,
-            delay_ms=delay_ms,
-            deadline_in_ms=deadline_in_ms,
-            inside=place is not None,
-        )
+            cell = self._cell(start.project, start.order.external_id)
+            start.id = names.new_id(cell, self._identity)
+        elif not self._is_at_home(start):
+            raise InvalidInputError(f"{start.id} cannot be an id of this start.", field="id")
+        return start.item(now_ms, state_bytes_max=self._state_bytes_max)
 
     def _cell(self, project: str, external_id: str) -> int:
         if external_id:
             return names.cell_for(project, external_id, self._cells)
         return next(self._turns)
 
-    def _settled(self, start: _Start, started: Started, now_ms: int) -> Result:
+    def _is_at_home(self, start: Start) -> bool:
+        """Whether an id that was given lies where it would have been made."""
+        cell, external_id = names.cell_of(start.id), start.order.external_id
+        if external_id:
+            return cell == names.cell_for(start.project, external_id, self._cells)
+        return cell < self._cells
+
+    def _settled(self, start: Start, started: Started, now_ms: int) -> Result:
         given = start.place is not None and bool(start.place.transaction_id)
         match started.outcome:
             case "started":
-                return _receipt(start, now_ms)
+                return start.receipt(now_ms)
             case "known" if not given:
                 # Nobody else has made this id: the call was sent twice, since its reply was lost.
-                return _receipt(start, now_ms)
+                return start.receipt(now_ms)
             case "known" if started.detail == State.QUEUED:
                 return AlreadyQueuedError(f"{start.id} is queued already.")
             case "known":
@@ -299,14 +212,14 @@ class Starter:
                 self._pipelines.forget(start.project, start.order.type)
                 return PipelineUnknownError(f"There is no pipeline {start.order.type}.")
 
-    async def _duplicate(self, start: _Start, existing: str) -> None:
+    async def _duplicate(self, start: Start, existing: str) -> None:
         """The external id is taken: by what was asked for, or by something else."""
         try:
             (found,) = await self._signals.get(start.project, [existing])
         except WaystationError as error:
             start.result = error
             return
-        if found is not None and _is_same(found, start.order):
+        if found is not None and start.is_same(found):
             summary = summary_of(found, duplicate=True)
             start.result = Receipt(id=existing, summary=summary, duplicate=True)
         else:
@@ -315,30 +228,6 @@ class Starter:
                 " other data.",
                 existing_id=existing,
             )
-
-
-def _frame(pipeline: Pipeline, order: Order, place: StepPlace | None) -> Frame:
-    step, given = (0, order.data) if place is None else (place.step - 1, place.input)
-    return Frame(pipeline.name, pipeline.version, pipeline.group, step, given)
-
-
-def _is_same(found: Found, order: Order) -> bool:
-    kept = decode(found.state)
-    return kept.type == order.type and kept.data == order.data
-
-
-def _receipt(start: _Start, now_ms: int) -> Receipt:
-    order = start.order
-    metadata = SummaryMetadata(
-        owner=start.project,
-        tx_id=start.id,
-        external_id=order.external_id or None,
-        transaction_type=order.type,
-        status=shown_status(start.state, None),
-        completion_time=None,
-        last_updated=now_ms,
-    )
-    return Receipt(id=start.id, summary=Summary(metadata=metadata))
 
 
 def _raised(result: Result) -> Receipt:

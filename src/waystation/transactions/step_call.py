@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,8 +45,7 @@ class Records(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransactionFacts:
+class TransactionFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a step is told of its transaction; it never changes."""
 
     id: str

@@ -9,6 +9,7 @@ earlier is told by a hint. The clock of this machine decides nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from waystation.clock import Clock
@@ -27,6 +28,8 @@ from waystation.transactions.signals import Signals
 _log = logger("timekeeper")
 
 _PAUSE_SECONDS = 0.5
+#: After a jump of the time machine every lease is over: those who live get so long to renew theirs.
+_JUMP_SECONDS = 0.25
 
 
 class Timekeeper:
@@ -51,6 +54,8 @@ class Timekeeper:
         self._cells = cells
         self._limits = limits
         self._tasks: list[asyncio.Task[None]] = []
+        self._jumped_at = -math.inf
+        self._forget_jumps = clock.on_jump(self._jumped)
 
     def start(self) -> None:
         """Begins."""
@@ -59,9 +64,13 @@ class Timekeeper:
 
     async def stop(self) -> None:
         """Ends; others go on."""
+        self._forget_jumps()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _jumped(self) -> None:
+        self._jumped_at = self._clock.real_seconds()
 
     async def _keep(self, cell: int) -> None:
         with self._wakeups.waiting(names.due_topic(cell)) as waiter:
@@ -78,10 +87,13 @@ class Timekeeper:
         try:
             look = await self._signals.look(cell)
             await self._counts.roll_up(cell, look.now_ms)
+            lease_ms, settling = look.lease_ms, self._settling_ms()
+            if lease_ms is not None and settling:
+                lease_ms = max(lease_ms, look.now_ms + settling)
             next_ms = [
                 await self._until_done(cell, due_ms, look.now_ms, act)
                 for due_ms, act in (
-                    (look.lease_ms, self._rescue),
+                    (lease_ms, self._rescue),
                     (look.sleeping_ms, self._wake),
                     (look.deadline_ms, self._expire),
                     (look.sweep_ms, self._sweep),
@@ -95,6 +107,11 @@ class Timekeeper:
             _log.error("what is due could not be done", error=error, cell=cell)
             return _PAUSE_SECONDS
         return min((ms / 1000 for ms in next_ms if ms >= 0), default=RECHECK_SECONDS)
+
+    def _settling_ms(self) -> int:
+        """How long no lease is taken yet, since time has jumped just now; 0 in ordinary life."""
+        left = self._jumped_at + _JUMP_SECONDS - self._clock.real_seconds()
+        return math.ceil(max(0.0, left) * 1000)
 
     async def _until_done(
         self, cell: int, due_ms: int | None, now_ms: int, act: Callable[[int], Awaitable[Due]]

@@ -34,6 +34,7 @@ class JournalAttempt(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     begun_ms: int
     ended_ms: int
+    #: The beginning of its id.
     node: str
     note: str
     #: Where the code broke, if it did.
@@ -89,7 +90,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Children(msgspec.Struct, frozen=True, kw_only=True):
-    """The Parallel that is under way; without one, nothing."""
+    """The Parallel that is under way, or that it has ended in; without one, nothing."""
 
     total: int
     created: int
@@ -173,7 +174,7 @@ class Transactions:
         )
 
     async def children(self, project: str, transaction_id: str) -> Children:
-        """The children of the Parallel that is under way."""
+        """The children of the Parallel that is under way, or that it has ended in."""
         found = await self._found(project, transaction_id)
         kids = read_kids(found.extras.get(b"kids", b""))
         if kids is None:

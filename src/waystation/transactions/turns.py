@@ -28,6 +28,7 @@ from waystation.transactions.context import Context
 from waystation.transactions.entry import Entry
 from waystation.transactions.held import Verdict
 from waystation.transactions.holding import Holding
+from waystation.transactions.kids import read_kids
 from waystation.transactions.limits import Limits
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause
 from waystation.transactions.pipeline import Pipeline
@@ -80,7 +81,8 @@ class Turns:
         self._progress = progress
         self._entry = entry
         self._holding = holding
-        self._node = node
+        # An attempt is kept in every state, and names its node only as far as it takes to find it.
+        self._node = node.removeprefix("nodeId-")[:12]
         self._limits = limits
         self._time = time
 
@@ -98,6 +100,8 @@ class Turns:
             # A defect of ours. It costs this run its lease, and nobody else anything.
             _log.error("a turn broke", error=error, transaction=run.id)
             move = None
+        if run.kept:
+            return
         if move is None or run.lost:
             # Without a word: when the lease is over, another goes on from the last commit.
             self.let_go(run)
@@ -140,11 +144,12 @@ class Turns:
             if run.stopping:
                 run.stopping = False
                 return decisions.boundary(run)
-            try:
-                await self._define(run)
-            except PipelineUnknownError as error:
-                run.ended = Ended(_broken(error.message))
-                break
+            if len(run.definitions) < len(run.state.frames):
+                try:
+                    await self._define(run)
+                except PipelineUnknownError as error:
+                    run.ended = Ended(_broken(error.message))
+                    break
             if run.state.fan is not None:
                 return await self._fan(run, run.state.fan)
             step = self.book.find(run.use.type)
@@ -222,7 +227,7 @@ class Turns:
             call.over = True
         if outcome is None:
             return None
-        self._note(run, call, outcome, begun_ms, begun_after)
+        self._note(run, call, step.type, outcome, begun_ms, begun_after)
         drop = () if isinstance(outcome, Pause) else run.step_fields(call)
         seen = seen_text(call.seen) if call.seen else ""
         return Ended(outcome, drop, seen, step.pure)
@@ -232,12 +237,19 @@ class Turns:
             self.threads.left_behind += 1
             _log.warning("a thread is left behind", transaction=run.id, step=step.type)
         if why != "timeout":
+            run.kept = why == "stopping"
             return None
         note = f"Step {step.type} took longer than {timeout:g} s."
         return Ending(Status.TIMEOUT, _encode({"error": note}), note)
 
     def _note(
-        self, run: Run, call: StepCall, outcome: Outcome | Ending, begun_ms: int, begun_after: int
+        self,
+        run: Run,
+        call: StepCall,
+        step_type: str,
+        outcome: Outcome | Ending,
+        begun_ms: int,
+        begun_after: int,
     ) -> None:
         attempt = Attempt(
             number=0,
@@ -249,13 +261,13 @@ class Turns:
             note=getattr(outcome, "note", ""),
             trace=getattr(outcome, "trace", ""),
         )
-        run.note(call, attempt, begun_after=begun_after)
+        run.note(call, step_type, attempt, begun_after=begun_after)
 
     # -- A Parallel --------------------------------------------------------------------------
 
     async def _fan(self, run: Run, fan: Fan) -> Move | None:
         """Goes on with a Parallel, wherever its parent's former holder has stopped."""
-        kids = fans.kids_of(run)
+        kids = read_kids(run.extras.get(b"kids", b""))
         if kids is None or kids.round != fan.round:
             created = 0  # It was opened by this very run.
             total = len(fan.children)

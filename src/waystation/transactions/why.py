@@ -144,7 +144,10 @@ class Why:
             except PipelineUnknownError:
                 pass  # The definition is gone, which is no reason not to tell the rest.
             else:
-                step_type = pipeline.steps[min(frame.step, len(pipeline.steps) - 1)].type
+                if frame.step < len(pipeline.steps):
+                    step_type = pipeline.steps[frame.step].type
+                else:
+                    frame = None  # All steps are done.
         return _Look(found=found, kept=kept, frame=frame, step_type=step_type)
 
     async def _queued(self, look: _Look) -> Reason:

@@ -29,7 +29,7 @@ from waystation.transactions.progress import Progress
 from waystation.transactions.renewal import Renewal
 from waystation.transactions.run import Run
 from waystation.transactions.signals import Signals
-from waystation.transactions.slots import Slots
+from waystation.transactions.slots import WATCH_SECONDS, Slots
 from waystation.transactions.steps import StepBook
 from waystation.transactions.store_time import StoreTime
 from waystation.transactions.timekeeper import Timekeeper
@@ -78,6 +78,8 @@ class Worker:
         self._holding = Holding(store, terms)
         self._on_deaf = on_deaf
         self._stopping = False
+        self._watched_at = clock.real_seconds()
+        self._unheard = 0.0
         self._prefetch = limits.prefetch
         self._workers = limits.workers
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,31 +97,16 @@ class Worker:
             time=time,
         )
         self._committer = Committer(progress, self._turns.on_verdict)
-        self._slots = Slots(self._turns.take, clock=clock, count=limits.workers)
+        self._slots = Slots(
+            self._turns.take,
+            clock=clock,
+            count=limits.workers,
+            hung_seconds=limits.hung_seconds,
+        )
         self._turns.committer = self._committer
         self._turns.again, self._turns.let_go = self._again, self._let_go
-        self._renewal = Renewal(
-            store.address,
-            clock=clock,
-            lease_ms=limits.lease_ms,
-            on_lost=self._lost,
-            on_cancelled=self._cancelled,
-            on_hung=on_deaf,
-            test_mode=store.test_mode,
-        )
-        self._claimer = Claimer(
-            self._holding,
-            wakeups,
-            clock=clock,
-            time=time,
-            group=group,
-            node=node,
-            cells=cells,
-            room=self._room,
-            take=self._take,
-            on_admin=self._follow,
-        )
-        self._claimer.lease_ms = limits.lease_ms
+        self._renewal = self._open_renewal(store)
+        self._claimer = self._open_claimer(cells, node, time)
         self._timekeeper = Timekeeper(
             Signals(store, terms),
             self._holding,
@@ -128,6 +115,33 @@ class Worker:
             clock=clock,
             cells=cells,
             limits=limits,
+        )
+
+    def _open_renewal(self, store: Store) -> Renewal:
+        return Renewal(
+            store.address,
+            clock=self._clock,
+            lease_ms=self._limits.lease_ms,
+            hung_seconds=self._limits.hung_seconds,
+            on_lost=self._lost,
+            on_cancelled=self._cancelled,
+            on_hung=self._on_deaf,
+            test_mode=store.test_mode,
+        )
+
+    def _open_claimer(self, cells: int, node: str, time: StoreTime) -> Claimer:
+        return Claimer(
+            self._holding,
+            self._wakeups,
+            clock=self._clock,
+            time=time,
+            group=self._group,
+            node=node,
+            cells=cells,
+            lease_ms=self._limits.lease_ms,
+            room=self._room,
+            take=self._take,
+            on_admin=self._follow,
         )
 
     def __repr__(self) -> str:
@@ -167,6 +181,7 @@ class Worker:
         self._stopping = True
         for unlisten in self._unlisten:
             unlisten()
+        self._slots.pause()
         await self._timekeeper.stop()
         await self._claimer.stop()
         await self._give_back(self._slots.take_back())
@@ -188,8 +203,7 @@ class Worker:
 
     def _take(self, run: Run) -> None:
         self._renewal.hold(run)
-        if not self._stopping:
-            self._slots.add(run)
+        self._slots.add(run)
 
     def _again(self, run: Run) -> None:
         if run.lost:
@@ -234,7 +248,14 @@ class Worker:
 
     def _watch(self) -> None:
         self._renewal.moved()
-        if self.silent_seconds > _DEAF_LEASES * self._renewal.lease_ms / 1000:
+        now, before = self._clock.real_seconds(), self._watched_at
+        self._watched_at = now
+        if self._stopping or self._claimer.answered_at >= before:
+            self._unheard = 0.0
+            return
+        # Only time in which we could have heard: not while the process was stopped, or blocked.
+        self._unheard += min(now - before, 2 * WATCH_SECONDS)
+        if self._unheard > _DEAF_LEASES * self._renewal.lease_ms / 1000:
             self._on_deaf("no claim was answered for three leases")
 
     def _follow(self) -> None:

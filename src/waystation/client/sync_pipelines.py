@@ -1,0 +1,84 @@
+"""The verbs of pipelines for the ordinary client; those that change one need an admin key.
+
+All of them may be repeated without harm, so they are, when the station is away for a moment.
+"""
+
+# Generated from async_pipelines.py by scripts/generate.py; change that one.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from waystation.client.messages import decode_answer
+from waystation.client.pipelines import (
+    PipelineDefinition,
+    PipelineDetails,
+    PipelineInfo,
+    PipelinePage,
+)
+from waystation.client.sync_caller import Caller
+from waystation.client.sync_transport import Transport
+from waystation.ids import require_name
+
+_PATH = "/v1/pipelines"
+
+
+class Pipelines:
+    """Define pipelines, pause them, look at them."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._caller = Caller(transport)
+
+    def put(
+        self, pipeline: str, steps: Sequence[str | Mapping[str, Any]], **definition: Any
+    ) -> PipelineDetails:
+        """Makes a definition the active version; the same one again changes nothing.
+
+        Beside its steps it may have `group`, `description`, `startable` and `snapshot`.
+        """
+        body = msgspec.json.encode({"steps": steps, **definition})
+        answer = self._caller.call("PUT", _path(pipeline), body=body)
+        return decode_answer(answer, PipelineDetails)
+
+    def get(self, pipeline: str) -> PipelineDetails:
+        """The pipeline, and the definition that is active."""
+        return decode_answer(self._caller.call("GET", _path(pipeline)), PipelineDetails)
+
+    def version(self, pipeline: str, version: str) -> PipelineDefinition:
+        """A definition, active or not."""
+        path = f"{_path(pipeline)}/versions/{require_name(version, field='version')}"
+        return decode_answer(self._caller.call("GET", path), PipelineDefinition)
+
+    def pause(self, pipeline: str) -> PipelineInfo:
+        """Holds what would begin it from now on; what is under way goes on."""
+        answer = self._caller.call("POST", f"{_path(pipeline)}/pause")
+        return decode_answer(answer, PipelineInfo)
+
+    def resume(self, pipeline: str) -> PipelineInfo:
+        """Lets it begin again, first what it held."""
+        answer = self._caller.call("POST", f"{_path(pipeline)}/resume")
+        return decode_answer(answer, PipelineInfo)
+
+    def delete(self, pipeline: str) -> None:
+        """Retires it: nothing begins it any more, what was started with it goes on."""
+        self._caller.call("DELETE", _path(pipeline), repeatable=False)
+
+    def list(self) -> Iterator[PipelineInfo]:
+        """Yields the pipelines of the project by name."""
+        cursor = ""
+        while True:
+            query = urlencode({"limit": 1000, "cursor": cursor})
+            page = decode_answer(self._caller.call("GET", f"{_PATH}?{query}"), PipelinePage)
+            for each in page.pipelines:
+                yield each
+            cursor = page.cursor
+            if not cursor:
+                return
+
+
+def _path(pipeline: str) -> str:
+    return f"{_PATH}/{require_name(pipeline, field='pipeline')}"

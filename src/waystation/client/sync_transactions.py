@@ -1,0 +1,226 @@
+"""The verbs of transactions for the ordinary client.
+
+To look, to wait and to set a switch is tried again when the station is away for a moment. So is a
+start with an external id: the station knows it again. A start without one is not repeated, since
+there could then be two; its outcome is unknown when the station is lost meanwhile.
+"""
+
+# Generated from async_transactions.py by scripts/generate.py; change that one.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from waystation.client.messages import decode_answer
+from waystation.client.sync_caller import Caller
+from waystation.client.sync_transport import Transport
+from waystation.client.transactions import (
+    Cancelled,
+    Children,
+    Journal,
+    Reason,
+    Scalar,
+    Switched,
+    TransactionInfo,
+    TransactionPage,
+    TransactionSummary,
+    When,
+    encode_order,
+    wait_seconds,
+)
+from waystation.clock import Clock
+from waystation.durations import Duration
+from waystation.errors import StationUnreachableError
+
+_PATH = "/v1/transactions"
+#: What one request waits at most; longer waits take several.
+_WAIT_SECONDS_MAX = 30.0
+#: Before it is asked again, when a station had to end a wait early.
+_PAUSE_SECONDS = 0.1
+
+
+class Transaction:
+    """A transaction that was started, or is there."""
+
+    def __init__(self, transactions: Transactions, summary: TransactionSummary) -> None:
+        self._transactions = transactions
+        self.id = summary.id
+        #: As it was when it was last looked at.
+        self.summary = summary
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id} [{self.summary.status}]>"
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether its start was known already."""
+        return self.summary.duplicate
+
+    def get(self) -> TransactionSummary:
+        """How it stands now."""
+        self.summary = self._transactions.get(self.id)
+        return self.summary
+
+    def wait(self, at_most: Duration = "30s") -> TransactionSummary:
+        """How it stands when it has ended, or after so long; `ended` tells which."""
+        self.summary = self._transactions.wait(self.id, at_most)
+        return self.summary
+
+    def set_switch(self, name: str, value: Scalar) -> Switched:
+        """Sets a switch; the step that waits for it goes on."""
+        return self._transactions.set_switch(self.id, name, value)
+
+    def delete_switch(self, name: str) -> Switched:
+        """Deletes a switch, which is a change, too."""
+        return self._transactions.delete_switch(self.id, name)
+
+    def cancel(self, cause: str = "") -> Cancelled:
+        """Cancels it: at once, or, if it runs, at its next commit."""
+        return self._transactions.cancel(self.id, cause)
+
+    def wake(self) -> None:
+        """Wakes it before its time."""
+        self._transactions.wake(self.id)
+
+    def journal(self) -> Journal:
+        """What happened, step by step."""
+        return self._transactions.journal(self.id)
+
+    def children(self) -> Children:
+        """The children of its Parallel, if one is under way."""
+        return self._transactions.children(self.id)
+
+    def why(self) -> Reason:
+        """What it waits for, or has ended with."""
+        return self._transactions.why(self.id)
+
+
+class Transactions:
+    """Start transactions, look at them, wait for them, reach them."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._caller = Caller(transport)
+        self._clock = Clock()
+
+    def start(
+        self,
+        type: str,  # noqa: A002 (so it is called)
+        data: Any = None,
+        *,
+        external_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        start_at: When | None = None,
+        deadline: When | None = None,
+    ) -> Transaction:
+        """Starts a transaction of a type, which is the name of a pipeline.
+
+        With an external id there is one transaction, however often it is started; another type or
+        other data is a DuplicateTransactionError that has the `existing_id`.
+        """
+        body = encode_order(
+            type,
+            data,
+            external_id=external_id,
+            metadata=metadata,
+            start_at=start_at,
+            deadline=deadline,
+        )
+        repeatable = bool(external_id or (metadata or {}).get("externalId"))
+        answer = self._caller.call("POST", _PATH, body=body, repeatable=repeatable)
+        return Transaction(self, decode_answer(answer, TransactionSummary))
+
+    def open(self, transaction_id: str) -> Transaction:
+        """A transaction that is there already."""
+        return Transaction(self, self.get(transaction_id))
+
+    def get(self, transaction_id: str) -> TransactionSummary:
+        """How a transaction stands."""
+        answer = self._caller.call("GET", _path(transaction_id))
+        return decode_answer(answer, TransactionSummary)
+
+    def wait(self, transaction_id: str, at_most: Duration = "30s") -> TransactionSummary:
+        """How it stands when it has ended, or after so long; `ended` tells which.
+
+        A station that is away is waited for, too.
+        """
+        until = self._clock.monotonic() + wait_seconds(at_most)
+        while True:
+            begun = self._clock.monotonic()
+            left = max(0.0, until - begun)
+            patience = min(left, _WAIT_SECONDS_MAX)
+            path = f"{_path(transaction_id)}?wait={round(patience * 1000)}ms"
+            try:
+                answer = self._caller.call("GET", path, patience=patience)
+            except StationUnreachableError:
+                if self._clock.monotonic() >= until:
+                    raise
+            else:
+                summary = decode_answer(answer, TransactionSummary)
+                if summary.ended or self._clock.monotonic() >= until:
+                    return summary
+            if self._clock.monotonic() - begun < _PAUSE_SECONDS:
+                self._transport.sleep(_PAUSE_SECONDS)
+
+    def set_switch(self, transaction_id: str, name: str, value: Scalar) -> Switched:
+        """Sets a switch; the step that waits for it goes on. The same value changes nothing."""
+        body = msgspec.json.encode({"value": value})
+        answer = self._caller.call("PUT", _switch(transaction_id, name), body=body)
+        return decode_answer(answer, Switched)
+
+    def delete_switch(self, transaction_id: str, name: str) -> Switched:
+        """Deletes a switch, which is a change, too."""
+        answer = self._caller.call("DELETE", _switch(transaction_id, name))
+        return decode_answer(answer, Switched)
+
+    def cancel(self, transaction_id: str, cause: str = "") -> Cancelled:
+        """Cancels: at once, or, what runs, at its next commit."""
+        query = f"?{urlencode({'cause': cause})}" if cause else ""
+        answer = self._caller.call("POST", f"{_path(transaction_id)}/cancel{query}")
+        return decode_answer(answer, Cancelled)
+
+    def wake(self, transaction_id: str) -> None:
+        """Wakes what sleeps before its time; NotSleepingError for what does not."""
+        self._caller.call("POST", f"{_path(transaction_id)}/wake", repeatable=False)
+
+    def journal(self, transaction_id: str) -> Journal:
+        """What happened, step by step."""
+        answer = self._caller.call("GET", f"{_path(transaction_id)}/journal")
+        return decode_answer(answer, Journal)
+
+    def children(self, transaction_id: str) -> Children:
+        """The children of the Parallel that is under way."""
+        answer = self._caller.call("GET", f"{_path(transaction_id)}/children")
+        return decode_answer(answer, Children)
+
+    def why(self, transaction_id: str) -> Reason:
+        """What it waits for, or has ended with; the code is `unknown` for one that is not there."""
+        answer = self._caller.call("GET", f"/v1/why/{quote(transaction_id, safe='')}")
+        return decode_answer(answer, Reason)
+
+    def list(
+        self, *, state: str = "", pipeline: str = "", external_id: str = ""
+    ) -> Iterator[TransactionInfo]:
+        """Yields transactions of the project, in no order; each at least once."""
+        asked = {"state": state, "pipeline": pipeline, "external_id": external_id}
+        query = {name: value for name, value in asked.items() if value}
+        while True:
+            answer = self._caller.call("GET", f"{_PATH}?{urlencode(query)}")
+            page = decode_answer(answer, TransactionPage)
+            for each in page.transactions:
+                yield each
+            if not page.cursor:
+                return
+            query["cursor"] = page.cursor
+
+
+def _path(transaction_id: str) -> str:
+    return f"{_PATH}/{quote(transaction_id, safe='')}"
+
+
+def _switch(transaction_id: str, name: str) -> str:
+    return f"{_path(transaction_id)}/switches/{quote(name, safe='')}"

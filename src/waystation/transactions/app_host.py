@@ -1,0 +1,140 @@
+"""Runs an app in this process: its pipelines are defined, its steps are served.
+
+The pipelines of an app belong to project `default`. An app that has changed takes the place of the
+one before: steps that run end with the old code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from waystation import __version__
+from waystation.clock import Clock
+from waystation.errors import CatalogueError, ConflictError, StoreError
+from waystation.ids import Identity
+from waystation.store.keys import DEFAULT_PROJECT
+from waystation.store.opening import OpenStore
+from waystation.telemetry.logging import logger
+from waystation.transactions.app import App
+from waystation.transactions.cells import Terms
+from waystation.transactions.limits import Limits
+from waystation.transactions.loading import AppFiles, load
+from waystation.transactions.nodes import Nodes, new_node_id, node_record
+from waystation.transactions.pipelines import Pipelines
+from waystation.transactions.steps import StepBook
+from waystation.transactions.worker import Worker
+
+_log = logger("app")
+
+#: The name of the app that has no steps but our own.
+BUILT_IN_APP = "built-in"
+
+
+class AppHost:
+    """One app at a time, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        opened: OpenStore,
+        pipelines: Pipelines,
+        nodes: Nodes,
+        *,
+        clock: Clock,
+        identity: Identity,
+        terms: Terms,
+        cells: int,
+        group: str,
+        limits: Limits,
+    ) -> None:
+        self._opened = opened
+        self._pipelines = pipelines
+        self._nodes = nodes
+        self._clock = clock
+        self._terms = terms
+        self._cells = cells
+        self._group = group
+        self._limits = limits
+        #: What this node is called in records, heads and journals.
+        self.node_id = new_node_id(identity)
+        self._worker: Worker | None = None
+        self._changes: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether claims were answered lately."""
+        return self._worker is None or self._worker.healthy
+
+    async def start(self, app: App | str, *, reload: bool = False) -> None:
+        """Defines its pipelines, tells all others what is served here, and begins to work.
+
+        An app by its name is loaded first; and again, if so wished, whenever its files change.
+        """
+        files = AppFiles(app) if reload and isinstance(app, str) and app != BUILT_IN_APP else None
+        app = files.app if files is not None else _loaded(app)
+        book = app.book()
+        await self._define(app)
+        self._worker = Worker(
+            self._opened.store,
+            self._opened.wakeups,
+            self._pipelines,
+            book,
+            clock=self._clock,
+            terms=self._terms,
+            cells=self._cells,
+            group=self._group,
+            node=self.node_id,
+            limits=self._limits,
+        )
+        await self._worker.start()
+        try:
+            await self._register(book)
+        except BaseException:
+            await self.stop()
+            raise
+        if files is not None:
+            self._watch = asyncio.get_running_loop().create_task(files.watch(self.change))
+
+    def change(self, app: App) -> None:
+        """Another app in the place of the one before, as soon as it can be."""
+        task = asyncio.get_running_loop().create_task(self._change(app))
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+
+    async def stop(self) -> None:
+        """Is off the list of nodes, lets steps end, and gives back what it holds."""
+        doing = [*self._changes, *([self._watch] if self._watch is not None else [])]
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+        await self._nodes.stop()
+        if self._worker is not None:
+            await self._worker.stop()
+
+    async def _change(self, app: App) -> None:
+        assert self._worker is not None, "start first"
+        book = app.book()
+        # The steps first: a pipeline that is new may need one that is new.
+        self._worker.use(book)
+        try:
+            await self._register(book)
+            await self._define(app)
+        except (CatalogueError, ConflictError, StoreError) as error:
+            _log.error("the pipelines of the app were not all defined anew", problem=str(error))
+
+    async def _register(self, book: StepBook) -> None:
+        record = node_record(self._group, self.node_id, book, version=__version__)
+        await self._nodes.register(record)
+
+    async def _define(self, app: App) -> None:
+        for each in app.unserved():
+            # By name: another process may serve it, but often nobody does.
+            _log.warning("a step is not in the app", problem=each)
+        for pipeline in app.pipelines:
+            await self._pipelines.put(DEFAULT_PROJECT, pipeline)
+
+
+def _loaded(app: App | str) -> App:
+    if isinstance(app, App):
+        return app
+    return App() if app == BUILT_IN_APP else load(app)

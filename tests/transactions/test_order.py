@@ -1,0 +1,133 @@
+"""What a client may ask to be started, and what it is told when it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from waystation.errors import InvalidInputError
+from waystation.transactions.order import ORDERS_MAX, Moment, Order, read_moment, read_orders
+
+TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+def body(**content: Any) -> bytes:
+    return msgspec.json.encode(content)
+
+
+def test_data_and_unknown_metadata_are_kept_byte_for_byte() -> None:
+    text = (
+        b'{"type": "refund", "data": {"a": 1.0, "n": 12345678901234567890123},'
+        b' "metadata": {"externalId": "r-17", "mine": [1.0, {} ]}}'
+    )
+    (order,), many = read_orders(text, traceparent=TRACE)
+    assert not many
+    assert order == Order(
+        type="refund",
+        data=b'{"a": 1.0, "n": 12345678901234567890123}',
+        metadata=b'{"mine":[1.0, {} ]}',
+        external_id="r-17",
+        traceparent=TRACE,
+    )
+
+
+def test_metadata_without_names_of_ours_stays_as_it_came() -> None:
+    (order,), _ = read_orders(b'{"type":"refund","metadata":{"poll":"long", "x" : 1}}')
+    assert order.metadata == b'{"poll":"long", "x" : 1}'
+
+
+def test_a_list_has_orders_in_their_order() -> None:
+    orders, many = read_orders(body(transactions=[{"type": "a"}, {"type": "b", "data": 7}]))
+    assert many
+    assert [(each.type, each.data) for each in orders] == [("a", b"null"), ("b", b"7")]
+
+
+def test_names_that_belong_to_the_station_are_not_kept() -> None:
+    metadata = {"owner": "other", "transactionType": "x", "nodeGroup": "g", "onComplete": 1}
+    (order,), _ = read_orders(body(type="refund", metadata={**metadata, "kept": 1}))
+    assert order.metadata == b'{"kept":1}'
+
+
+def test_what_is_no_trace_context_does_not_stop_a_start() -> None:
+    (order,), _ = read_orders(body(type="refund"), traceparent="junk")
+    assert order.traceparent == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        ({}, "type"),
+        ({"type": 7}, "type"),
+        ({"type": "Not a name"}, "type"),
+        ({"type": "a", "extra": 1}, ""),
+        ({"type": "a", "metadata": []}, "metadata"),
+        ({"type": "a", "metadata": {"externalId": 7}}, "metadata.externalId"),
+        ({"type": "a", "metadata": {"externalId": ""}}, "metadata.externalId"),
+        ({"type": "a", "metadata": {"externalId": "a\n"}}, "metadata.externalId"),
+        ({"type": "a", "metadata": {"externalId": "x" * 201}}, "metadata.externalId"),
+        ({"type": "a", "metadata": {"poll": "never"}}, "metadata.poll"),
+        ({"type": "a", "metadata": {"webhook": "ftp://x"}}, "metadata.webhook"),
+        ({"type": "a", "metadata": {"progressReports": "yes"}}, "metadata.progressReports"),
+        ({"type": "a", "metadata": {"startAt": "soon"}}, "metadata.startAt"),
+        ({"type": "a", "metadata": {"deadline": True}}, "metadata.deadline"),
+        ({"type": "a", "metadata": {"deadline": "2030-01-31T12:00:00"}}, "metadata.deadline"),
+        ({"transactions": []}, "transactions"),
+        ({"transactions": [{"type": "a"}] * (ORDERS_MAX + 1)}, "transactions"),
+        ({"transactions": [{"type": "a"}], "type": "b"}, "transactions"),
+        ({"transactions": [{"type": "a"}], "data": 1}, "transactions"),
+        ({"transactions": [{"type": "a"}, {"type": "B"}]}, "transactions[1].type"),
+        (
+            {"transactions": [{"type": "a"}, {"type": "b", "metadata": {"poll": 1}}]},
+            "transactions[1].metadata.poll",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(content: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        read_orders(body(**content))
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"type": "a", "data": nan}',
+        b'{"type": "a", "data": "\xff"}',
+        b'{"type": "a", "data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        read_orders(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "moment"),
+    [
+        (1_900_000_000_000, Moment(1_900_000_000_000)),
+        ("2030-01-31T12:00:00Z", Moment(1_896_091_200_000)),
+        ("2030-01-31T13:00:00.5+01:00", Moment(1_896_091_200_500)),
+        ("30s", Moment(30_000, after_start=True)),
+        ("2d", Moment(172_800_000, after_start=True)),
+    ],
+)
+def test_a_time_is_by_the_calendar_or_from_the_start(written: str | int, moment: Moment) -> None:
+    assert read_moment(written, field="startAt") == moment
+
+
+@pytest.mark.parametrize("written", [-1, 10**15, "", "-5s", "yesterday", "1" * 200])
+def test_what_is_no_time_is_refused(written: str | int) -> None:
+    with pytest.raises(InvalidInputError, match="deadline is not a time"):
+        read_moment(written, field="deadline")
+
+
+def test_a_time_that_has_passed_is_now() -> None:
+    assert Moment(1000).in_ms(5000) == 0
+    assert Moment(9000).in_ms(5000) == 4000
+    assert Moment(9000, after_start=True).in_ms(5000) == 9000

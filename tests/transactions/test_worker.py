@@ -1,0 +1,520 @@
+"""A worker: what it holds it keeps, gives back, or loses cleanly; and it hears, or ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.kit.transaction_machine import LEASE_MS, QUICK, Machine, open_machine
+from tests.kit.transaction_store import TERMS
+from tests.proxy import Fate, proxy_to
+from tests.stores import store_at
+from waystation import App, Context
+from waystation.store import script
+from waystation.store.embedded import EmbeddedServer
+from waystation.store.line import Line
+from waystation.telemetry import metrics
+from waystation.transactions import names
+from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.holding import Claim, Holding
+from waystation.transactions.limits import Limits
+from waystation.transactions.nodes import Nodes
+from waystation.transactions.states import State, Status
+
+RESCUE = script("waystation.transactions", "rescue")
+#: So long that no rescue can be the reason for anything.
+PATIENT = Limits(workers=5, prefetch=5, lease_ms=60_000, grace_seconds=1.0)
+
+
+def one_step(step: Any, **options: Any) -> App:
+    """An app with a pipeline `p` of one step."""
+    app = App()
+    app.step("step", **options)(step)
+    app.pipeline("p", ["step"])
+    return app
+
+
+async def start_many(machine: Machine, count: int, name: str = "p") -> list[str]:
+    new = [await machine.new(name, number) for number in range(count)]
+    for cell in range(machine.cells):
+        here = [each for each in new if names.cell_of(each.id) == cell]
+        for at in range(0, len(here), BATCH_MAX):
+            await machine.entry.start(cell, here[at : at + BATCH_MAX])
+    return [each.id for each in new]
+
+
+# -- Leases ----------------------------------------------------------------------------------
+
+
+async def test_a_step_that_blocks_the_event_loop_keeps_its_lease_and_those_of_the_others(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """F-14: nothing is rescued meanwhile, though somebody looks for it all the time."""
+    rescued = []
+
+    async def blocks(ctx: Context, number: int) -> int:
+        if number == 0:
+            line = Line(store_server.address, test_mode=True)
+            until = time.monotonic() + 3 * LEASE_MS / 1000
+            while time.monotonic() < until:
+                arguments = [TERMS.argument, 100, 3]
+                call = ([names.log(0)], arguments)
+                (reply,) = line.run_all(RESCUE, [call])
+                rescued.append(reply[0])  # type: ignore[index]
+                time.sleep(0.02)  # Not asyncio.sleep: that is the point.
+            line.close()
+        return number
+
+    app = one_step(blocks)
+    limits = msgspec.structs.replace(QUICK, workers=1)
+    async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
+        started = await start_many(machine, 10)
+        ends = [await machine.ended(each) for each in started]
+        assert [each.output for each in ends] == list(range(10))
+        assert {each.found.head.epoch for each in ends} == {1}
+        assert len(rescued) > 10
+        assert set(rescued) == {0}
+        assert machine.deaf == []
+
+
+async def test_a_late_commit_is_refused_and_costs_the_others_nothing(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    calls: Counter[int] = Counter()
+
+    async def late(ctx: Context, number: int) -> str:
+        calls[number] += 1
+        if number == 3 and calls[number] == 1:
+            key = names.sorted_set(0, "leaseZ")
+            # In one write: the lease is renewed all the time.
+            _, (rescued, _) = await asyncio.gather(
+                machine.store.call("ZADD", key, 1, ctx.transaction.id),
+                machine.store.run(RESCUE, [names.log(0)], [TERMS.argument, 100, 3]),
+            )
+            assert rescued == 1
+        return f"epoch {ctx._call.held.epoch}"
+
+    app = one_step(late)
+    async with open_machine(store_server.address, app, tmp_path, limits=PATIENT) as machine:
+        started = await start_many(machine, 8)
+        ends = [await machine.ended(each) for each in started]
+        assert [each.output for each in ends] == ["epoch 1"] * 3 + ["epoch 3"] + ["epoch 1"] * 4
+        assert calls == {number: 2 if number == 3 else 1 for number in range(8)}
+        # One is the record of its end, the other one's was never written.
+        assert (await machine.kinds(started[3])).count("finished") == 1
+        assert machine.workers[0].held == 0
+
+
+async def test_a_move_that_cannot_be_applied_costs_the_others_nothing(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async def spoils(ctx: Context, number: int) -> int:
+        if number == 2:
+            await machine.store.call("DEL", names.state(ctx.transaction.id))
+            await machine.store.call("SET", names.state(ctx.transaction.id), "not a hash")
+        return number
+
+    app = one_step(spoils)
+    async with open_machine(store_server.address, app, tmp_path, limits=PATIENT) as machine:
+        started = await start_many(machine, 5)
+        for number in (0, 1, 3, 4):
+            assert (await machine.ended(started[number])).output == number
+        while machine.workers[0].held:
+            await asyncio.sleep(0.001)
+
+
+async def test_what_is_held_is_given_back_at_once_and_in_order_when_a_worker_stops(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """F-34: nothing of it counts."""
+    begun = asyncio.Semaphore(0)
+
+    async def long(ctx: Context, number: int) -> None:
+        begun.release()
+        await asyncio.sleep(3600)
+
+    limits = msgspec.structs.replace(PATIENT, workers=2, prefetch=100)
+    app = one_step(long)
+    async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
+        started = await start_many(machine, 150)
+        await begun.acquire()
+        await begun.acquire()
+        await machine.workers[0].stop(grace_seconds=0.05)
+        queued = await machine.store.call("LRANGE", names.queue_in(0, "master"), 0, -1)
+        assert [each.decode() for each in queued] == started
+        for each in (started[0], started[1], started[50], started[149]):
+            head = (await machine.found(each)).head
+            assert (head.state, head.flags, head.rescues) == (State.QUEUED, "", 0)
+
+
+async def test_a_step_that_ends_within_the_grace_time_is_committed(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    begun, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def ends(ctx: Context) -> str:
+        begun.release()
+        await may_end.wait()
+        return "done"
+
+    async def never(ctx: Context) -> None:
+        raise AssertionError("no step begins while a worker stops")
+
+    app = one_step(ends)
+    app.step("never")(never)
+    app.pipeline("two", ["step", "never"])
+    async with open_machine(store_server.address, app, tmp_path, limits=PATIENT) as machine:
+        started = [await machine.start("p"), await machine.start("two")]
+        await begun.acquire()
+        await begun.acquire()
+        stopping = asyncio.create_task(machine.workers[0].stop(grace_seconds=5))
+        await asyncio.sleep(0)
+        may_end.set()
+        await stopping
+        assert (await machine.found(started[0])).head.status is Status.SUCCESS
+        head = (await machine.found(started[1])).head
+        assert (head.state, head.commits) == (State.QUEUED, 1)
+
+
+async def test_one_call_renews_all_that_is_held_in_a_cell_three_times_a_lease(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """What is prefetched is held, too."""
+
+    async def long(ctx: Context, number: int) -> None:
+        await asyncio.sleep(3600)
+
+    app = one_step(long)
+    limits = msgspec.structs.replace(QUICK, workers=2, prefetch=100, lease_ms=900)
+    async with open_machine(store_server.address, app, tmp_path, cells=2, limits=limits) as machine:
+        started = await start_many(machine, 60)
+        for each in started:
+            await machine.reached(each, State.RUNNING)
+        await machine.store.call("CONFIG", "RESETSTAT")
+        await asyncio.sleep(1.5)
+        stats = (await machine.store.call("INFO", "commandstats")).decode()
+        # Whoever keeps leases sends scripts whole; nobody else does.
+        (evals,) = [line for line in stats.splitlines() if line.startswith("cmdstat_eval:")]
+        assert 6 <= int(evals.partition("calls=")[2].partition(",")[0]) <= 12
+        heads = [(await machine.found(each)).head for each in started]
+        assert {(head.state, head.epoch) for head in heads} == {(State.RUNNING, 1)}
+
+
+async def test_a_jump_of_the_time_machine_takes_nothing_from_those_who_live(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    may_end = asyncio.Event()
+
+    async def step(ctx: Context) -> int:
+        await may_end.wait()
+        return ctx._call.held.epoch
+
+    app = one_step(step)
+    async with open_machine(store_server.address, app, tmp_path, workers=2) as machine:
+        started = await machine.start("p")
+        await machine.reached(started, State.RUNNING)
+        await machine.time.advance(3 * 86_400)
+        await asyncio.sleep(0.5)
+        may_end.set()
+        assert (await machine.ended(started)).output == 1
+
+
+# -- Suspects --------------------------------------------------------------------------------
+
+
+async def test_suspects_run_one_at_a_time_and_a_commit_clears_them(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    running, most, flags = 0, 0, []
+
+    async def slowly(ctx: Context, number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        flags.append((await machine.found(ctx.transaction.id)).head.flags)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return number
+
+    app = one_step(slowly)
+    app.pipeline("two", ["step", "step"])
+    async with open_machine(
+        store_server.address, app, tmp_path, limits=PATIENT, workers=0
+    ) as machine:
+        started = await start_many(machine, 6, "two")
+        # A process claims them all and dies.
+        holding = Holding(machine.store, TERMS)
+        claim = await holding.claim(0, "master", node="dead", number=1, most=6, lease_ms=1)
+        assert len(claim.items) == 6
+        await machine.worker(limits=PATIENT)
+        ends = [await machine.ended(each) for each in started]
+        assert [each.output for each in ends] == list(range(6))
+        begun = [each for each in flags if "s" in each]
+        assert len(begun) == 6
+        assert all("b" in each for each in begun)
+        # Once committed, they are as all others.
+        assert len([each for each in flags if "s" not in each]) == 6
+        assert 1 <= most <= 6
+
+
+# -- Two at once -----------------------------------------------------------------------------
+
+
+async def test_two_workers_share_the_work_and_no_step_runs_twice(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    calls: Counter[int] = Counter()
+
+    async def count(ctx: Context, number: int) -> int:
+        calls[number] += 1
+        await asyncio.sleep(0.002)
+        return number
+
+    app = one_step(count)
+    limits = msgspec.structs.replace(PATIENT, workers=10, prefetch=10)
+    async with open_machine(
+        store_server.address, app, tmp_path, cells=3, workers=2, limits=limits
+    ) as machine:
+        started = await start_many(machine, 300)
+        ends = [await machine.ended(each) for each in started]
+        assert [each.output for each in ends] == list(range(300))
+        assert set(calls.values()) == {1}
+        assert {each.journal("1").last[0].node for each in ends} == {"n1", "n2"}
+
+
+# -- Claiming --------------------------------------------------------------------------------
+
+
+class Watched(Holding):
+    """Notes what is asked of it."""
+
+    asked: list[tuple[int, int]]
+
+    async def claim(self, cell: int, group: str, **more: Any) -> Claim:
+        self.asked.append((cell, more["most"]))
+        return await super().claim(cell, group, **more)
+
+
+async def test_all_cells_are_asked_for_a_share_and_those_with_work_get_the_rest(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    blocked = asyncio.Event()
+
+    async def waits(ctx: Context, number: int) -> None:
+        await blocked.wait()
+
+    app = one_step(waits)
+    limits = msgspec.structs.replace(PATIENT, workers=300, prefetch=0)
+    async with open_machine(store_server.address, app, tmp_path, cells=3, workers=0) as machine:
+        new = [await machine.new("p", number, cell=1) for number in range(400)]
+        for at in range(0, 400, 100):
+            await machine.entry.start(1, new[at : at + 100])
+        other = await machine.start("p", 0, cell=2)
+        worker = await machine.worker(limits=limits)
+        watched = Watched(machine.store, TERMS)
+        watched.asked = []
+        worker._claimer._holding = watched
+        await machine.reached(other, State.RUNNING)
+        async with asyncio.timeout(5):
+            while worker.held < 300:
+                await asyncio.sleep(0.001)
+        first = watched.asked[:3]
+        assert sorted(cell for cell, _ in first) == [0, 1, 2]
+        assert sum(most for _, most in first) == 300
+        assert max(most for _, most in watched.asked) <= BATCH_MAX
+        # Cells without work are left alone, but for the beginning: subscriptions have no past.
+        times = Counter(cell for cell, _ in watched.asked)
+        assert max(times[0], times[2]) <= 4 <= times[1]
+        blocked.set()
+        for each in new[::50]:
+            await machine.ended(each.id)
+
+
+async def test_an_idle_worker_starts_new_work_at_once_and_asks_for_none_meanwhile(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    begun: asyncio.Queue[float] = asyncio.Queue()
+
+    async def stamp(ctx: Context) -> None:
+        begun.put_nowait(time.perf_counter())
+
+    app = one_step(stamp)
+    async with open_machine(store_server.address, app, tmp_path, limits=PATIENT) as machine:
+        delays = []
+        for _ in range(20):
+            new = await machine.new("p")
+            at = time.perf_counter()
+            await machine.entry.start(0, [new])
+            delays.append(await begun.get() - at)
+            await machine.ended(new.id)
+        assert sorted(delays)[5] < 0.02
+        calls = metrics.store_calls.value
+        await asyncio.sleep(1.0)
+        # One beat of the time machine, and nothing of the worker's.
+        assert metrics.store_calls.value - calls <= 4
+
+
+async def test_a_claim_whose_reply_is_lost_is_found_again(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async def step(ctx: Context) -> str:
+        return "run"
+
+    app = one_step(step)
+    async with (
+        open_machine(store_server.address, app, tmp_path, workers=0) as machine,
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, test_mode=True) as store,
+    ):
+        worker = await machine.worker(limits=PATIENT, store=store)
+        for _ in range(2):
+            await machine.run("p")
+        await proxy.set_fates(replies=Fate.CUT)
+        started = await machine.start("p")
+        await proxy.met.wait()
+        assert (await machine.reached(started, State.RUNNING)).head.epoch == 1
+        await proxy.set_fates()
+        end = await machine.ended(started)
+        assert end.found.head.epoch == 1
+        await worker.stop()
+
+
+# -- Health ----------------------------------------------------------------------------------
+
+
+async def test_a_worker_is_healthy_while_it_is_heard_and_deaf_after_three_leases(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async def step(ctx: Context) -> None:
+        return None
+
+    app = one_step(step)
+    async with (
+        open_machine(store_server.address, app, tmp_path, workers=0) as machine,
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, call_seconds_max=0.2, test_mode=True) as store,
+    ):
+        worker = await machine.worker(store=store)
+        await machine.run("p")
+        await asyncio.sleep(2.5 * LEASE_MS / 1000)
+        assert worker.healthy
+        await proxy.set_fates(replies=Fate.SWALLOW)
+        async with asyncio.timeout(10):
+            while worker.healthy:
+                await asyncio.sleep(0.01)
+            assert not machine.deaf
+            while not machine.deaf:
+                await asyncio.sleep(0.01)
+        assert machine.deaf[0] == "no claim was answered for three leases"
+        # A worker that was only cut off takes work again.
+        await proxy.set_fates()
+        async with asyncio.timeout(5):
+            while not worker.healthy:
+                await asyncio.sleep(0.01)
+        assert (await machine.run("p")).status is Status.SUCCESS
+        await worker.stop()
+
+
+async def test_a_store_that_hangs_up_costs_no_transaction(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """F-11, F-12: what was under way is committed, what comes is taken, within 5 s."""
+    may_end = asyncio.Event()
+
+    async def step(ctx: Context) -> str:
+        await may_end.wait()
+        return "done"
+
+    app = one_step(step)
+    async with (
+        open_machine(store_server.address, app, tmp_path, workers=0) as machine,
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, call_seconds_max=0.5, test_mode=True) as store,
+    ):
+        worker = await machine.worker(limits=PATIENT, store=store)
+        started = await machine.start("p")
+        await machine.reached(started, State.RUNNING)
+        await proxy.set_fates(requests=Fate.CUT, replies=Fate.CUT)
+        may_end.set()
+        await proxy.met.wait()
+        waiting = await machine.start("p")
+        await asyncio.sleep(0.7)
+        await proxy.set_fates()
+        end = await machine.ended(started, seconds=5)
+        assert (end.output, end.found.head.epoch) == ("done", 1)
+        assert (await machine.ended(waiting, seconds=5)).output == "done"
+        await worker.stop()
+
+
+# -- Being told ------------------------------------------------------------------------------
+
+
+async def test_a_node_group_can_be_paused_and_told_how_many_work(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    running, most = 0, 0
+
+    async def step(ctx: Context, number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    app = one_step(step)
+    async with open_machine(
+        store_server.address, app, tmp_path, cells=2, limits=PATIENT
+    ) as machine:
+        nodes, worker = Nodes(machine.store, clock=machine.clock), machine.workers[0]
+        await machine.run("p", 0)
+        await nodes.tell("master", "paused", 1)
+        async with asyncio.timeout(5):
+            while not worker._claimer.paused:
+                await asyncio.sleep(0.001)
+        started = await start_many(machine, 20)
+        await asyncio.sleep(0.05)
+        heads = [(await machine.found(each)).head.state for each in started]
+        assert set(heads) == {State.QUEUED}
+        await nodes.tell("master", "workers", 2)
+        async with asyncio.timeout(5):
+            while len(worker._slots._slots) > 2:
+                await asyncio.sleep(0.001)
+        await nodes.tell("master", "paused", 0)
+        for each in started:
+            assert (await machine.ended(each)).status is Status.SUCCESS
+        assert most == 2
+
+
+async def test_counts_are_summed_up_into_longer_slots(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async def step(ctx: Context) -> None:
+        return None
+
+    app = one_step(step)
+    async with open_machine(store_server.address, app, tmp_path) as machine:
+        # To the beginning of a slot of all lengths, so that they end together.
+        now = (await machine.signals.look(0)).now_ms / 1000
+        await machine.time.advance(1000 - now % 1000 + 1)
+        for _ in range(5):
+            await machine.run("p")
+        name = b"g:::master:::o:::default:::p:::p:::ended:::success"
+        slot = int((await machine.signals.look(0)).now_ms / 1000) // 1000 * 1000
+        await machine.time.advance(110)
+        await _counted(machine, "metric2H", slot, name)
+        await machine.time.advance(900)
+        await _counted(machine, "metric3H", slot, name)
+
+
+async def _counted(machine: Machine, series: str, slot: int, name: bytes) -> None:
+    key = names.counts(0, series, slot)
+    async with asyncio.timeout(5):
+        while await machine.store.call("HGET", key, name) != b"5":
+            await asyncio.sleep(0.005)
+        while await machine.store.call("TTL", key) <= 0:
+            await asyncio.sleep(0.005)
