@@ -28,7 +28,9 @@ async def main(address: str, folder: str, spec: str, lease_ms: str) -> None:
     module, _, name = spec.partition(":")
     app = getattr(import_module(module), name)
     at = Address(path=address) if "/" in address else Address(host="127.0.0.1", port=int(address))
-    limits = msgspec.structs.replace(QUICK, lease_ms=int(lease_ms), rescues_max=2, hung_seconds=1.0)
+    limits = msgspec.structs.replace(
+        QUICK, lease_ms=int(lease_ms), rescues_max=2, hung_seconds=1.0, grace_seconds=1.5
+    )
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with open_machine(at, app, Path(folder), workers=0, flush=False) as machine:
