@@ -19,7 +19,7 @@ from waystation.errors import InvalidInputError, SettingsError
 from waystation.ids import Identity, RandomIdentity
 from waystation.logs.streams import StreamLogs
 from waystation.settings import DeliverySettings, Settings
-from waystation.store import Heartbeat, Leases
+from waystation.store import Census, Heartbeat, Leases
 from waystation.store.opening import OpenStore, open_store
 from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
@@ -48,12 +48,14 @@ class Node:
     limits: Limits
     schemas: Schemas
     upkeep: NodeUpkeep
+    census: Census
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
         await self.delivery.close()
         await self.upkeep.close()
+        await self.census.close()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
@@ -85,6 +87,11 @@ class NodeUpkeep:
         self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         leases = Leases(store, self._heartbeat, owner=owner)
         self._upkeep = Upkeep(topics, logs, leases, clock=clock)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know, if this node does it."""
+        return self._upkeep.notes
 
     async def start(self) -> None:
         """Begins."""
@@ -130,6 +137,14 @@ async def open_delivery(
     )
     await deliverer.start()
     return Delivery(Desk(outbox, book, deliverer.standing), deliverer, sender)
+
+
+async def open_limits(opened: OpenStore, *, clock: Clock, process: str) -> tuple[Limits, Census]:
+    """Limits that this process shares with all others that run."""
+    limits = Limits(clock=clock)
+    census = Census(opened.store, clock=clock, process=process, on_count=limits.share_among)
+    await census.start()
+    return limits, census
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -181,6 +196,7 @@ async def open_node(
     topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
     upkeep = NodeUpkeep(topics, logs, opened, clock=clock, owner=identity.token(16))
     await upkeep.start()
+    limits, census = await open_limits(opened, clock=clock, process=identity.token(16))
     return Node(
         settings=settings,
         clock=clock,
@@ -195,11 +211,12 @@ async def open_node(
         producer=Producer(
             topics,
             logs,
-            Deduplication(opened.store, logs, clock=clock),
+            Deduplication(opened.store, clock=clock),
             durability=opened.durability,
         ),
         browser=Browser(topics, logs),
-        limits=Limits(clock=clock),
+        limits=limits,
         schemas=Schemas(),
         upkeep=upkeep,
+        census=census,
     )

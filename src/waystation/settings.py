@@ -106,7 +106,7 @@ class StoreSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     #: A call that has no reply by then ends with an error.
     call_seconds_max: Seconds = 5.0
-    #: `disk`: a reply comes after the fsync. `memory`: up to a second can be lost in a power cut.
+    #: `disk`: a reply comes after the fsync. `memory`: a power cut can cost two seconds.
     durability: Durability = "disk"
     #: Accept a store that keeps nothing over a restart.
     ephemeral: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import pytest
 
 from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
-from tests.kit.wire import ask, async_ask, request_bytes, wire
+from tests.kit.wire import Answer, ask, async_ask, request_bytes, wire
 from tests.proxy import Fate, Proxy, proxy_to
 from waystation.settings import HttpSettings, StoreSettings, TopicSettings
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
+from waystation.topics.routing import hash_of
+from waystation.topics.topic import TopicOptions
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
@@ -152,6 +154,32 @@ def test_a_batch_of_events_has_a_result_for_each(topic: TopicClient) -> None:
     assert [each["id"] for each in answer.json()["results"]] == ["e-0", "e-1", "e-2"]
 
 
+def test_events_of_two_sources_may_have_the_same_id_and_are_both_there(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(dedup_seconds=60)
+    plain = {"specversion": "1.0", "id": "1", "type": "t", "partitionkey": "g"}
+    structured = {"Content-Type": "application/cloudevents+json"}
+
+    def produce(source: str, **headers: str) -> tuple[str, bool]:
+        event = json.dumps({**plain, "source": source}).encode()
+        receipt = client.produce(event, {**structured, **headers}).json()
+        return receipt["id"], receipt["duplicate"]
+
+    assert produce("/till/ä") == ("1", False)
+    assert produce("/web") == ("1", False)
+    assert produce("/till/ä") == ("1", True)
+    # The same event in another mode is the same event.
+    binary = {f"ce-{name}": value for name, value in plain.items()} | {"ce-source": "/till/%c3%a4"}
+    assert client.produce(b"", binary).json()["duplicate"] is True
+    # A message that is no event has no source.
+    own = {"Waystation-Id": "1", "Waystation-Group": "g"}
+    assert client.produce(b"", own).json()["duplicate"] is False
+    # Who names an event says what it is: its source does not count.
+    assert produce("/till", **{"Waystation-Id": "mine"}) == ("mine", False)
+    assert produce("/web", **{"Waystation-Id": "mine"}) == ("mine", True)
+    assert client.state()["messages"] == 4
+
+
 # -- Batches ---------------------------------------------------------------------------------
 
 
@@ -233,12 +261,31 @@ def test_the_same_id_twice_is_there_twice_unless_the_topic_deduplicates(open_url
 # -- What is refused -------------------------------------------------------------------------
 
 
+#: What a route needs to get as far as looking at the name.
+NEEDED = {
+    "/messages": ("?partition=0", b"x"),
+    "/options": ("", b'{"version": 1, "options": {}}'),
+    "/storage-topics": ("", b'{"partitions": 4}'),
+    "/where": ("?group=g", b""),
+}
+
+
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_tries_to_break_out_is_no_name(open_url: str, name: str) -> None:
-    path = f"/v1/topics/{quote(name, safe='')}"
-    for method, where in (("POST", "messages"), ("GET", "messages?partition=0"), ("GET", "state")):
-        answer = ask(open_url, method, f"{path}/{where}", b"x" if method == "POST" else None)
-        assert problem(answer) == (400, "input.invalid"), (method, where, answer)
+def test_a_name_that_tries_to_break_out_is_no_name_on_any_route(open_url: str, name: str) -> None:
+    """Every route that the document has with a topic in its path, and the one that makes topics."""
+    paths = ask(open_url, "GET", "/openapi.json").json()["paths"]
+    routes = [
+        (method.upper(), path.removeprefix("/v1/topics/{topic}"))
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith("/v1/topics/{topic}")
+    ]
+    assert len(routes) >= 13
+    for method, rest in routes:
+        query, body = NEEDED.get(rest, ("", b""))
+        path = f"/v1/topics/{quote(name, safe='')}{rest}{query if method == 'GET' else ''}"
+        answer = ask(open_url, method, path, body if method in ("POST", "PUT") else None)
+        assert problem(answer) == (400, "input.invalid"), (method, rest, answer)
     made = ask(open_url, "POST", "/v1/topics", json.dumps({"name": name}).encode())
     assert problem(made) == (400, "input.invalid")
 
@@ -326,6 +373,19 @@ def test_a_payload_that_does_not_match_the_schema_is_422_and_says_where(open_url
     assert (answer.json()["path"], answer.json()["position"]) == ("/total", 1)
     assert b"secret" not in answer.body
     assert client.state()["messages"] == 1
+    alone = client.produce_batch([{"data": {"total": "secret"}}])
+    assert alone.json()["errors"][0]["field"] == "messages[0].data", "a batch of one is a batch"
+
+
+def test_a_payload_that_takes_too_long_to_check_is_413_and_says_which(open_url: str) -> None:
+    client = TopicClient(open_url)
+    choices = [{"const": number} for number in range(3000)]
+    client.create(json_schema={"items": {"anyOf": choices}})
+    answer = client.produce_batch([{"data": [2999]}, {"data": [2999] * 100_000}])
+    assert problem(answer) == (413, "input.too-large")
+    assert answer.json()["errors"][0]["field"] == "messages[1].data"
+    assert client.state()["messages"] == 0
+    assert client.produce(b"[2999, 1]").status == 200
 
 
 def test_produce_to_an_unknown_a_blocked_and_a_deleted_topic(open_url: str) -> None:
@@ -409,6 +469,34 @@ def test_of_a_batch_what_found_room_is_there_and_the_rest_is_told_one_by_one(
     assert (refused["id"], refused["error"]["code"]) == ("1", "log.full")
     assert "refuse" in refused["error"]["detail"]
     assert (receipt["id"], receipt["partition"]) == ("2", 1)
+
+
+async def test_of_a_batch_refused_for_several_reasons_each_message_is_told_its_own(
+    tmp_path: Path,
+) -> None:
+    async with serving(quick_settings(str(tmp_path))) as running:
+        options = TopicOptions(max_bytes=1000)
+        topic = await running.node.topics.create("default", "t", partitions=2, options=options)
+        # Sealed, and nothing follows: the catalogue came from a backup.
+        await running.node.logs.seal(topic.log(topic.target), 1, 1)
+        homes = {topic.target.spread.partition_of(hash_of(group)): group for group in "abcdefgh"}
+        path, kind = "/v1/topics/t/messages", {"Content-Type": BATCH}
+        large = [{"group": homes[0], "text": "x" * 800}]
+        small = [{"id": str(n), "group": homes[n], "text": "x" * 500} for n in range(2)]
+
+        def produce(messages: object) -> Awaitable[Answer]:
+            return async_ask(
+                running.url, "POST", path, json.dumps({"messages": messages}).encode(), kind
+            )
+
+        assert (await produce(large)).status == 200
+        answer = await produce(small)
+
+        assert answer.status == 200
+        told = [(each["id"], each["error"]["code"]) for each in answer.json()["results"]]
+        assert told == [("0", "log.full"), ("1", "log.sealed")]
+        assert problem(await produce(small[:1])) == (507, "log.full")
+        assert problem(await produce(small[1:])) == (409, "log.sealed")
 
 
 def test_a_topic_that_drops_makes_room_and_counts_nothing_that_nobody_needed(

@@ -25,7 +25,7 @@ from waystation.delivery.states import EndpointStates
 from waystation.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings, Settings
-from waystation.store import Heartbeat, Leases, keys
+from waystation.store import Heartbeat, Leases, keys, script
 from waystation.store.opening import OpenStore, open_store
 from waystation.topics import Deduplication, Producer, Topics
 from waystation.topics.topic import TopicOptions
@@ -74,6 +74,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
         await revocation.revoke(token_id, clock.now_ms() // 1000 + 3600)
     await use_delivery(opened, clock)
     await use_topics(opened, clock)
+    await opened.store.run(script("waystation.store", "attend"), [keys.PROCESSES], ("me", 10_000))
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
     channels.close()
@@ -113,7 +114,7 @@ async def use_topics(opened: OpenStore, clock: Clock) -> None:
         topics = Topics(catalogue, opened.store, logs, clock=clock)
         options = TopicOptions(dedup_seconds=60)
         topic = await topics.create("default", "orders", partitions=1, options=options)
-        producer = Producer(topics, logs, Deduplication(opened.store, logs, clock=clock))
+        producer = Producer(topics, logs, Deduplication(opened.store, clock=clock))
         envelope = Envelope(id="{a} }b{ ü\n\0", project="default", data=b"", group="}{")
         await producer.produce("default", "orders", [envelope])
         await logs.hold(topic.log(topic.target), 0, "reader", 0)
@@ -135,7 +136,7 @@ async def with_everything_used(
 async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
-        assert len(found) == 3 + 2 * 4 + 3 + 12 + 5 + 6
+        assert len(found) == 4 + 2 * 4 + 3 + 12 + 5 + 6
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

@@ -64,7 +64,7 @@ async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicB
     store, clock = Store(server.address), Clock()
     logs = StreamLogs(store)
     topics = Topics(catalogue, store, logs, clock=clock)
-    deduplication = Deduplication(store, logs, clock=clock)
+    deduplication = Deduplication(store, clock=clock)
     try:
         yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
     finally:

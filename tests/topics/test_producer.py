@@ -18,7 +18,7 @@ from waystation.errors import (
     TopicBlockedError,
     TopicNotFoundError,
 )
-from waystation.logs import Appended
+from waystation.logs import Appended, names
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.telemetry import metrics
@@ -26,6 +26,13 @@ from waystation.topics.deduplication import Deduplication
 from waystation.topics.producer import Producer, Receipt
 from waystation.topics.routing import Spread, hash_of
 from waystation.topics.topic import Topic, TopicOptions
+
+
+def hundreds(count: int) -> list[Envelope]:
+    """Messages of one partition of a little more than a hundred bytes each."""
+    return [
+        Envelope(id=f"m{n:03}", project="default", data=b"x" * 100, group="g") for n in range(count)
+    ]
 
 
 async def check_everything(bench: TopicBench, topic: Topic, sent: dict[str, list[str]]) -> None:
@@ -160,7 +167,7 @@ class HeldLogs(StreamLogs):
 def held_producer(bench: TopicBench) -> HeldLogs:
     """Gives the bench a producer whose appends can be held up."""
     logs = HeldLogs(bench.store)
-    deduplication = Deduplication(bench.store, logs, clock=Clock())
+    deduplication = Deduplication(bench.store, clock=Clock())
     bench.producer = Producer(bench.topics, logs, deduplication)
     return logs
 
@@ -312,6 +319,46 @@ async def test_more_than_may_wait_is_refused_and_nothing_of_it_produced(
         assert len(await bench.contents(topic)) == 9
 
 
+async def test_what_waits_is_bounded_over_all_topics_of_a_process(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.topics.flow._WAITING_BYTES_MAX", 1000)
+    async with open_bench() as bench:
+        for name in ("one", "two"):
+            await bench.topics.create("default", name, partitions=1)
+        first = asyncio.ensure_future(bench.producer.produce("default", "one", hundreds(6)))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await bench.producer.produce("default", "two", hundreds(6))
+        await first
+        assert len(await bench.producer.produce("default", "two", hundreds(6))) == 6
+
+
+async def test_a_seal_of_a_topic_that_was_purged_ends_nothing_of_the_one_that_has_its_name_now(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        old = await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a")
+        await bench.logs.seal(old.log(old.target), 0, 1)
+        get = bench.topics.get
+
+        async def late(project: str, name: str) -> Topic:
+            monkeypatch.setattr(bench.topics, "get", get)
+            # The producer was refused, and comes to look at the topic only now.
+            await other.topics.delete(project, name)
+            await other.topics.purge(project, name)
+            await other.topics.create(project, name, partitions=1)
+            return await get(project, name)
+
+        monkeypatch.setattr(bench.topics, "get", late)
+        (receipt,) = await bench.produce("orders", "b")
+        new = await other.topics.get("default", "orders")
+        assert [each.id for _, _, each in await other.contents(new)] == ["b"]
+        assert (receipt.storage, receipt.offset) == (0, 0)
+        assert (await other.logs.state(new.log(new.target), 0)).sealed is None
+
+
 async def test_a_topic_that_is_sealed_with_nothing_behind_it_says_so_and_can_be_mended(
     open_bench: Open,
 ) -> None:
@@ -357,17 +404,57 @@ async def test_a_full_partition_refuses_its_own_messages_only(open_bench: Open) 
     async with open_bench() as bench:
         options = TopicOptions(max_bytes=2000)
         await bench.topics.create("default", "orders", partitions=2, options=options)
-        ids = [f"m{n}" for n in range(40)]
-        envelopes = [
-            Envelope(id=each, project="default", data=b"x" * 100, group="a") for each in ids
-        ]
-        results = await bench.producer.produce("default", "orders", envelopes)
-        assert all(isinstance(each, LogFullError) for each in results)
-        small = [Envelope(id="s", project="default", data=b"", group=g) for g in ("a", "b", "c")]
-        assert all(
-            isinstance(each, Receipt)
-            for each in await bench.producer.produce("default", "orders", small)
+        partition_of = Spread(2).partition_of
+        there, elsewhere = (
+            next(name for name in "abcdef" if partition_of(hash_of(name)) == partition)
+            for partition in range(2)
         )
+        results = await bench.producer.produce(
+            "default",
+            "orders",
+            [
+                Envelope(id=name, project="default", data=b"x" * 1500, group=group)
+                for name, group in (("a", there), ("b", there), ("c", elsewhere))
+            ],
+        )
+        assert [type(each) for each in results] == [Receipt, LogFullError, Receipt]
+        # What has room finds it, after all that was refused.
+        assert (await bench.produce("orders", "s", group=there))[0].offset == 1
+
+
+@pytest.mark.parametrize("dedup_seconds", [0, 60])
+async def test_a_batch_that_is_larger_than_its_partition_goes_in_as_far_as_there_is_room(
+    open_bench: Open, dedup_seconds: int
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=2000, dedup_seconds=dedup_seconds)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        results = await bench.producer.produce("default", "orders", hundreds(20))
+        kept = [type(each) for each in results].index(LogFullError)
+        assert [type(each) for each in results] == [Receipt] * kept + [LogFullError] * (20 - kept)
+        assert "keeps 2000 bytes at most" in str(results[-1])
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        size = state.bytes // kept
+        assert state.end == kept
+        assert state.bytes <= 2000 < state.bytes + size
+
+
+async def test_a_dropping_topic_stays_within_its_limit_however_much_comes_at_once(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=2000, full_policy="drop_and_count")
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        results = await bench.producer.produce("default", "orders", hundreds(100))
+        assert [type(each) for each in results] == [Receipt] * 100
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        assert state.end == 100
+        assert state.bytes <= 2000
+        # A message that is larger than the limit is the one that is kept.
+        large = Envelope(id="large", project="default", data=b"x" * 3000)
+        await bench.producer.produce("default", "orders", [large])
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        assert (state.first, state.end) == (100, 101)
 
 
 async def test_a_topic_that_is_unknown_blocked_or_deleted_takes_nothing(open_bench: Open) -> None:
@@ -403,6 +490,35 @@ async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Op
             assert [each.duplicate for each in again] == [True, False]
             assert (again[0].storage, again[0].offset) == (0, first[0].offset)
         assert (await bench.produce("orders", "n4", group="g"))[0].storage == 1
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_deduplication_goes_by_the_store_s_time_whatever_a_process_s_clock_says(
+    open_bench: Open, hours: int
+) -> None:
+    class WrongClock(Clock):
+        def now_ms(self) -> int:
+            return super().now_ms() + hours * 3_600_000
+
+    async with open_bench() as bench:
+        wrong = Deduplication(bench.store, clock=WrongClock())
+        bench.producer = Producer(bench.topics, bench.logs, wrong)
+        options = TopicOptions(dedup_seconds=60)
+        topic = await bench.topics.create("default", "orders", partitions=2, options=options)
+        await bench.produce("orders", "a", "b", group="g")
+        await bench.topics.add_storage_topic("default", "orders", 4)
+        await bench.topics.switch_produce("default", "orders")
+
+        again = await bench.produce("orders", "a", "c", group="g")
+        assert [each.duplicate for each in again] == [True, False]
+
+        # Sealed longer ago than any id is remembered: it is not asked any more.
+        for partition in range(2):
+            head = names.head(topic.log(topic.target), partition)
+            await bench.store.call("HSET", head, "sealed_ms", "1")
+        later = Deduplication(bench.store, clock=WrongClock())
+        bench.producer = Producer(bench.topics, bench.logs, later)
+        assert not (await bench.produce("orders", "b", group="g"))[0].duplicate
 
 
 async def test_ids_with_and_without_a_group_are_never_taken_for_one_another(
@@ -454,15 +570,19 @@ async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
     async with open_bench() as bench:
         options = TopicOptions(max_bytes=20_000)
         topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        # One call takes 500: the first has no room, the second would have.
-        large = [Envelope(id=f"a{n}", project="default", data=b"x" * 100) for n in range(500)]
-        small = [Envelope(id=f"b{n}", project="default", data=b"x") for n in range(10)]
+        # Each goes in a call of its own: the second has no room, the third would have.
+        first, second, third = (
+            Envelope(id=name, project="default", data=b"x" * size)
+            for name, size in (("first", 9000), ("second", 15_000), ("third", 6000))
+        )
+        small = Envelope(id="small", project="default", data=b"x")
 
         theirs, others = await asyncio.gather(
-            bench.producer.produce("default", "orders", [*large, *small]),
-            bench.producer.produce("default", "orders", [small[0]]),
+            bench.producer.produce("default", "orders", [first, second, third]),
+            bench.producer.produce("default", "orders", [small]),
         )
 
-        assert [type(result) for result in theirs] == [LogFullError] * 510
+        assert [type(result) for result in theirs] == [Receipt, LogFullError, LogFullError]
         assert [type(result) for result in others] == [Receipt], "nobody else suffers"
-        assert [each.id for _, _, each in await bench.contents(topic)] == ["b0"]
+        kept = [each.id for _, _, each in await bench.contents(topic)]
+        assert kept == ["first", "small"]

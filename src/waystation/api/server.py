@@ -65,7 +65,7 @@ class ApiServer:
             read_seconds_max=self._settings.read_seconds_max,
         )
         self._readiness = Readiness(
-            node.opened, node.catalogue, node.gate, stopping=lambda: self._stopping
+            node.opened, node.catalogue, node.gate, node.upkeep, stopping=lambda: self._stopping
         )
         self._streams = Streams(seconds_max=self._settings.stream_seconds_max)
         self.app, self.document = self._build()

@@ -19,7 +19,6 @@ from waystation.api.routes import Route
 from waystation.envelope import Envelope
 from waystation.errors import (
     InvalidInputError,
-    OutcomeUnknownError,
     RateLimitedError,
     WaystationError,
 )
@@ -72,7 +71,7 @@ class TopicRoutes:
         body = await request.body()
         received = self._incoming.read(topic, request.scope["headers"], body)
         envelopes = received.envelopes
-        self._schemas.check(topic, envelopes)
+        await self._schemas.check(topic, envelopes, batch=received.batch)
         headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
         admission = self._limits.admit(topic, messages=len(envelopes), size=received.size)
         if admission is not None:
@@ -172,12 +171,10 @@ class TopicRoutes:
 
 
 def _told(results: Sequence[Result], envelopes: Sequence[Envelope]) -> bytes:
-    """What became of each message of a batch; raises where nothing was accepted."""
+    """What became of each message of a batch; raises what was said of all of them."""
     problems = [each for each in results if isinstance(each, WaystationError)]
-    if len(problems) == len(results):
-        # Doubt first: a client that is told "full" would send all of it again.
-        unknown = (each for each in problems if isinstance(each, OutcomeUnknownError))
-        raise next(unknown, problems[0])
+    if len(problems) == len(results) and len({each.code for each in problems}) == 1:
+        raise problems[0]
     if not problems:
         return encode({"results": results}) + b"\n"
     told = [
