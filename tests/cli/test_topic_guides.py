@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ README = ROOT / "README.md"
 TOPICS = ROOT / "docs" / "concepts" / "topics.md"
 PRODUCING = ROOT / "docs" / "guides" / "producing.md"
 BROWSING = ROOT / "docs" / "guides" / "browsing.md"
+
+
+@pytest.fixture
+def station() -> Iterator[Station]:
+    """One of its own for each test: the pages count versions from the first."""
+    with Station() as fresh:
+        yield fresh
 
 
 def blocks(page: Path, kind: str) -> list[str]:
