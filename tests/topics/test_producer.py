@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.kit.store_calls import count_calls
 from tests.topics.conftest import Open, TopicBench
 from waystation.clock import Clock
 from waystation.envelope import Envelope
@@ -21,7 +22,6 @@ from waystation.errors import (
 from waystation.logs import Appended, names
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
-from waystation.telemetry import metrics
 from waystation.topics.deduplication import Deduplication
 from waystation.topics.producer import Producer, Receipt
 from waystation.topics.routing import Spread, hash_of
@@ -273,13 +273,13 @@ async def test_many_small_requests_share_calls_and_keep_their_order(open_bench: 
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=4)
         await bench.produce("orders", "first", group="g0")
-        before = metrics.store_calls.value
+        calls = count_calls(bench.store)
         groups = [f"g{n % 8}" for n in range(200)]
         receipts = await asyncio.gather(
             *(bench.produce("orders", f"m{n}", group=group) for n, group in enumerate(groups))
         )
         assert [receipt.id for (receipt,) in receipts] == [f"m{n}" for n in range(200)]
-        assert metrics.store_calls.value - before <= 4
+        assert calls() <= 4
         sent: dict[str, list[str]] = defaultdict(list, {"g0": ["first"]})
         for n, group in enumerate(groups):
             sent[group].append(f"m{n}")
@@ -390,14 +390,14 @@ async def test_a_switch_of_many_partitions_takes_few_calls_for_each(open_bench: 
         await bench.topics.create("default", "orders", partitions=512)
         await other.produce("orders", "a", group="g")
         await bench.topics.add_storage_topic("default", "orders", 1024)
-        before = metrics.store_calls.value
+        calls = count_calls(bench.store)
         await bench.topics.switch_produce("default", "orders")
         # A look whether both logs are there, and a seal.
-        assert metrics.store_calls.value - before <= 512 + 512 + 1024 + 10
-        before = metrics.store_calls.value
+        assert calls() <= 512 + 512 + 1024 + 10
+        calls = count_calls(other.store)
         assert (await other.produce("orders", "b", group="g"))[0].storage == 1
         # The stale producer reads the topic, and nothing of its partitions.
-        assert metrics.store_calls.value - before <= 5
+        assert calls() <= 5
 
 
 async def test_a_full_partition_refuses_its_own_messages_only(open_bench: Open) -> None:
