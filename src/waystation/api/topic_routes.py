@@ -16,7 +16,6 @@ from waystation.api.problems import problem_for, status_of
 from waystation.api.reply import JSON, Reply, encode, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Route
-from waystation.envelope import Envelope
 from waystation.errors import (
     InvalidInputError,
     RateLimitedError,
@@ -82,9 +81,14 @@ class TopicRoutes:
                 reply.headers += admission.headers
                 return reply
             headers += admission.headers
-        results = await self._producer.produce(project, name, envelopes)
-        if received.batch:
-            return Reply(200, _told(results, envelopes), headers)
+        batch, ids = received.batch, [each.id for each in envelopes]
+        under_way = self._producer.begin(project, name, envelopes)
+        # They are packed by now: held until the reply, those of many requests fill the caches.
+        del body, received, envelopes
+        await under_way.done
+        results = under_way.results()
+        if batch:
+            return Reply(200, _told(results, ids), headers)
         (result,) = results
         if not isinstance(result, Receipt):
             raise result
@@ -170,7 +174,7 @@ class TopicRoutes:
         ]
 
 
-def _told(results: Sequence[Result], envelopes: Sequence[Envelope]) -> bytes:
+def _told(results: Sequence[Result], ids: Sequence[str]) -> bytes:
     """What became of each message of a batch; raises what was said of all of them."""
     problems = [each for each in results if isinstance(each, WaystationError)]
     if len(problems) == len(results) and len({each.code for each in problems}) == 1:
@@ -178,8 +182,8 @@ def _told(results: Sequence[Result], envelopes: Sequence[Envelope]) -> bytes:
     if not problems:
         return encode({"results": results}) + b"\n"
     told = [
-        each if isinstance(each, Receipt) else _refused(envelope.id, each)
-        for each, envelope in zip(results, envelopes, strict=True)
+        each if isinstance(each, Receipt) else _refused(message_id, each)
+        for each, message_id in zip(results, ids, strict=True)
     ]
     return encode({"results": told}) + b"\n"
 

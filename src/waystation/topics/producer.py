@@ -49,6 +49,12 @@ class Producer:
         """Produces messages in their order; each has a receipt or an error of its own."""
         if not envelopes:
             return []
+        batch = self.begin(project, name, envelopes)
+        await batch.done
+        return batch.results()
+
+    def begin(self, project: str, name: str, envelopes: Sequence[Envelope]) -> Batch:
+        """Takes messages over, at least one. Who lets go of them now keeps memory for others."""
         batch = Batch(len(envelopes))
         messages = [
             Routed(
@@ -63,8 +69,7 @@ class Producer:
             for position, each in enumerate(envelopes)
         ]
         self._flow(project, name).take(messages)
-        await batch.done
-        return batch.results()
+        return batch
 
     def _flow(self, project: str, name: str) -> Flow:
         flow = self._flows.get((project, name))
