@@ -19,7 +19,7 @@ from waystation.errors import (
     TopicBlockedError,
     TopicNotFoundError,
 )
-from waystation.logs import Appended, names
+from waystation.logs import Appended
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.topics.deduplication import Deduplication
@@ -33,18 +33,6 @@ def hundreds(count: int) -> list[Envelope]:
     return [
         Envelope(id=f"m{n:03}", project="default", data=b"x" * 100, group="g") for n in range(count)
     ]
-
-
-async def check_everything(bench: TopicBench, topic: Topic, sent: dict[str, list[str]]) -> None:
-    """Each message is there once, in the order of its group, in the router's partition."""
-    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for index, partition, message in await bench.contents(topic):
-        assert message.group is not None
-        spread = topic.storage[index].spread
-        assert partition == spread.partition_of(hash_of(message.group))
-        found[message.group].append((index, message.id))
-    # Contents come storage topic by storage topic, and a group has one partition in each.
-    assert {group: [each[1] for each in ids] for group, ids in found.items()} == sent
 
 
 async def test_a_message_is_where_its_receipt_says(open_bench: Open) -> None:
@@ -74,7 +62,7 @@ async def test_a_switch_moves_production_and_seals_what_is_older(open_bench: Ope
         assert (await bench.produce("orders", "d", group="g"))[0].storage == 1
         # At the last one it stays.
         assert (await bench.topics.switch_produce("default", "orders")).produce_pointer == 1
-        await check_everything(bench, switched, {"g": ["a", "b", "c", "d"]})
+        await bench.check(switched, {"g": ["a", "b", "c", "d"]})
 
 
 async def test_a_producer_with_a_stale_pointer_goes_on_by_itself(open_bench: Open) -> None:
@@ -86,7 +74,7 @@ async def test_a_producer_with_a_stale_pointer_goes_on_by_itself(open_bench: Ope
         # The other has read the topic before the switch, and believes it for two seconds.
         (receipt,) = await other.produce("orders", "b", group="g")
         assert receipt.storage == 1
-        await check_everything(one, topic, {"g": ["a", "b"]})
+        await one.check(topic, {"g": ["a", "b"]})
 
 
 async def test_a_switch_that_died_half_way_is_finished_by_whoever_meets_it(
@@ -107,9 +95,7 @@ async def test_a_switch_that_died_half_way_is_finished_by_whoever_meets_it(
         for partition in range(4):
             state = await bench.logs.state(topic.log(topic.storage[0]), partition)
             assert state.sealed == 1
-        await check_everything(
-            bench, topic, {group: [f"{group}-1", f"{group}-2"] for group in groups}
-        )
+        await bench.check(topic, {group: [f"{group}-1", f"{group}-2"] for group in groups})
 
 
 async def test_order_holds_while_many_produce_and_storage_topics_are_added_and_switched(
@@ -146,7 +132,7 @@ async def test_order_holds_while_many_produce_and_storage_topics_are_added_and_s
         )
         topic = await operator.topics.get("default", "orders")
         assert topic.produce_pointer == 6
-        await check_everything(operator, topic, dict(sent))
+        await operator.check(topic, dict(sent))
 
 
 class HeldLogs(StreamLogs):
@@ -192,7 +178,7 @@ async def test_a_message_waits_for_an_earlier_one_that_is_under_way_to_the_older
         assert not second.done()
         gate.set()
         await asyncio.wait_for(asyncio.gather(first, second), 10)
-        await check_everything(bench, topic, {group: ["a", "b", "c"]})
+        await bench.check(topic, {group: ["a", "b", "c"]})
 
 
 async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_bench: Open) -> None:
@@ -213,7 +199,7 @@ async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_be
         gate.set()
         await asyncio.wait_for(asyncio.gather(*slow, refused), 10)
         topic = await bench.topics.get("default", "orders")
-        await check_everything(bench, topic, {groups[1]: ["1", "2"], groups[0]: ["x"]})
+        await bench.check(topic, {groups[1]: ["1", "2"], groups[0]: ["x"]})
         assert slow[0].result()[0].storage == 0
 
 
@@ -283,7 +269,7 @@ async def test_many_small_requests_share_calls_and_keep_their_order(open_bench: 
         sent: dict[str, list[str]] = defaultdict(list, {"g0": ["first"]})
         for n, group in enumerate(groups):
             sent[group].append(f"m{n}")
-        await check_everything(bench, topic, sent)
+        await bench.check(topic, sent)
 
 
 async def test_nobody_is_refused_for_what_another_brought(open_bench: Open) -> None:
@@ -474,93 +460,12 @@ async def test_a_topic_that_is_unknown_blocked_or_deleted_takes_nothing(open_ben
         assert (await bench.produce("orders", "d"))[0].offset == 1
 
 
-async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Open) -> None:
-    async with open_bench() as bench, open_bench() as other:
-        options = TopicOptions(dedup_seconds=60)
-        await bench.topics.create("default", "orders", partitions=2, options=options)
-        first = await bench.produce("orders", "a", "b", "a", group="g")
-        assert [each.duplicate for each in first] == [False, False, True]
-        assert (first[0].partition, first[0].offset) == (first[2].partition, first[2].offset)
-        # Another group is another scope.
-        assert not (await bench.produce("orders", "a", group="h"))[0].duplicate
-        for partitions in (4, 6):
-            await bench.topics.add_storage_topic("default", "orders", partitions)
-            await bench.topics.switch_produce("default", "orders")
-            again = await other.produce("orders", "a", f"n{partitions}", group="g")
-            assert [each.duplicate for each in again] == [True, False]
-            assert (again[0].storage, again[0].offset) == (0, first[0].offset)
-        assert (await bench.produce("orders", "n4", group="g"))[0].storage == 1
-
-
-@pytest.mark.parametrize("hours", [-5, 5])
-async def test_deduplication_goes_by_the_store_s_time_whatever_a_process_s_clock_says(
-    open_bench: Open, hours: int
-) -> None:
-    class WrongClock(Clock):
-        def now_ms(self) -> int:
-            return super().now_ms() + hours * 3_600_000
-
-    async with open_bench() as bench:
-        wrong = Deduplication(bench.store, clock=WrongClock())
-        bench.producer = Producer(bench.topics, bench.logs, wrong)
-        options = TopicOptions(dedup_seconds=60)
-        topic = await bench.topics.create("default", "orders", partitions=2, options=options)
-        await bench.produce("orders", "a", "b", group="g")
-        await bench.topics.add_storage_topic("default", "orders", 4)
-        await bench.topics.switch_produce("default", "orders")
-
-        again = await bench.produce("orders", "a", "c", group="g")
-        assert [each.duplicate for each in again] == [True, False]
-
-        # Sealed longer ago than any id is remembered: it is not asked any more.
-        for partition in range(2):
-            head = names.head(topic.log(topic.target), partition)
-            await bench.store.call("HSET", head, "sealed_ms", "1")
-        later = Deduplication(bench.store, clock=WrongClock())
-        bench.producer = Producer(bench.topics, bench.logs, later)
-        assert not (await bench.produce("orders", "b", group="g"))[0].duplicate
-
-
-async def test_ids_with_and_without_a_group_are_never_taken_for_one_another(
-    open_bench: Open,
-) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=60)
-        await bench.topics.create("default", "orders", partitions=1, options=options)
-        await bench.produce("orders", "b", group="a")
-        assert not (await bench.produce("orders", "1:a:b"))[0].duplicate
-        await bench.produce("orders", ":b", group="a:")
-        assert not (await bench.produce("orders", "b", group="a::"))[0].duplicate
-
-
-async def test_a_window_of_less_than_a_millisecond_is_one(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=0.0001)
-        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        await bench.produce("orders", "a", group="g")
-        await bench.produce("orders", "b", group="g")
-        await check_everything(bench, topic, {"g": ["a", "b"]})
-
-
-async def test_duplicates_have_their_receipts_also_where_the_partition_is_full(
-    open_bench: Open,
-) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=60)
-        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        (first,) = await bench.produce("orders", "a")
-        full = TopicOptions(dedup_seconds=60, max_bytes=1)
-        await bench.topics.change_options("default", "orders", full, version=topic.version)
-        (again,) = await bench.produce("orders", "a")
-        assert (again.duplicate, again.offset) == (True, first.offset)
-
-
 async def test_a_large_batch_goes_in_calls_of_bounded_size(open_bench: Open) -> None:
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=1)
         receipts = await bench.produce("orders", *(f"m{n}" for n in range(1700)), group="g")
         assert [receipt.offset for receipt in receipts] == list(range(1700))
-        await check_everything(bench, topic, {"g": [f"m{n}" for n in range(1700)]})
+        await bench.check(topic, {"g": [f"m{n}" for n in range(1700)]})
 
 
 async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
