@@ -43,14 +43,26 @@ def test_example(name: str, station: Station) -> None:
     assert done.stdout == PRINTED[name]
 
 
-def as_curl_would(line: str, url: str) -> str:
+def as_curl_would(line: str, url: str, folder: Path | None = None) -> str:
     """Sends what the curl line says; curl itself may be missing on a fresh machine."""
-    words = shlex.split(line)[1:]
-    method = words.pop(words.index("-X") + 1) if "-X" in words else "GET"
+    words = shlex.split(line, comments=True)[1:]
+    method = words.pop(words.index("-X") + 1) if "-X" in words else ""
+    headers = {}
+    while "-H" in words:
+        words.remove("-H")
+        name, text = next(word for word in words if re.match(r"[A-Za-z-]+: ", word)).split(": ", 1)
+        words.remove(f"{name}: {text}")
+        headers[name] = text
     body = words.pop(words.index("-d") + 1).encode() if "-d" in words else None
+    if body is not None and body.startswith(b"@"):
+        assert folder is not None
+        body = (folder / body[1:].decode()).read_bytes()
     (target,) = [word for word in words if not word.startswith("-")]
     target = target.replace("localhost:7070", url.removeprefix("http://"))
-    request = urllib.request.Request(f"http://{target}", data=body, method=method)
+    # Like curl, and like urllib: a body is a form that is posted, unless it is told otherwise.
+    request = urllib.request.Request(
+        f"http://{target}", data=body, headers=headers, method=method or None
+    )
     with urllib.request.urlopen(request, timeout=30) as reply:
         return str(reply.read().decode())
 

@@ -60,7 +60,8 @@ class SequentialIdentity:
         self._count = itertools.count(1)
 
     def token(self, size: int) -> str:
-        return f"{self._beginning}{next(self._count):0{size * 2 - 20}x}"
+        # In half the time of an f-string whose width is computed.
+        return "%s%0*x" % (self._beginning, size * 2 - 20, next(self._count))  # noqa: UP031
 
 
 class CountingIdentity:

@@ -20,7 +20,7 @@ from waystation.errors import InvalidInputError, SettingsError
 from waystation.ids import Identity, RandomIdentity
 from waystation.logs.streams import StreamLogs
 from waystation.settings import DeliverySettings, Settings
-from waystation.store import Heartbeat, Leases
+from waystation.store import Census, Heartbeat, Leases
 from waystation.store.opening import OpenStore, open_store
 from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
@@ -52,6 +52,7 @@ class Node:
     schemas: Schemas
     engine: Engine
     upkeep: NodeUpkeep
+    census: Census
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
@@ -59,6 +60,7 @@ class Node:
         await self.engine.close()
         await self.delivery.close()
         await self.upkeep.close()
+        await self.census.close()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
@@ -97,6 +99,11 @@ class NodeUpkeep:
         self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         leases = Leases(store, self._heartbeat, owner=owner)
         self._upkeep = Upkeep(topics, logs, leases, clock=clock, chores=[engine.mend])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know, if this node does it."""
+        return self._upkeep.notes
 
     async def start(self) -> None:
         """Begins."""
@@ -142,6 +149,14 @@ async def open_delivery(
     )
     await deliverer.start()
     return Delivery(Desk(outbox, book, deliverer.standing), deliverer, sender)
+
+
+async def open_limits(opened: OpenStore, *, clock: Clock, process: str) -> tuple[Limits, Census]:
+    """Limits that this process shares with all others that run."""
+    limits = Limits(clock=clock)
+    census = Census(opened.store, clock=clock, process=process, on_count=limits.share_among)
+    await census.start()
+    return limits, census
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -200,10 +215,13 @@ async def open_node(
         engine = await open_engine(
             settings.transactions, opened, catalogue, logs, clock=clock, identity=identity, app=app
         )
+        undo.push_async_callback(engine.close)
         strict = settings.topics.strict_partitions
         topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
         upkeep = NodeUpkeep(topics, logs, engine, opened, clock=clock, owner=identity.token(16))
         await upkeep.start()
+        undo.push_async_callback(upkeep.close)
+        limits, census = await open_limits(opened, clock=clock, process=identity.token(16))
         # All is well: from here on the node closes what was opened.
         undo.pop_all()
     return Node(
@@ -220,12 +238,13 @@ async def open_node(
         producer=Producer(
             topics,
             logs,
-            Deduplication(opened.store, logs, clock=clock),
+            Deduplication(opened.store, clock=clock),
             durability=opened.durability,
         ),
         browser=Browser(topics, logs),
-        limits=Limits(clock=clock),
+        limits=limits,
         schemas=Schemas(),
         engine=engine,
         upkeep=upkeep,
+        census=census,
     )

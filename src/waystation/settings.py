@@ -103,7 +103,7 @@ class StoreSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     #: A call that has no reply by then ends with an error.
     call_seconds_max: Seconds = 5.0
-    #: `disk`: a reply comes after the fsync. `memory`: up to a second can be lost in a power cut.
+    #: `disk`: a reply comes after the fsync. `memory`: a power cut can cost two seconds.
     durability: Durability = "disk"
     #: Accept a store that keeps nothing over a restart.
     ephemeral: bool = False
@@ -122,7 +122,9 @@ class AdminSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The routes under `/admin` that DSPS has: revocation of tokens, levels of log lines."""
 
     #: Secrets of 16 letters or more that open `/admin`, beside admin keys of project `default`.
-    bearer: list[Annotated[str, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]] = []
+    bearer: list[Annotated[str, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]] = (
+        msgspec.field(default_factory=list)
+    )
     #: Networks that `/admin` can be reached from.
     networks: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
 
@@ -146,7 +148,7 @@ class DeliverySettings(_Section, frozen=True, kw_only=True, forbid_unknown_field
     """Outgoing requests: webhooks and everything that is delivered."""
 
     #: Networks outside the public internet that requests may reach, such as `10.1.0.0/16`.
-    allowed_networks: list[str] = []
+    allowed_networks: list[str] = msgspec.field(default_factory=list)
     #: Whether requests may reach this machine itself; `dev` says yes.
     loopback: bool = False
     #: Where notices of deliveries that were given up, and of disabled endpoints, are sent.

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
+from tests.kit.topic_client import TopicClient
 from tests.tools import require_tool
 from waystation.settings import AuthSettings
 from waystation.testing.station import quick_settings
@@ -69,3 +70,11 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield launched
         launched.close()
+
+
+@pytest.fixture
+def topic(open_url: str) -> TopicClient:
+    """A new topic with the usual options."""
+    client = TopicClient(open_url)
+    client.create()
+    return client

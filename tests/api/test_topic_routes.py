@@ -1,34 +1,21 @@
-"""Producing and browsing over HTTP: receipts, forms, refusals, limits, and a store that is away."""
+"""Producing over HTTP: receipts, forms, refusals, limits."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
-from tests.kit.wire import ask, async_ask, request_bytes, wire
-from tests.proxy import Fate, Proxy, proxy_to
-from waystation.settings import HttpSettings, StoreSettings, TopicSettings
-from waystation.testing import private_server, serving
-from waystation.testing.station import Serving, quick_settings
+from tests.kit.wire import ask, request_bytes, wire
+from waystation.settings import HttpSettings, TopicSettings
+from waystation.testing.station import quick_settings
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
-
-
-@pytest.fixture
-def topic(open_url: str) -> TopicClient:
-    """A new topic with the usual options."""
-    client = TopicClient(open_url)
-    client.create()
-    return client
 
 
 # -- One message -----------------------------------------------------------------------------
@@ -152,6 +139,32 @@ def test_a_batch_of_events_has_a_result_for_each(topic: TopicClient) -> None:
     assert [each["id"] for each in answer.json()["results"]] == ["e-0", "e-1", "e-2"]
 
 
+def test_events_of_two_sources_may_have_the_same_id_and_are_both_there(open_url: str) -> None:
+    client = TopicClient(open_url)
+    client.create(dedup_seconds=60)
+    plain = {"specversion": "1.0", "id": "1", "type": "t", "partitionkey": "g"}
+    structured = {"Content-Type": "application/cloudevents+json"}
+
+    def produce(source: str, **headers: str) -> tuple[str, bool]:
+        event = json.dumps({**plain, "source": source}).encode()
+        receipt = client.produce(event, {**structured, **headers}).json()
+        return receipt["id"], receipt["duplicate"]
+
+    assert produce("/till/ä") == ("1", False)
+    assert produce("/web") == ("1", False)
+    assert produce("/till/ä") == ("1", True)
+    # The same event in another mode is the same event.
+    binary = {f"ce-{name}": value for name, value in plain.items()} | {"ce-source": "/till/%c3%a4"}
+    assert client.produce(b"", binary).json()["duplicate"] is True
+    # A message that is no event has no source.
+    own = {"Waystation-Id": "1", "Waystation-Group": "g"}
+    assert client.produce(b"", own).json()["duplicate"] is False
+    # Who names an event says what it is: its source does not count.
+    assert produce("/till", **{"Waystation-Id": "mine"}) == ("mine", False)
+    assert produce("/web", **{"Waystation-Id": "mine"}) == ("mine", True)
+    assert client.state()["messages"] == 4
+
+
 # -- Batches ---------------------------------------------------------------------------------
 
 
@@ -233,12 +246,31 @@ def test_the_same_id_twice_is_there_twice_unless_the_topic_deduplicates(open_url
 # -- What is refused -------------------------------------------------------------------------
 
 
+#: What a route needs to get as far as looking at the name.
+NEEDED = {
+    "/messages": ("?partition=0", b"x"),
+    "/options": ("", b'{"version": 1, "options": {}}'),
+    "/storage-topics": ("", b'{"partitions": 4}'),
+    "/where": ("?group=g", b""),
+}
+
+
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_tries_to_break_out_is_no_name(open_url: str, name: str) -> None:
-    path = f"/v1/topics/{quote(name, safe='')}"
-    for method, where in (("POST", "messages"), ("GET", "messages?partition=0"), ("GET", "state")):
-        answer = ask(open_url, method, f"{path}/{where}", b"x" if method == "POST" else None)
-        assert problem(answer) == (400, "input.invalid"), (method, where, answer)
+def test_a_name_that_tries_to_break_out_is_no_name_on_any_route(open_url: str, name: str) -> None:
+    """Every route that the document has with a topic in its path, and the one that makes topics."""
+    paths = ask(open_url, "GET", "/openapi.json").json()["paths"]
+    routes = [
+        (method.upper(), path.removeprefix("/v1/topics/{topic}"))
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith("/v1/topics/{topic}")
+    ]
+    assert len(routes) >= 13
+    for method, rest in routes:
+        query, body = NEEDED.get(rest, ("", b""))
+        path = f"/v1/topics/{quote(name, safe='')}{rest}{query if method == 'GET' else ''}"
+        answer = ask(open_url, method, path, body if method in ("POST", "PUT") else None)
+        assert problem(answer) == (400, "input.invalid"), (method, rest, answer)
     made = ask(open_url, "POST", "/v1/topics", json.dumps({"name": name}).encode())
     assert problem(made) == (400, "input.invalid")
 
@@ -326,6 +358,19 @@ def test_a_payload_that_does_not_match_the_schema_is_422_and_says_where(open_url
     assert (answer.json()["path"], answer.json()["position"]) == ("/total", 1)
     assert b"secret" not in answer.body
     assert client.state()["messages"] == 1
+    alone = client.produce_batch([{"data": {"total": "secret"}}])
+    assert alone.json()["errors"][0]["field"] == "messages[0].data", "a batch of one is a batch"
+
+
+def test_a_payload_that_takes_too_long_to_check_is_413_and_says_which(open_url: str) -> None:
+    client = TopicClient(open_url)
+    choices = [{"const": number} for number in range(3000)]
+    client.create(json_schema={"items": {"anyOf": choices}})
+    answer = client.produce_batch([{"data": [2999]}, {"data": [2999] * 100_000}])
+    assert problem(answer) == (413, "input.too-large")
+    assert answer.json()["errors"][0]["field"] == "messages[1].data"
+    assert client.state()["messages"] == 0
+    assert client.produce(b"[2999, 1]").status == 200
 
 
 def test_produce_to_an_unknown_a_blocked_and_a_deleted_topic(open_url: str) -> None:
@@ -370,213 +415,3 @@ def test_a_limit_in_shadow_refuses_nobody_and_tells_nothing(open_url: str) -> No
     answers = [client.produce(b"x") for _ in range(5)]
     assert [each.status for each in answers] == [200] * 5
     assert not [each for each in answers if each.header("ratelimit")]
-
-
-# -- Full ------------------------------------------------------------------------------------
-
-
-def test_a_full_log_is_507_with_the_name_of_its_policy(open_url: str) -> None:
-    client = TopicClient(open_url)
-    client.create(partitions=1, max_bytes=1000)
-    for _ in range(4):
-        assert client.produce(b"x" * 150).status == 200
-    for answer in (client.produce(b"x" * 500), client.produce_batch([{"text": "x" * 500}] * 2)):
-        assert problem(answer) == (507, "log.full")
-        assert answer.json()["policy"] == "refuse"
-        assert answer.header("retry-after") == "1"
-    assert client.state()["messages"] == 4
-
-
-def test_of_a_batch_what_found_room_is_there_and_the_rest_is_told_one_by_one(
-    open_url: str,
-) -> None:
-    client = TopicClient(open_url)
-    client.create(partitions=2, max_bytes=1000)
-    homes = {
-        group: client.ask("GET", f"{client.path}/where?group={group}").json()["positions"][0]
-        for group in "abcdefgh"
-    }
-    full = next(group for group in homes if homes[group]["partition"] == 0)
-    free = next(group for group in homes if homes[group]["partition"] == 1)
-    client.produce(b"x" * 800, {"Waystation-Group": full})
-
-    answer = client.produce_batch(
-        [{"id": "1", "group": full, "text": "y" * 500}, {"id": "2", "group": free, "text": "z"}]
-    )
-
-    assert answer.status == 200
-    refused, receipt = answer.json()["results"]
-    assert (refused["id"], refused["error"]["code"]) == ("1", "log.full")
-    assert "refuse" in refused["error"]["detail"]
-    assert (receipt["id"], receipt["partition"]) == ("2", 1)
-
-
-def test_a_topic_that_drops_makes_room_and_counts_nothing_that_nobody_needed(
-    open_url: str,
-) -> None:
-    client = TopicClient(open_url)
-    client.create(partitions=1, max_bytes=1000, full_policy="drop_and_count")
-    for _ in range(20):
-        assert client.produce(b"x" * 150).status == 200
-    state = client.state()
-    assert state["bytes"] <= 1000
-    assert state["dropped"] == 0
-    first = state["partitions"][0]["first"]
-    assert first > 0
-    answer = client.browse(partition=0, offset=0)
-    assert problem(answer) == (400, "log.offset-out-of-range")
-    assert (answer.json()["first"], answer.json()["end"]) == (first, 20)
-
-
-async def test_a_full_store_is_507_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    async with topic_station(tmp_path) as (running, path):
-        store = running.node.opened.store
-        await store.call("CONFIG", "SET", "maxmemory", "1")
-        for body, headers in ((b"x", {}), (b'{"messages":[{},{}]}', {"Content-Type": BATCH})):
-            answer = await async_ask(running.url, "POST", path, body, headers)
-            assert problem(answer) == (507, "store.full")
-            assert answer.json()["policy"] == "noeviction"
-        await store.call("CONFIG", "SET", "maxmemory", "0")
-        assert (await async_ask(running.url, "POST", path, b"x")).status == 200
-        found = await async_ask(running.url, "GET", f"{path}?partition=0")
-        assert len(found.json()["messages"]) == 1
-
-
-# -- A store that is away --------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def topic_station(folder: Path, *, url: str = "") -> AsyncIterator[tuple[Serving, str]]:
-    """A station of this process with a topic of one partition; and the path of its messages."""
-    store = StoreSettings(durability="memory", url=url, call_seconds_max=1.0)
-    async with serving(quick_settings(str(folder), store=store)) as running:
-        await running.node.topics.create("default", "orders", partitions=1)
-        yield running, "/v1/topics/orders/messages"
-
-
-@asynccontextmanager
-async def behind_proxy(folder: Path) -> AsyncIterator[tuple[Serving, str, Proxy]]:
-    """The same, with something between station and store that can fail."""
-    with private_server() as server:
-        async with proxy_to(server.address) as proxy:
-            url = f"redis://127.0.0.1:{proxy.address.port}"
-            async with topic_station(folder, url=url) as (running, path):
-                yield running, path, proxy
-                await proxy.set_fates()
-
-
-async def test_a_lost_reply_is_told_as_an_unknown_outcome(tmp_path: Path) -> None:
-    async with behind_proxy(tmp_path) as (running, path, proxy):
-        assert (await async_ask(running.url, "POST", path, b"1")).status == 200
-        for body, headers in ((b"2", {}), (b'{"messages":[{},{}]}', {"Content-Type": BATCH})):
-            await running.node.topics.get("default", "orders")
-            await proxy.set_fates(replies=Fate.CUT)
-            answer = await async_ask(running.url, "POST", path, body, headers)
-            assert problem(answer) == (503, "store.outcome-unknown")
-            assert answer.header("retry-after") == "1"
-            await proxy.set_fates()
-        found = await async_ask(running.url, "GET", f"{path}?partition=0")
-        # They were applied; only nobody could know.
-        assert len(found.json()["messages"]) == 4
-
-
-async def test_while_the_store_is_away_produce_is_503_and_later_goes_on(tmp_path: Path) -> None:
-    async with behind_proxy(tmp_path) as (running, path, proxy):
-        assert (await async_ask(running.url, "POST", path, b"1")).status == 200
-        await proxy.set_fates(requests=Fate.CUT)
-        proxy.cut()
-        answers = [await async_ask(running.url, "POST", path, b"2") for _ in range(2)]
-        for answer in answers:
-            status, code = problem(answer)
-            assert status == 503
-            assert code in ("store.unavailable", "store.outcome-unknown")
-        await proxy.set_fates()
-        assert (await async_ask(running.url, "POST", path, b"3")).status == 200
-        found = await async_ask(running.url, "GET", f"{path}?partition=0")
-        # What was refused never reached the store.
-        assert [each["message"]["text"] for each in found.json()["messages"]] == ["1", "3"]
-
-
-# -- Browsing --------------------------------------------------------------------------------
-
-
-def test_a_partition_is_read_page_by_page_and_the_cursor_is_a_live_tail(open_url: str) -> None:
-    client = TopicClient(open_url)
-    client.create(partitions=1)
-    client.produce_batch([{"id": f"m-{n}"} for n in range(25)])
-    seen: list[str] = []
-    page: dict[str, Any] = {"cursor": "", "ended": False}
-    while not page["ended"]:
-        question = {"cursor": page["cursor"]} if page["cursor"] else {}
-        page = client.browse(partition=0, limit=10, **question).json()
-        seen += [each["message"]["id"] for each in page["messages"]]
-    assert seen == [f"m-{n}" for n in range(25)]
-
-    client.produce(b"x", {"Waystation-Id": "new"})
-    (new,) = client.browse(partition=0, cursor=page["cursor"]).json()["messages"]
-    assert (new["message"]["id"], new["offset"], new["storage"]) == ("new", 25, 0)
-
-
-def test_by_offset_by_time_and_over_a_switch(open_url: str) -> None:
-    client = TopicClient(open_url)
-    client.create(partitions=1)
-    receipts = [client.produce(b"x", {"Waystation-Group": "g"}).json() for _ in range(3)]
-    client.act("storage-topics", {"partitions": 2})
-    client.act("switch")
-    last = client.produce(b"y", {"Waystation-Group": "g"}).json()
-
-    assert last["storage"] == 1
-    assert [each["id"] for each in client.found(partition=0, offset=1)] == [
-        each["id"] for each in receipts[1:]
-    ]
-    assert client.found(partition=0, time_ms=receipts[-1]["time_ms"] + 1) == []
-    assert len(client.found(partition=0, time_ms=0)) == 3
-    (found,) = client.found(storage=1, partition=last["partition"])
-    assert found["id"] == last["id"]
-    assert [each["id"] for each in client.found(group="g")] == [
-        each["id"] for each in (*receipts, last)
-    ]
-    (by_id,) = client.found(id=last["id"], group="g")
-    assert by_id["text"] == "y"
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [
-        ({}, 400, "input.invalid"),
-        ({"partition": "x"}, 400, "input.invalid"),
-        ({"partition": "1.5"}, 400, "input.invalid"),
-        ({"partition": "9" * 40}, 400, "input.invalid"),
-        ({"partition": 4}, 404, "log.not-found"),
-        ({"partition": -1}, 404, "log.not-found"),
-        ({"partition": 0, "storage": 1}, 404, "log.not-found"),
-        ({"partition": 0, "offset": 1}, 400, "log.offset-out-of-range"),
-        ({"partition": 0, "offset": -1}, 400, "log.offset-out-of-range"),
-        ({"partition": 0, "offset": 10**17}, 400, "log.offset-out-of-range"),
-        ({"partition": 0, "time_ms": -1}, 400, "input.invalid"),
-        ({"partition": 0, "time_ms": 10**17}, 400, "input.invalid"),
-        ({"partition": 0, "offset": 0, "time_ms": 0}, 400, "input.invalid"),
-        ({"partition": 0, "limit": 0}, 400, "input.invalid"),
-        ({"partition": 0, "limit": 1001}, 400, "input.invalid"),
-        ({"partition": 0, "cursor": "abc"}, 400, "input.invalid"),
-        ({"group": "g", "partition": 0}, 400, "input.invalid"),
-        ({"id": "i", "offset": 0}, 400, "input.invalid"),
-        ({"group": ""}, 400, "input.invalid"),
-        ({"id": "x" * 101}, 400, "input.invalid"),
-        ({"group": "a\0b"}, 400, "input.invalid"),
-    ],
-    ids=str,
-)
-def test_a_question_that_makes_no_sense_is_told_so(
-    topic: TopicClient, query: dict[str, object], status: int, code: str
-) -> None:
-    answer = topic.browse(**query)
-    assert problem(answer) == (status, code)
-    if code == "log.offset-out-of-range":
-        assert (answer.json()["first"], answer.json()["end"]) == (0, 0)
-
-
-def test_a_cursor_of_another_question_is_refused(topic: TopicClient) -> None:
-    cursor = topic.browse(group="a").json()["cursor"]
-    assert topic.browse(group="a", cursor=cursor).status == 200
-    assert problem(topic.browse(group="b", cursor=cursor)) == (400, "input.invalid")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,11 @@ import pytest
 from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.topic_client import TopicClient, problem
-from tests.kit.wire import ask
+from tests.kit.wire import ask, async_ask
 from waystation.settings import TopicSettings
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
+from waystation.topics.topic import TopicOptions
 from waystation.topics.upkeep import LEASE_KEY, PERIOD_SECONDS
 
 DEFAULTS = {
@@ -281,6 +285,17 @@ def test_a_storage_topic_for_a_version_is_not_added_twice(topic: TopicClient) ->
     assert len(topic.ask("GET", topic.path).json()["storage"]) == 2
 
 
+def test_a_switch_of_a_version_is_not_made_twice(topic: TopicClient) -> None:
+    topic.create()
+    for _ in range(2):
+        version = topic.act("storage-topics", {"partitions": 4}).json()["version"]
+    assert topic.act(f"switch?version={version}").json()["produce_pointer"] == 1
+    # The reply was lost, say, and the client asks again.
+    assert problem(topic.act(f"switch?version={version}")) == (409, "conflict")
+    assert topic.ask("GET", topic.path).json()["produce_pointer"] == 1
+    assert problem(topic.act("switch?version=no")) == (400, "input.invalid")
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"partitions": 0}', b'{"partitions": 5, "k": 1}'])
 def test_a_storage_topic_that_cannot_be_is_not_added(topic: TopicClient, body: bytes) -> None:
     topic.create()
@@ -353,6 +368,43 @@ def test_a_partition_that_is_nearly_full_is_warned_about(station: Station) -> No
     assert state["partitions"][0]["warned_ms"] > 0
     assert "70 %" in state["warnings"][0]
     assert "refuse" in state["warnings"][0]
+
+    def notes() -> str:
+        return " ".join(ask(station.url, "GET", "/readyz").json()["notes"])
+
+    # A moment after the pass that wrote the warning has ended; and over once there is room.
+    while "1 partitions of logs are nearly full" not in notes():
+        pass
+    options = {"version": 1, "options": {"max_bytes": 100_000}}
+    assert client.ask("PUT", f"{client.path}/options", options).status == 200
+    station.advance(seconds=PERIOD_SECONDS + 1)
+    while "nearly full" in notes():
+        pass
+    assert client.state()["warnings"] == []
+
+
+async def test_what_a_reader_lost_is_counted_and_shown(tmp_path: Path) -> None:
+    async with serving(quick_settings(str(tmp_path))) as running:
+        options = TopicOptions(max_bytes=1000, full_policy="drop_and_count")
+        topic = await running.node.topics.create("default", "t", partitions=1, options=options)
+        await running.node.logs.hold(topic.log(topic.target), 0, "slow", 0)
+        for _ in range(20):
+            made = await async_ask(running.url, "POST", "/v1/topics/t/messages", b"x" * 150)
+            assert made.status == 200
+
+        state = (await async_ask(running.url, "GET", "/v1/topics/t/state")).json()
+
+        lost = state["partitions"][0]["first"]
+        assert (state["dropped"], state["partitions"][0]["dropped"]) == (lost, lost)
+        assert lost >= 14
+        assert f"{lost} messages were dropped although a reader needed them." in state["warnings"]
+        command = [sys.executable, "-m", "waystation.cli.main", "topic", "show", "t"]
+        shown = await asyncio.create_subprocess_exec(
+            *command, "--url", running.url, stdout=PIPE, stderr=PIPE
+        )
+        table, noted = await shown.communicate()
+        assert table.split()[-1] == str(lost).encode()
+        assert b"dropped although a reader" in b" ".join(noted.split())
 
 
 # -- Projects --------------------------------------------------------------------------------

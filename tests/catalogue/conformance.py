@@ -200,6 +200,18 @@ class CatalogueConformance:
             with pytest.raises(ConflictError):
                 await one.change_definition(topic("unknown", version=2))
 
+    async def test_a_definition_can_take_the_place_of_a_version_that_is_named(
+        self, make: Make
+    ) -> None:
+        async with opened(make) as catalogue:
+            await catalogue.add_definition(topic("orders", version=2))
+            with pytest.raises(ConflictError):
+                await catalogue.change_definition(topic("orders", version=7), over=3)
+            await catalogue.change_definition(topic("orders", version=7), over=2)
+            assert await catalogue.definition("topic", "default", "orders") == topic(
+                "orders", version=7
+            )
+
     async def test_definitions_come_by_name_page_by_page(self, make: Make) -> None:
         async with opened(make) as catalogue:
             for name in ("b", "d", "a", "c"):

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.cli.conftest import Run, running_station
+from tests.cli.conftest import Run, command, running_station
 from tests.cli.test_channel_commands import started
 from waystation import Waystation
 from waystation.cli.main import main
 from waystation.cli.topic_tail import Follower
 from waystation.client import NewMessage
+from waystation.errors import TopicNotFoundError
 from waystation.testing import Station
 
 
@@ -64,7 +65,8 @@ def test_a_topic_is_made_grown_and_shown(here: Run, station: Station) -> None:
 
     made = here("topic", "create", "orders", "--partitions", "2", "-o", "grouped=true", *url)
     added = here("topic", "add-storage", "orders", "10", *url)
-    switched = here("topic", "switch", "orders", *url)
+    early = here("topic", "switch", "orders", "--version", "1", *url)
+    switched = here("topic", "switch", "orders", "--version", "2", *url)
     produced = here("topic", "produce", "orders", '{"n": 1}', "--group", "g", "--id", "m-1", *url)
     listed = here("topic", "list", *url)
     shown = here("topic", "show", "orders", *url)
@@ -73,6 +75,8 @@ def test_a_topic_is_made_grown_and_shown(here: Run, station: Station) -> None:
     assert "storage topic 1 with 10 partitions (K 5)" in added.stdout
     assert "topic switch orders" in added.stdout
     assert "multiples of 4" in " ".join(added.stderr.split()), "10 is not advised"
+    assert early.returncode != 0
+    assert "has version 2, not 1" in early.stderr
     assert "produced to storage topic 1" in switched.stdout
     assert produced.stdout.startswith("produced m-1: storage topic 1, partition ")
     assert listed.stdout.splitlines()[1].split()[:6] == [
@@ -346,6 +350,39 @@ def test_tail_says_what_was_gone_before_it_could_be_printed(
     assert f"{seen.offset - 1} messages were gone" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("start", ["beginning", "end"])
+@pytest.mark.parametrize("count", [2, 20])
+def test_tail_goes_on_with_a_topic_that_was_purged_and_made_anew(
+    client: Waystation, capsys: pytest.CaptureFixture[str], start: str, count: int
+) -> None:
+    """Whether it has fewer messages by then, or as many; each is printed once."""
+    client.topics.create("orders", partitions=2)
+    client.topics.produce_many("orders", [NewMessage("old", group=f"g{n}") for n in range(10)])
+    follower = iter(Follower(client.topics, "orders", {"to": start}))
+    if start == "end":
+        client.topics.produce_many("orders", [NewMessage("old", group=f"g{n}") for n in range(10)])
+    assert [next(follower).content for _ in range(10)] == ["old"] * 10
+
+    client.topics.delete("orders")
+    client.topics.purge("orders")
+    client.topics.create("orders", partitions=2)
+    for number in range(count):
+        client.topics.produce("orders", number, group=f"g{number}")
+
+    assert sorted(next(follower).content for _ in range(count)) == list(range(count))
+    client.topics.produce("orders", "last", group="g")
+    assert next(follower).content == "last"
+    assert "was made anew" in capsys.readouterr().err
+
+
+def test_tail_says_so_when_its_topic_is_not_there_any_more(client: Waystation) -> None:
+    client.topics.create("orders", partitions=1)
+    follower = iter(Follower(client.topics, "orders", {"to": "end"}))
+    client.topics.delete("orders")
+    with pytest.raises(TopicNotFoundError):
+        next(follower)
+
+
 def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
     with running_station(tmp_path, "dev", "--port", "0") as first:
         url = first["url"]
@@ -373,7 +410,11 @@ def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
         (("produce", "nowhere", "1"), 3, "topic list"),
         (("create", "Bad Name"), 2, "beginning with a letter"),
         (("create", "odd", "-o", "grouped"), 2, "name=value"),
-        (("create", "odd", "-o", "colour=red"), 2, "colour"),
+        (("create", "odd", "-o", "colour=red"), 2, "There are grouped, max_bytes"),
+        (("create", "odd", "-o", "partitions=8"), 2, "no option 'partitions'"),
+        (("create", "odd", "-o", "topic=8"), 2, "no option 'topic'"),
+        (("change", "orders", "-o", "topic=1"), 2, "no option 'topic'"),
+        (("change", "orders", "-o", "version=1"), 2, "no option 'version'"),
         (("change", "orders"), 2, "-o name=value"),
         (("produce", "orders"), 2, "--stdin"),
         (("produce", "orders", "{"), 2, "--text"),
@@ -401,3 +442,54 @@ def test_an_error_says_what_to_do_next(
     assert done.returncode == code, done.stderr
     assert advice in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("produce", "orders", b"\xff", "--text"), "'\\udcff' is not UTF-8"),
+        (("produce", "orders", "1", "--group", b"\xff"), "is not UTF-8"),
+        (("where", "orders", b"g\xff"), "is not UTF-8"),
+        (("create", "odd", "-o", b"full_policy=\xff"), "is not UTF-8"),
+        (("produce", "orders", "-", "--text"), "The content is not UTF-8"),
+        (("produce", "orders", "-"), "The content is not JSON"),
+        (("produce", "orders", "--stdin"), "Line 1 is not JSON"),
+    ],
+    ids=str,
+)
+def test_bytes_that_are_no_text_are_told_as_such(
+    station: Station, client: Waystation, arguments: tuple[str | bytes, ...], said: str
+) -> None:
+    client.topics.create("orders")
+
+    done = subprocess.run(
+        [*command("topic"), *arguments, "--url", station.url],
+        check=False,
+        input=b"\xff\n",
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2, done.stderr
+    assert said in " ".join(done.stderr.decode().split())
+    assert b"Traceback" not in done.stderr
+    assert client.topics.state("orders").messages == 0
+
+
+@pytest.mark.parametrize("name", ["{a}", "*", "a:b", "..", "a/b", "a%00b", "x" * 300, "ä"])
+def test_a_name_that_tries_to_break_out_is_no_name_to_any_command(
+    here: Run, station: Station, name: str
+) -> None:
+    for verb, *more in (
+        *([verb] for verb in ("create", "show", "switch", "block", "unblock", "delete", "restore")),
+        *([verb] for verb in ("browse", "tail")),
+        ("add-storage", "4"),
+        ("change", "-o", "grouped=true"),
+        ("produce", "1"),
+        ("purge", "--yes"),
+        ("where", "group"),
+    ):
+        done = here("topic", verb, name, *more, "--url", station.url)
+        assert done.returncode == 2, (verb, done)
+        assert "beginning with a letter" in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr

@@ -382,6 +382,23 @@ def test_a_position_that_is_none_of_ours_ends_the_shipment_instead_of_going_roun
     assert all(isinstance(each.result, errors.InvalidInputError) for each in parcels)
 
 
+def test_an_error_without_a_position_is_about_the_message_that_went_alone() -> None:
+    going, parcels = shipment(1)
+
+    going.answered(reply(413, {"code": "input.too-large", "errors": [{"field": "body"}]}))
+
+    assert (going.left, going.lost) == ([], None)
+    assert isinstance(parcels[0].result, errors.TooLargeError)
+
+
+def test_an_error_about_the_topic_is_not_about_the_message_that_went_alone() -> None:
+    going, _ = shipment(1)
+
+    going.answered(reply(422, {"code": "topic.blocked"}))
+
+    assert isinstance(going.lost, errors.TopicBlockedError)
+
+
 # -- The end -------------------------------------------------------------------------------
 
 

@@ -151,7 +151,7 @@ def test_level_memory_loses_at_most_its_last_second_and_says_so(tmp_path: Path) 
     assert cut.file.widest_seconds <= _SECOND + tolerance
     # And what was acknowledged before is all there, and the restart is reported
     assert "did not stop in order" in notes[0]
-    assert "up to a second of acknowledged writes may be missing" in notes[0]
+    assert "up to two seconds of acknowledged writes may be missing" in notes[0]
 
 
 def test_the_mark_of_an_orderly_stop_is_forgotten_on_the_disk_before_the_server_starts(

@@ -35,11 +35,10 @@ class Process:
 
     def __init__(self, store: Store, catalogue: SqliteCatalogue) -> None:
         clock = Clock()
+        self.store = store
         self.logs = StreamLogs(store)
         self.topics = Topics(catalogue, store, self.logs, clock=clock)
-        self.producer = Producer(
-            self.topics, self.logs, Deduplication(store, self.logs, clock=clock)
-        )
+        self.producer = Producer(self.topics, self.logs, Deduplication(store, clock=clock))
 
     async def create(self) -> None:
         try:
@@ -84,6 +83,8 @@ class Process:
         with suppress(TopicNotFoundError):
             await self.topics.delete(PROJECT, NAME)
         await self.topics.purge(PROJECT, NAME)
+        # Ids of messages included, which no register lists.
+        assert await self.store.call("KEYS", f"{{t.{PROJECT}.{NAME}.*") == []
 
     async def check(self, numbers: int) -> None:
         topic = await self.topics.get(PROJECT, NAME)

@@ -37,7 +37,7 @@ async def main(url, file, name, batches):
     store, clock = Store(parse_address(url)), Clock()
     logs = StreamLogs(store)
     topics = Topics(catalogue, store, logs, clock=clock)
-    producer = Producer(topics, logs, Deduplication(store, logs, clock=clock))
+    producer = Producer(topics, logs, Deduplication(store, clock=clock))
 
     async def batch(group, first):
         ids = [f"{group}-{first + i}" for i in range(3)]

@@ -299,10 +299,10 @@ class TransactionModel:
     def set_switch(self, transaction_id: str, name: str, value: str) -> str:
         """An empty value deletes."""
         one = self.all[transaction_id]
-        if one.state is State.COMPLETE:
-            return "final"
         if one.switches.get(name, ("", False))[0] == value:
             return "nochange"
+        if one.state is State.COMPLETE:
+            return "final"
         one.switches[name] = (value, bool(value) or one.state is State.RUNNING)
         one.tidy()
         one.flags.add("x")

@@ -285,6 +285,28 @@ class LogConformance:
             await logs.append("log", 0, [b"y" * 1000])
             assert (await logs.state("log", 0)).first == 7
 
+    async def test_an_older_retention_never_replaces_a_newer_one(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            first, second, third = (Retention(max_bytes=n * 100, version=n) for n in (1, 2, 3))
+            await logs.create("log", 1, first)
+            await logs.retain("log", 0, third)
+            await logs.retain("log", 0, second)
+            assert (await logs.trim("log", 0)).retention == third
+            assert (await logs.trim("log", 0, second)).retention == third
+            assert await logs.create("log", 1, second) is False
+            assert (await logs.trim("log", 0)).retention == third
+
+    async def test_what_is_trimmed_is_decided_by_limits_that_come_with_it(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_age_ms=0, version=1))
+            await logs.append("log", 0, [b"x"] * 5)
+            await asyncio.sleep(0.005)
+            assert (await logs.trim("log", 0, Retention(version=2))).removed == 0
+            assert (await logs.trim("log", 0)).retention == Retention(version=2)
+            assert (await logs.trim("log", 0, Retention(max_age_ms=0, version=3))).removed == 5
+
     async def test_a_warning_begins_and_ends_once_with_what_is_needed(
         self, open_logs: Open
     ) -> None:

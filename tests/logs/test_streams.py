@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.logs.conformance import KEEP_ALL, LogConformance, Open
-from waystation.logs import Logs, Retention
+from tests.logs.conformance import KEEP_ALL, LogConformance, Open, payloads
+from waystation.logs import Logs, Retention, names
 from waystation.logs.streams import TRIM_STEP, StreamLogs
-from waystation.store import Store
+from waystation.store import Store, script
+from waystation.store.connection import Reply
 from waystation.store.embedded import EmbeddedServer
+
+RECORD = script("tests.logs", "record")
 
 
 @pytest.fixture
@@ -26,6 +31,15 @@ def open_logs(store_server: EmbeddedServer) -> Open:
             await store.close()
 
     return opened
+
+
+@asynccontextmanager
+async def closing_store(server: EmbeddedServer) -> AsyncIterator[Store]:
+    store = Store(server.address)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 class TestStreams(LogConformance):
@@ -66,6 +80,76 @@ class TestStreams(LogConformance):
                 sizes.append(len(batch))
                 at += len(batch)
             assert sizes[:4] == [4, 8, 16, 33]
+
+    async def test_the_offset_of_a_time_is_found_without_reading_what_is_older(
+        self, open_logs: Open, store_server: EmbeddedServer
+    ) -> None:
+        async with open_logs() as logs, closing_store(store_server) as store:
+            await logs.create("log", 1, KEEP_ALL)
+            for _ in range(12):
+                await logs.append("log", 0, [b"x" * 4_000_000])
+            old = await logs.state("log", 0)
+            await asyncio.sleep(0.002)
+            await logs.append("log", 0, [b"x"] * 4)
+
+            async def reads(ms: int, found: int) -> tuple[int, int]:
+                """How often the store read from the log for it, and for how many microseconds."""
+                await store.call("CONFIG", "RESETSTAT")
+                assert await logs.offset_at("log", 0, ms) == found
+                told = re.search(
+                    rb"cmdstat_xrange:calls=(\d+),usec=(\d+)", await store.call("INFO", "all")
+                )
+                return (int(told[1]), int(told[2])) if told else (0, 0)
+
+            state = await logs.state("log", 0)
+            assert await reads(state.last_ms + 1, 16) == (0, 0)
+            assert (await reads(0, 0))[0] == (await reads(-1, 0))[0] == 1
+            # Each look is a range that is empty for the large ones: less than to read one of them.
+            looks = [await reads(old.last_ms + 1, 12) for _ in range(5)]
+            one = [await reads(0, 0) for _ in range(5)]
+            assert max(calls for calls, _ in looks) <= 6
+            assert min(spent for _, spent in looks) < min(spent for _, spent in one) / 2
+
+    async def test_another_unit_writes_its_record_in_its_own_slot_together_with_its_state(
+        self, open_logs: Open, store_server: EmbeddedServer
+    ) -> None:
+        log = "s.default.mails.1"
+        async with open_logs() as logs, closing_store(store_server) as store:
+            await logs.create(log, 3, Retention(max_bytes=100))
+            state = f"{{{log}.2}}:state"
+
+            async def commit(position: int, record: bytes) -> list[Reply]:
+                reply: list[Reply] = await store.run(
+                    RECORD, [state, *names.all_of(log, 2)], [position, record]
+                )
+                return reply
+
+            for position in (7, 8):
+                assert (await commit(position, b"%d" % position))[0] == b"appended"
+            # It is a log like any other: read, trimmed, held, sealed by those who know its name.
+            assert payloads(await logs.read(log, 2, 0, limit=9)) == [b"7", b"8"]
+            assert await logs.names() == {log: 3}
+            await logs.hold(log, 2, "history", 1)
+            assert await commit(9, b"x" * 101) == [b"full", b"100"]
+            await logs.seal(log, 2, 1)
+            assert await commit(10, b"10") == [b"sealed", b"1"]
+            # What has no record did not happen.
+            assert await store.call("HGET", state, "position") == b"8"
+
+    async def test_a_deletion_takes_what_is_remembered_of_the_log_and_of_no_other(
+        self, open_logs: Open, store_server: EmbeddedServer
+    ) -> None:
+        async with open_logs() as logs, closing_store(store_server) as store:
+            for log in ("log", "log.0", "logs"):
+                await logs.create(log, 12, KEEP_ALL)
+                # More than one step of a walk, and names that look like patterns and keys.
+                for number in range(1500):
+                    key = names.message_id(log, number % 12, f"g[*]:{{log.1}}:log:id:{number}")
+                    await store.call("SET", key, "0-0")
+            await logs.delete("log", 12)
+            assert await store.call("KEYS", "{log.[0-9]}:*") == []
+            assert await store.call("KEYS", "{log.1[0-9]}:*") == []
+            assert await store.call("DBSIZE") == 2 * (12 + 1500) + 1
 
     async def test_a_creation_that_died_half_way_is_done_by_repeating_it(
         self, open_logs: Open, store_server: EmbeddedServer

@@ -1,15 +1,18 @@
-"""Hash tags from the first day: every channel script runs on a real cluster of one node."""
+"""Hash tags from the first day: every script runs on a real cluster of one node."""
 
 from __future__ import annotations
 
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.servers import PlainServer, plain_server
 from tests.stores import store_at
+from waystation.catalogue import SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
@@ -22,11 +25,15 @@ from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.states import EndpointStates
+from waystation.envelope import Envelope
 from waystation.errors import StoreReplyError
 from waystation.ids import RandomIdentity
 from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings
-from waystation.store import Wakeups, keeper, keys
+from waystation.store import Census, Wakeups, keeper, keys
+from waystation.topics import Deduplication, Producer, Receipt, Topics
+from waystation.topics.routing import hash_of
+from waystation.topics.topic import TopicOptions
 from waystation.transactions import names
 from waystation.transactions.cells import Terms, open_cells
 from waystation.transactions.entry import Entry, NewTransaction
@@ -170,3 +177,51 @@ async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell
         assert len(keys_of_cell) > 8
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in keys_of_cell}
         assert slots == {await store.call("CLUSTER", "KEYSLOT", names.log(cell))}
+
+
+async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
+    cluster: PlainServer, tmp_path: Path
+) -> None:
+    catalogue, clock = SqliteCatalogue(tmp_path / "catalogue.db"), Clock()
+    await catalogue.open()
+    async with store_at(cluster.address) as store:
+        logs = StreamLogs(store)
+        topics = Topics(catalogue, store, logs, clock=clock)
+        producer = Producer(topics, logs, Deduplication(store, clock=clock))
+
+        async def produce(message_id: str) -> bool:
+            envelope = Envelope(id=message_id, project="default", data=b"x", group="}g{")
+            (result,) = await producer.produce("default", "orders", [envelope])
+            assert isinstance(result, Receipt)
+            return result.duplicate
+
+        # When every verb is used, with and without deduplication, over a switch
+        topic = await topics.create("default", "orders", partitions=2)
+        assert not await produce("plain")
+        options = TopicOptions(dedup_seconds=60, max_bytes=1000, full_policy="drop_and_count")
+        topic = await topics.change_options("default", "orders", options, version=topic.version)
+        assert not await produce("{a}")
+        await topics.add_storage_topic("default", "orders", 6)
+        topic = await topics.switch_produce("default", "orders")
+        assert await produce("{a}")
+        assert not await produce("{b}")
+        log, partition = topic.log(topic.target), topic.target.spread.partition_of(hash_of("}g{"))
+        await logs.hold(log, partition, "reader", 0)
+        assert await logs.offset_at(log, partition, 1) == 0
+        assert (await logs.trim(log, partition)).removed == 0
+        await logs.release(log, partition, "reader")
+        census = Census(store, clock=clock, process="me", on_count=lambda _: None)
+        await census.start()
+        await census.close()
+
+        # Then all keys of a partition lie in one slot, and partitions lie in several
+        slots = defaultdict(set)
+        for key in await store.call("KEYS", "{t.default.orders*"):
+            tag = key.partition(b"}")[0]
+            slots[tag].add(await store.call("CLUSTER", "KEYSLOT", key))
+        assert all(len(found) == 1 for found in slots.values())
+        assert len(set().union(*slots.values())) > 2
+        await topics.delete("default", "orders")
+        await topics.purge("default", "orders")
+        assert await store.call("KEYS", "{t.default.orders.*:log") == []
+    await catalogue.close()

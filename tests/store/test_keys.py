@@ -26,7 +26,7 @@ from waystation.delivery.states import EndpointStates
 from waystation.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.settings import ChannelSettings, Settings
-from waystation.store import Heartbeat, Leases, keys
+from waystation.store import Heartbeat, Leases, keys, script
 from waystation.store.opening import OpenStore, open_store
 from waystation.topics import Deduplication, Producer, Topics
 from waystation.topics.topic import TopicOptions
@@ -95,6 +95,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
     await use_delivery(opened, clock)
     await use_topics(opened, clock)
     await use_transactions(opened, clock)
+    await opened.store.run(script("waystation.store", "attend"), [keys.PROCESSES], ("me", 10_000))
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
     channels.close()
@@ -134,7 +135,7 @@ async def use_topics(opened: OpenStore, clock: Clock) -> None:
         topics = Topics(catalogue, opened.store, logs, clock=clock)
         options = TopicOptions(dedup_seconds=60)
         topic = await topics.create("default", "orders", partitions=1, options=options)
-        producer = Producer(topics, logs, Deduplication(opened.store, logs, clock=clock))
+        producer = Producer(topics, logs, Deduplication(opened.store, clock=clock))
         envelope = Envelope(id="{a} }b{ ü\n\0", project="default", data=b"", group="}{")
         await producer.produce("default", "orders", [envelope])
         await logs.hold(topic.log(topic.target), 0, "reader", 0)
@@ -208,7 +209,7 @@ async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings:
         found = await opened.store.call("KEYS", "*")
         # Counts fall into one time slot, or into two.
         others = [key for key in found if b":metric" not in key]
-        assert len(others) == 3 + 2 * 4 + 3 + 12 + 5 + 6 + 27
+        assert len(others) == 4 + 2 * 4 + 3 + 12 + 5 + 6 + 27
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

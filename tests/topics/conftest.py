@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.topics.deduplication import Deduplication
 from waystation.topics.producer import Producer, Receipt
+from waystation.topics.routing import hash_of
 from waystation.topics.topic import Topic
 from waystation.topics.topics import Topics
 
@@ -52,6 +54,17 @@ class TopicBench:
                         found.append((index, partition, unpack(entry.payload, project="default")))
         return found
 
+    async def check(self, topic: Topic, sent: dict[str, list[str]]) -> None:
+        """Each message is there once, in the order of its group, in the router's partition."""
+        found: dict[str, list[str]] = defaultdict(list)
+        # They come storage topic by storage topic, and a group has one partition in each.
+        for index, partition, message in await self.contents(topic):
+            assert message.group is not None
+            spread = topic.storage[index].spread
+            assert partition == spread.partition_of(hash_of(message.group))
+            found[message.group].append(message.id)
+        assert found == sent
+
 
 Open = Callable[[], AbstractAsyncContextManager[TopicBench]]
 
@@ -64,7 +77,7 @@ async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicB
     store, clock = Store(server.address), Clock()
     logs = StreamLogs(store)
     topics = Topics(catalogue, store, logs, clock=clock)
-    deduplication = Deduplication(store, logs, clock=clock)
+    deduplication = Deduplication(store, clock=clock)
     try:
         yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
     finally:

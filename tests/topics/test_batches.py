@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.topics.requests import FIRST_ID, receive, refusal
 from waystation.envelope import Envelope
+from waystation.errors import WaystationError
 from waystation.topics.shown import as_shown
 
 BATCH = b"application/vnd.waystation.batch+json"
@@ -237,3 +238,38 @@ def test_a_payload_is_shown_as_what_it_is(
         kept = shown[name]
         assert isinstance(kept, str)
         assert (base64.b64decode(kept) if name == "base64" else kept.encode()) == data
+
+
+PLAIN_MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"data": st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=3)},
+        optional={
+            "id": st.none() | st.text(max_size=101) | st.just("x" * 100),
+            "group": st.none() | st.text(max_size=101) | st.just("ü" * 100),
+        },
+    ),
+    max_size=5,
+)
+
+
+@given(messages=PLAIN_MESSAGES, grouped=st.booleans(), trace=st.booleans())
+def test_a_batch_of_plain_messages_is_read_as_one_that_says_more(
+    messages: list[dict[str, object]], grouped: bool, trace: bool
+) -> None:
+    # Given the same messages, each with a list of headers that has nothing in it
+    headers = ((b"traceparent", TRACE.encode()),) if trace else ()
+    more = [{**message, "headers": []} for message in messages]
+
+    # Then both are accepted alike or refused alike
+    def outcome(given: list[dict[str, object]]) -> object:
+        try:
+            received = receive(batch(*given), *headers, kind=BATCH, grouped=grouped)
+            return received.size, [
+                # Ids that were made are no one's to promise.
+                envelope if message.get("id") else msgspec.structs.replace(envelope, id="")
+                for envelope, message in zip(received.envelopes, given, strict=True)
+            ]
+        except WaystationError as error:
+            return type(error), str(error), getattr(error, "field", "")
+
+    assert outcome(messages) == outcome(more)

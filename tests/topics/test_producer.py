@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.kit.store_calls import count_calls
 from tests.topics.conftest import Open, TopicBench
 from waystation.clock import Clock
 from waystation.envelope import Envelope
@@ -21,23 +22,17 @@ from waystation.errors import (
 from waystation.logs import Appended
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
-from waystation.telemetry import metrics
 from waystation.topics.deduplication import Deduplication
 from waystation.topics.producer import Producer, Receipt
 from waystation.topics.routing import Spread, hash_of
 from waystation.topics.topic import Topic, TopicOptions
 
 
-async def check_everything(bench: TopicBench, topic: Topic, sent: dict[str, list[str]]) -> None:
-    """Each message is there once, in the order of its group, in the router's partition."""
-    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for index, partition, message in await bench.contents(topic):
-        assert message.group is not None
-        spread = topic.storage[index].spread
-        assert partition == spread.partition_of(hash_of(message.group))
-        found[message.group].append((index, message.id))
-    # Contents come storage topic by storage topic, and a group has one partition in each.
-    assert {group: [each[1] for each in ids] for group, ids in found.items()} == sent
+def hundreds(count: int) -> list[Envelope]:
+    """Messages of one partition of a little more than a hundred bytes each."""
+    return [
+        Envelope(id=f"m{n:03}", project="default", data=b"x" * 100, group="g") for n in range(count)
+    ]
 
 
 async def test_a_message_is_where_its_receipt_says(open_bench: Open) -> None:
@@ -67,7 +62,7 @@ async def test_a_switch_moves_production_and_seals_what_is_older(open_bench: Ope
         assert (await bench.produce("orders", "d", group="g"))[0].storage == 1
         # At the last one it stays.
         assert (await bench.topics.switch_produce("default", "orders")).produce_pointer == 1
-        await check_everything(bench, switched, {"g": ["a", "b", "c", "d"]})
+        await bench.check(switched, {"g": ["a", "b", "c", "d"]})
 
 
 async def test_a_producer_with_a_stale_pointer_goes_on_by_itself(open_bench: Open) -> None:
@@ -79,7 +74,7 @@ async def test_a_producer_with_a_stale_pointer_goes_on_by_itself(open_bench: Ope
         # The other has read the topic before the switch, and believes it for two seconds.
         (receipt,) = await other.produce("orders", "b", group="g")
         assert receipt.storage == 1
-        await check_everything(one, topic, {"g": ["a", "b"]})
+        await one.check(topic, {"g": ["a", "b"]})
 
 
 async def test_a_switch_that_died_half_way_is_finished_by_whoever_meets_it(
@@ -100,9 +95,7 @@ async def test_a_switch_that_died_half_way_is_finished_by_whoever_meets_it(
         for partition in range(4):
             state = await bench.logs.state(topic.log(topic.storage[0]), partition)
             assert state.sealed == 1
-        await check_everything(
-            bench, topic, {group: [f"{group}-1", f"{group}-2"] for group in groups}
-        )
+        await bench.check(topic, {group: [f"{group}-1", f"{group}-2"] for group in groups})
 
 
 async def test_order_holds_while_many_produce_and_storage_topics_are_added_and_switched(
@@ -139,7 +132,7 @@ async def test_order_holds_while_many_produce_and_storage_topics_are_added_and_s
         )
         topic = await operator.topics.get("default", "orders")
         assert topic.produce_pointer == 6
-        await check_everything(operator, topic, dict(sent))
+        await operator.check(topic, dict(sent))
 
 
 class HeldLogs(StreamLogs):
@@ -160,7 +153,7 @@ class HeldLogs(StreamLogs):
 def held_producer(bench: TopicBench) -> HeldLogs:
     """Gives the bench a producer whose appends can be held up."""
     logs = HeldLogs(bench.store)
-    deduplication = Deduplication(bench.store, logs, clock=Clock())
+    deduplication = Deduplication(bench.store, clock=Clock())
     bench.producer = Producer(bench.topics, logs, deduplication)
     return logs
 
@@ -185,7 +178,7 @@ async def test_a_message_waits_for_an_earlier_one_that_is_under_way_to_the_older
         assert not second.done()
         gate.set()
         await asyncio.wait_for(asyncio.gather(first, second), 10)
-        await check_everything(bench, topic, {group: ["a", "b", "c"]})
+        await bench.check(topic, {group: ["a", "b", "c"]})
 
 
 async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_bench: Open) -> None:
@@ -206,7 +199,7 @@ async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_be
         gate.set()
         await asyncio.wait_for(asyncio.gather(*slow, refused), 10)
         topic = await bench.topics.get("default", "orders")
-        await check_everything(bench, topic, {groups[1]: ["1", "2"], groups[0]: ["x"]})
+        await bench.check(topic, {groups[1]: ["1", "2"], groups[0]: ["x"]})
         assert slow[0].result()[0].storage == 0
 
 
@@ -266,17 +259,17 @@ async def test_many_small_requests_share_calls_and_keep_their_order(open_bench: 
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=4)
         await bench.produce("orders", "first", group="g0")
-        before = metrics.store_calls.value
+        calls = count_calls(bench.store)
         groups = [f"g{n % 8}" for n in range(200)]
         receipts = await asyncio.gather(
             *(bench.produce("orders", f"m{n}", group=group) for n, group in enumerate(groups))
         )
         assert [receipt.id for (receipt,) in receipts] == [f"m{n}" for n in range(200)]
-        assert metrics.store_calls.value - before <= 4
+        assert calls() <= 4
         sent: dict[str, list[str]] = defaultdict(list, {"g0": ["first"]})
         for n, group in enumerate(groups):
             sent[group].append(f"m{n}")
-        await check_everything(bench, topic, sent)
+        await bench.check(topic, sent)
 
 
 async def test_nobody_is_refused_for_what_another_brought(open_bench: Open) -> None:
@@ -312,6 +305,46 @@ async def test_more_than_may_wait_is_refused_and_nothing_of_it_produced(
         assert len(await bench.contents(topic)) == 9
 
 
+async def test_what_waits_is_bounded_over_all_topics_of_a_process(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.topics.flow._WAITING_BYTES_MAX", 1000)
+    async with open_bench() as bench:
+        for name in ("one", "two"):
+            await bench.topics.create("default", name, partitions=1)
+        first = asyncio.ensure_future(bench.producer.produce("default", "one", hundreds(6)))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await bench.producer.produce("default", "two", hundreds(6))
+        await first
+        assert len(await bench.producer.produce("default", "two", hundreds(6))) == 6
+
+
+async def test_a_seal_of_a_topic_that_was_purged_ends_nothing_of_the_one_that_has_its_name_now(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        old = await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a")
+        await bench.logs.seal(old.log(old.target), 0, 1)
+        get = bench.topics.get
+
+        async def late(project: str, name: str) -> Topic:
+            monkeypatch.setattr(bench.topics, "get", get)
+            # The producer was refused, and comes to look at the topic only now.
+            await other.topics.delete(project, name)
+            await other.topics.purge(project, name)
+            await other.topics.create(project, name, partitions=1)
+            return await get(project, name)
+
+        monkeypatch.setattr(bench.topics, "get", late)
+        (receipt,) = await bench.produce("orders", "b")
+        new = await other.topics.get("default", "orders")
+        assert [each.id for _, _, each in await other.contents(new)] == ["b"]
+        assert (receipt.storage, receipt.offset) == (0, 0)
+        assert (await other.logs.state(new.log(new.target), 0)).sealed is None
+
+
 async def test_a_topic_that_is_sealed_with_nothing_behind_it_says_so_and_can_be_mended(
     open_bench: Open,
 ) -> None:
@@ -343,31 +376,71 @@ async def test_a_switch_of_many_partitions_takes_few_calls_for_each(open_bench: 
         await bench.topics.create("default", "orders", partitions=512)
         await other.produce("orders", "a", group="g")
         await bench.topics.add_storage_topic("default", "orders", 1024)
-        before = metrics.store_calls.value
+        calls = count_calls(bench.store)
         await bench.topics.switch_produce("default", "orders")
         # A look whether both logs are there, and a seal.
-        assert metrics.store_calls.value - before <= 512 + 512 + 1024 + 10
-        before = metrics.store_calls.value
+        assert calls() <= 512 + 512 + 1024 + 10
+        calls = count_calls(other.store)
         assert (await other.produce("orders", "b", group="g"))[0].storage == 1
         # The stale producer reads the topic, and nothing of its partitions.
-        assert metrics.store_calls.value - before <= 5
+        assert calls() <= 5
 
 
 async def test_a_full_partition_refuses_its_own_messages_only(open_bench: Open) -> None:
     async with open_bench() as bench:
         options = TopicOptions(max_bytes=2000)
         await bench.topics.create("default", "orders", partitions=2, options=options)
-        ids = [f"m{n}" for n in range(40)]
-        envelopes = [
-            Envelope(id=each, project="default", data=b"x" * 100, group="a") for each in ids
-        ]
-        results = await bench.producer.produce("default", "orders", envelopes)
-        assert all(isinstance(each, LogFullError) for each in results)
-        small = [Envelope(id="s", project="default", data=b"", group=g) for g in ("a", "b", "c")]
-        assert all(
-            isinstance(each, Receipt)
-            for each in await bench.producer.produce("default", "orders", small)
+        partition_of = Spread(2).partition_of
+        there, elsewhere = (
+            next(name for name in "abcdef" if partition_of(hash_of(name)) == partition)
+            for partition in range(2)
         )
+        results = await bench.producer.produce(
+            "default",
+            "orders",
+            [
+                Envelope(id=name, project="default", data=b"x" * 1500, group=group)
+                for name, group in (("a", there), ("b", there), ("c", elsewhere))
+            ],
+        )
+        assert [type(each) for each in results] == [Receipt, LogFullError, Receipt]
+        # What has room finds it, after all that was refused.
+        assert (await bench.produce("orders", "s", group=there))[0].offset == 1
+
+
+@pytest.mark.parametrize("dedup_seconds", [0, 60])
+async def test_a_batch_that_is_larger_than_its_partition_goes_in_as_far_as_there_is_room(
+    open_bench: Open, dedup_seconds: int
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=2000, dedup_seconds=dedup_seconds)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        results = await bench.producer.produce("default", "orders", hundreds(20))
+        kept = [type(each) for each in results].index(LogFullError)
+        assert [type(each) for each in results] == [Receipt] * kept + [LogFullError] * (20 - kept)
+        assert "keeps 2000 bytes at most" in str(results[-1])
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        size = state.bytes // kept
+        assert state.end == kept
+        assert state.bytes <= 2000 < state.bytes + size
+
+
+async def test_a_dropping_topic_stays_within_its_limit_however_much_comes_at_once(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=2000, full_policy="drop_and_count")
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        results = await bench.producer.produce("default", "orders", hundreds(100))
+        assert [type(each) for each in results] == [Receipt] * 100
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        assert state.end == 100
+        assert state.bytes <= 2000
+        # A message that is larger than the limit is the one that is kept.
+        large = Envelope(id="large", project="default", data=b"x" * 3000)
+        await bench.producer.produce("default", "orders", [large])
+        state = await bench.logs.state(topic.log(topic.target), 0)
+        assert (state.first, state.end) == (100, 101)
 
 
 async def test_a_topic_that_is_unknown_blocked_or_deleted_takes_nothing(open_bench: Open) -> None:
@@ -387,64 +460,12 @@ async def test_a_topic_that_is_unknown_blocked_or_deleted_takes_nothing(open_ben
         assert (await bench.produce("orders", "d"))[0].offset == 1
 
 
-async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Open) -> None:
-    async with open_bench() as bench, open_bench() as other:
-        options = TopicOptions(dedup_seconds=60)
-        await bench.topics.create("default", "orders", partitions=2, options=options)
-        first = await bench.produce("orders", "a", "b", "a", group="g")
-        assert [each.duplicate for each in first] == [False, False, True]
-        assert (first[0].partition, first[0].offset) == (first[2].partition, first[2].offset)
-        # Another group is another scope.
-        assert not (await bench.produce("orders", "a", group="h"))[0].duplicate
-        for partitions in (4, 6):
-            await bench.topics.add_storage_topic("default", "orders", partitions)
-            await bench.topics.switch_produce("default", "orders")
-            again = await other.produce("orders", "a", f"n{partitions}", group="g")
-            assert [each.duplicate for each in again] == [True, False]
-            assert (again[0].storage, again[0].offset) == (0, first[0].offset)
-        assert (await bench.produce("orders", "n4", group="g"))[0].storage == 1
-
-
-async def test_ids_with_and_without_a_group_are_never_taken_for_one_another(
-    open_bench: Open,
-) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=60)
-        await bench.topics.create("default", "orders", partitions=1, options=options)
-        await bench.produce("orders", "b", group="a")
-        assert not (await bench.produce("orders", "1:a:b"))[0].duplicate
-        await bench.produce("orders", ":b", group="a:")
-        assert not (await bench.produce("orders", "b", group="a::"))[0].duplicate
-
-
-async def test_a_window_of_less_than_a_millisecond_is_one(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=0.0001)
-        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        await bench.produce("orders", "a", group="g")
-        await bench.produce("orders", "b", group="g")
-        await check_everything(bench, topic, {"g": ["a", "b"]})
-
-
-async def test_duplicates_have_their_receipts_also_where_the_partition_is_full(
-    open_bench: Open,
-) -> None:
-    async with open_bench() as bench:
-        options = TopicOptions(dedup_seconds=60)
-        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        (first,) = await bench.produce("orders", "a")
-        full = TopicOptions(dedup_seconds=60, max_bytes=1)
-        await bench.topics.change_options("default", "orders", full, version=topic.version)
-        (again,) = await bench.produce("orders", "a")
-        assert (again.duplicate, again.offset) == (True, first.offset)
-
-
 async def test_a_large_batch_goes_in_calls_of_bounded_size(open_bench: Open) -> None:
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=1)
         receipts = await bench.produce("orders", *(f"m{n}" for n in range(1700)), group="g")
         assert [receipt.offset for receipt in receipts] == list(range(1700))
-        await check_everything(bench, topic, {"g": [f"m{n}" for n in range(1700)]})
+        await bench.check(topic, {"g": [f"m{n}" for n in range(1700)]})
 
 
 async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
@@ -454,15 +475,19 @@ async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
     async with open_bench() as bench:
         options = TopicOptions(max_bytes=20_000)
         topic = await bench.topics.create("default", "orders", partitions=1, options=options)
-        # One call takes 500: the first has no room, the second would have.
-        large = [Envelope(id=f"a{n}", project="default", data=b"x" * 100) for n in range(500)]
-        small = [Envelope(id=f"b{n}", project="default", data=b"x") for n in range(10)]
+        # Each goes in a call of its own: the second has no room, the third would have.
+        first, second, third = (
+            Envelope(id=name, project="default", data=b"x" * size)
+            for name, size in (("first", 9000), ("second", 15_000), ("third", 6000))
+        )
+        small = Envelope(id="small", project="default", data=b"x")
 
         theirs, others = await asyncio.gather(
-            bench.producer.produce("default", "orders", [*large, *small]),
-            bench.producer.produce("default", "orders", [small[0]]),
+            bench.producer.produce("default", "orders", [first, second, third]),
+            bench.producer.produce("default", "orders", [small]),
         )
 
-        assert [type(result) for result in theirs] == [LogFullError] * 510
+        assert [type(result) for result in theirs] == [Receipt, LogFullError, LogFullError]
         assert [type(result) for result in others] == [Receipt], "nobody else suffers"
-        assert [each.id for _, _, each in await bench.contents(topic)] == ["b0"]
+        kept = [each.id for _, _, each in await bench.contents(topic)]
+        assert kept == ["first", "small"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
+import msgspec
 import pytest
 
 from waystation.envelope import Envelope
-from waystation.errors import SchemaInvalidError, SchemaMismatchError
+from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
 from waystation.topics import schemas as schemas_module
+from waystation.topics.schema_work import states_of
 from waystation.topics.schemas import Schemas, check_schema
 from waystation.topics.topic import StorageTopic, Topic, TopicOptions
 
@@ -41,19 +45,23 @@ def messages(*payloads: bytes) -> list[Envelope]:
     return [Envelope(id=f"m{n}", project="default", data=data) for n, data in enumerate(payloads)]
 
 
+def check(schemas: Schemas, of: Topic, *payloads: bytes) -> None:
+    asyncio.run(schemas.check(of, messages(*payloads), batch=len(payloads) > 1))
+
+
 def mismatch(schema: dict[str, object], *payloads: bytes) -> SchemaMismatchError:
     with pytest.raises(SchemaMismatchError) as raised:
-        Schemas().check(topic(schema), messages(*payloads))
+        check(Schemas(), topic(schema), *payloads)
     return raised.value
 
 
 def test_without_a_schema_everything_is_accepted() -> None:
-    Schemas().check(topic(None), messages(b"\xff\x00"))
+    check(Schemas(), topic(None), b"\xff\x00")
 
 
 def test_what_matches_is_accepted() -> None:
     payload = b' {"id": "a", "lines": [{"a/b~c": 123456789012345678901234567890}]} '
-    Schemas().check(topic(ORDER), messages(payload, b'{"id":""}'))
+    check(Schemas(), topic(ORDER), payload, b'{"id":""}')
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,12 @@ def test_a_mismatch_in_a_batch_names_the_message() -> None:
     error = mismatch(ORDER, b'{"id":"a"}', b'{"id":"b"}', b'{"id":3}', b"{}")
     assert (error.position, error.field, error.path) == (2, "messages[2].data", "/id")
     assert error.message.startswith("Message 2 ")
+
+
+async def test_a_batch_of_one_is_told_as_a_batch() -> None:
+    with pytest.raises(SchemaMismatchError) as raised:
+        await Schemas().check(topic(ORDER), messages(b"{}"), batch=True)
+    assert (raised.value.position, raised.value.field) == (0, "messages[0].data")
 
 
 def test_an_error_never_quotes_the_payload_and_is_short() -> None:
@@ -197,7 +211,7 @@ def test_strict_objects_inside_one_another_are_no_trap() -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(30):
         schema = {"properties": {"a": schema}, "unevaluatedProperties": False}
-    Schemas().check(topic(schema), messages(b'{"a":{"a":{}}}'))
+    check(Schemas(), topic(schema), b'{"a":{"a":{}}}')
     assert mismatch(schema, b'{"a":{"a":{"b":1}}}').path == "/a/a"
 
 
@@ -206,10 +220,145 @@ def test_the_largest_schema_that_is_accepted_costs_little() -> None:
     wide["allOf"] = [{"$ref": "#/$defs/d"}] * 190
     for each, payload in ((unevaluated(7), b'{"a":1}'), (wide, b"99")):
         schemas = Schemas()
-        schemas.check(topic(each), messages(payload))
+        check(schemas, topic(each), payload)
         begun = time.perf_counter()
-        schemas.check(topic(each), messages(payload))
+        check(schemas, topic(each), payload)
         assert time.perf_counter() - begun < 0.05
+
+
+CONSTANTS = [{"const": number} for number in range(3000)]
+#: What many payloads can be asked to do, each worse than it looks, with a payload that is accepted.
+TRAPS: dict[str, tuple[dict[str, object], bytes]] = {
+    "alternatives": ({"items": {"anyOf": CONSTANTS}}, b"[%b2999]" % (b"2999," * 100_000)),
+    "refusals": (
+        {"items": {"allOf": [{"not": each} for each in CONSTANTS[:1500]]}},
+        b"[%b-1]" % (b"-1," * 10_000),
+    ),
+    "objects": (
+        {"additionalProperties": {"enum": [{"a": number} for number in range(3000)]}},
+        b"{%b}" % b",".join(b'"%d":{"a":2999}' % number for number in range(20_000)),
+    ),
+    "names": (
+        {"patternProperties": {f"[a-c]+y{number}$": {} for number in range(2000)}},
+        b"{%b}" % b",".join(b'"abcabc%d":1' % number for number in range(50_000)),
+    ),
+    "states": ({"pattern": "(.*a.{1,100}b){30}x|a"}, b'"%b"' % (b"ab " * 100_000)),
+    "digits": (
+        {"items": {"allOf": [{"minimum": 7}] * 100}},
+        b"[%b7]" % (b"%b," % (b"9" * 4000) * 100),
+    ),
+    "small": ({"items": {"allOf": [{"maximum": 0.5}] * 1000}}, b"[%b0]" % (b"1e-300," * 1000)),
+    "references": (
+        {
+            "$defs": {"d": {"anyOf": CONSTANTS[:1000]}},
+            "items": {"allOf": [{"$ref": "#/$defs/d"}] * 5},
+        },
+        b"[%b999]" % (b"999," * 10_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_schema_and_payload_together_may_not_ask_for_endless_work(trap: str) -> None:
+    """Work is the product of both; it is refused before it is begun, and takes no time."""
+    schema, payload = TRAPS[trap]
+    schemas = Schemas()
+    with contextlib.suppress(SchemaMismatchError):
+        check(schemas, topic(schema), b"[]")  # Compiled, which is not what is measured.
+    begun = time.perf_counter()
+    with pytest.raises(TooLargeError) as raised:
+        check(schemas, topic(schema), b"[]" if "items" in schema else b"{}", payload)
+    assert time.perf_counter() - begun < 1
+    assert raised.value.code == "input.too-large"
+    assert raised.value.field == "messages[1].data"
+    assert "steps" in raised.value.message
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_is_just_within_the_bound_of_work_is_checked_soon(
+    trap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are honest: the bound of a step is a bound of time."""
+    schema, payload = TRAPS[trap]
+    steps = schemas_module._compile(schema).cost.steps(payload, msgspec.json.decode, 0)
+    monkeypatch.setattr(schemas_module, "WORK_MAX", max(steps, schemas_module.WORK_MAX))
+    part = payload
+    if steps > 3_000_000:
+        # As much of it as a tenth of the bound allows.
+        value = msgspec.json.decode(payload)
+        share = max(1, len(value) * 3_000_000 // steps)
+        part = msgspec.json.encode(
+            dict(list(value.items())[:share]) if isinstance(value, dict) else value[:share]
+        )
+    schemas = Schemas()
+    check(schemas, topic(schema), b"[]" if part[:1] == b"[" else part)
+    begun = time.perf_counter()
+    check(schemas, topic(schema), part)
+    assert time.perf_counter() - begun < 0.5
+
+
+def test_large_payloads_of_usual_schemas_are_accepted() -> None:
+    line = b'{"a/b~c": 1, "name": "a, b [c]", "more": [1, 2.5, null], "hash": "1e999"}'
+    order = b'{"id":"a","at":"2030-01-01T00:00:00Z","lines":[%b]}' % b",".join([line] * 65_000)
+    assert len(order) > 4_500_000
+    usual = {**ORDER, "$defs": {"line": {"properties": {"a/b~c": {"minimum": 0}}}}}
+    check(Schemas(), topic(usual), order)
+    code = {"type": "string", "pattern": "^[A-Z0-9-]{1,40}$", "enum": [f"C{n}" for n in range(200)]}
+    wide: dict[str, object] = {
+        "items": {
+            "required": [f"p{number}" for number in range(30)],
+            "properties": {f"p{number}": code for number in range(30)},
+            "additionalProperties": False,
+        }
+    }
+    row = b"{%b}" % b",".join(b'"p%d":"C7"' % number for number in range(30))
+    check(Schemas(), topic(wide), b"[%b]" % b",".join([row] * 3000))
+
+
+def test_texts_full_of_commas_and_digits_are_no_more_work_than_they_are() -> None:
+    schema: dict[str, object] = {"items": {"anyOf": [*CONSTANTS, {"type": "string"}]}}
+    check(Schemas(), topic(schema), b'["%b", "%b"]' % (b"[,{" * 100_000, b"9" * 4000))
+
+
+async def test_others_have_their_turn_between_the_messages_of_a_batch() -> None:
+    schema: dict[str, object] = {"items": {"anyOf": CONSTANTS}}
+    batch = messages(*[b"[%b2999]" % (b"2999," * 20)] * 20)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(take_turns())
+    await Schemas().check(topic(schema), batch, batch=True)
+    other.cancel()
+    assert turns >= 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most"),
+    [
+        ("", 0, 0),
+        ("abc", 3, 3),
+        ("a{5}", 5, 5),
+        ("(ab){2,50}c", 101, 101),
+        ("((a{10}){10}){10}", 1000, 1000),
+        ("(.*a.{1,100}b){30}x", 12_000, 13_000),
+        (r"\w{1,64}", 256, 256),
+        (r"[\]a{9}]{3}(b|c)*", 12, 18),
+        ("[[](.{1,100}){30}", 12_000, 13_000),
+        ("a{2,}", 3, 3),
+        ("ü{3}", 12, 12),
+        ("^[A-Z0-9-]{1,40}$", 41, 46),
+        ("[^a]{10}[ä]{10}", 80, 80),
+    ],
+)
+def test_states_of_a_pattern_are_counted_with_repetitions_written_out(
+    pattern: str, least: int, most: int
+) -> None:
+    assert least <= states_of(pattern) <= most
 
 
 def test_patterns_take_linear_time() -> None:
@@ -231,7 +380,7 @@ def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:
             "definitions": {"mail": {"format": "email"}},
             "properties": {"$ref": {"type": "string"}, "mail": {"$ref": "#/definitions/mail"}},
         }
-        Schemas().check(topic(schema), messages(b'{"mail":"a@example.com","$ref":"x"}'))
+        check(Schemas(), topic(schema), b'{"mail":"a@example.com","$ref":"x"}')
         assert mismatch(schema, b'{"mail":"nobody"}').path == "/mail"
 
 
@@ -243,11 +392,11 @@ def test_a_schema_is_compiled_once_for_each_version(monkeypatch: pytest.MonkeyPa
     )
     schemas = Schemas()
     for _ in range(3):
-        schemas.check(topic({"const": 1}), messages(b"1"))
+        check(schemas, topic({"const": 1}), b"1")
     assert len(compiled) == 1
     # Python takes 1 and True for the same; a new version is compiled whatever it looks like.
-    schemas.check(topic({"const": True}, version=2), messages(b"true"))
-    schemas.check(topic({"const": False}, version=2, created_ms=5), messages(b"false"))
+    check(schemas, topic({"const": True}, version=2), b"true")
+    check(schemas, topic({"const": False}, version=2, created_ms=5), b"false")
     assert len(compiled) == 3
 
 
@@ -257,5 +406,5 @@ def test_compiled_schemas_are_bounded_and_the_least_used_is_forgotten(
     monkeypatch.setattr(schemas_module, "_COMPILED_MAX", 2)
     schemas = Schemas()
     for name in ("a", "b", "a", "c"):
-        schemas.check(topic({}, name=name), messages(b"1"))
-    assert list(schemas._compiled) == [("default", "a"), ("default", "c")]
+        check(schemas, topic({}, name=name), b"1")
+    assert list(schemas._known) == [("default", "a"), ("default", "c")]

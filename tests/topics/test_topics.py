@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.conftest import Open
+from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
 from waystation.envelope import Envelope
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
-from waystation.topics.topic import TopicOptions, encode_topic
+from waystation.topics import topic as topic_module
+from waystation.topics.topic import Topic, TopicOptions, encode_topic
 from waystation.topics.topics import Topics
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
@@ -262,3 +263,152 @@ async def test_a_new_catalogue_never_mixes_its_topic_with_what_the_store_has_und
         # The old messages are not ours to delete.
         assert list(topic.purged_numbers) == []
         assert (await bench.logs.state("t.default.orders.0", 0)).end == 1
+
+
+async def test_a_topic_that_was_blocked_is_blocked_when_it_is_restored(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.topics.block("default", "orders")
+        await bench.topics.delete("default", "orders")
+        assert (await bench.topics.restore("default", "orders")).state == "blocked"
+        await bench.topics.unblock("default", "orders")
+        await bench.topics.delete("default", "orders")
+        assert (await bench.topics.restore("default", "orders")).state == "active"
+
+
+async def test_a_switch_of_a_version_can_be_repeated_without_skipping_a_storage_topic(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        for _ in range(2):
+            topic = await bench.topics.add_storage_topic("default", "orders", 1)
+        # Died after its seals: to repeat it is to finish it.
+        await bench.logs.seal(topic.log(topic.target), 0, 1)
+        switched = await bench.topics.switch_produce("default", "orders", version=topic.version)
+        assert switched.produce_pointer == 1
+        # Its reply was lost: whoever repeats it is told.
+        with pytest.raises(ConflictError, match=f"has version {switched.version}"):
+            await bench.topics.switch_produce("default", "orders", version=topic.version)
+        assert (await bench.topics.get("default", "orders")).produce_pointer == 1
+        assert (await bench.logs.state(topic.log(topic.storage[1]), 0)).sealed is None
+
+
+async def purge_and_begin_anew(bench: TopicBench) -> Topic:
+    await bench.topics.delete("default", "orders")
+    await bench.topics.purge("default", "orders")
+    await bench.topics.create("default", "orders", partitions=2)
+    return await bench.topics.add_storage_topic("default", "orders", 4)
+
+
+async def test_a_switch_over_a_purge_moves_nothing_of_the_new_topic(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench, open_bench() as other:
+        await bench.topics.create("default", "orders", partitions=2)
+        await bench.topics.add_storage_topic("default", "orders", 4)
+        provide = bench.topics.provide
+
+        async def late(topic: Topic) -> None:
+            await purge_and_begin_anew(other)
+            await provide(topic)
+
+        monkeypatch.setattr(bench.topics, "provide", late)
+        answer = await bench.topics.switch_produce("default", "orders")
+        new = await other.topics.get("default", "orders")
+        assert answer == new
+        assert new.produce_pointer == 0
+        for storage in new.storage:
+            for partition in range(storage.partitions):
+                assert (await other.logs.state(new.log(storage), partition)).sealed is None
+
+
+async def test_a_purge_forgets_the_ids_of_its_messages_and_no_others(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(dedup_seconds=600)
+        for name in ("orders", "other"):
+            await bench.topics.create("default", name, partitions=2, options=options)
+            await bench.produce(name, *(f"m{n}" for n in range(10)), group="a person")
+        await bench.topics.add_storage_topic("default", "orders", 3)
+        await bench.topics.switch_produce("default", "orders")
+        await bench.produce("orders", *(f"n{n}" for n in range(10)), group="a person")
+        await bench.topics.delete("default", "orders")
+        assert len(await bench.store.call("KEYS", "{t.default.orders.*:id:*")) == 20
+        await bench.topics.purge("default", "orders")
+        assert await bench.store.call("KEYS", "{t.default.orders.*") == []
+        assert all(each.duplicate for each in await bench.produce("other", "m1", group="a person"))
+
+
+async def back_to(bench: TopicBench, topic: Topic) -> None:
+    """The catalogue comes from a backup that was made when the topic was this one."""
+    now = await bench.catalogue.definition("topic", "default", topic.name)
+    assert now is not None
+    record = DefinitionRecord(
+        kind="topic",
+        project="default",
+        name=topic.name,
+        version=topic.version,
+        body=encode_topic(topic),
+        changed_ms=1,
+    )
+    await bench.catalogue.change_definition(record, over=now.version)
+
+
+async def test_changes_that_a_catalogue_from_a_backup_lacks_are_not_lost(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        backup = await bench.topics.create("default", "orders", partitions=1)
+        await bench.topics.add_storage_topic("default", "orders", 2)
+        await bench.topics.switch_produce("default", "orders")
+        await bench.produce("orders", "a", "b", "c")
+        await back_to(bench, backup)
+    async with open_bench() as one, open_bench() as other:
+        # What is answered is done, and seen by all.
+        assert (await one.topics.block("default", "orders")).state == "blocked"
+        assert (await other.topics.get("default", "orders")).state == "blocked"
+        assert [each.state for each in await other.topics.list("default", limit=9)] == ["blocked"]
+        await one.topics.unblock("default", "orders")
+        # Numbers are not used twice, and no message is left behind.
+        topic = await one.topics.add_storage_topic("default", "orders", 8)
+        assert [(each.number, each.partitions) for each in topic.storage] == [
+            (0, 1),
+            (1, 2),
+            (2, 8),
+        ]
+        assert (await one.logs.names())["t.default.orders.1"] == 2
+        assert len(await one.contents(topic)) == 3
+        assert (await one.produce("orders", "d"))[0].storage == 1
+
+
+async def test_a_topic_is_created_behind_all_that_a_catalogue_from_a_backup_lacks(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        deleted = await bench.topics.delete("default", "orders")
+        await bench.topics.purge("default", "orders")
+        backup = deleted.in_state("purged")
+        newer = await bench.topics.create("default", "orders", partitions=1)
+        await back_to(bench, backup)
+        with pytest.raises(ConflictError, match="already"):
+            await bench.topics.create("default", "orders", partitions=1)
+        await bench.topics.delete("default", "orders")
+        await bench.topics.purge("default", "orders")
+        await back_to(bench, backup)
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        assert topic.storage[0].number > newer.storage[0].number
+        assert topic.version > newer.version + 2
+    async with open_bench() as other:
+        assert await other.topics.get("default", "orders") == topic
+
+
+async def test_a_topic_has_a_bounded_number_of_storage_topics(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_module, "STORAGE_TOPICS_MAX", 3)
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        for partitions in (2, 4):
+            await bench.topics.add_storage_topic("default", "orders", partitions)
+        with pytest.raises(InvalidInputError, match="3 storage topics"):
+            await bench.topics.add_storage_topic("default", "orders", 8)
+        assert len((await bench.topics.get("default", "orders")).storage) == 3

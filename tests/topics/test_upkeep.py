@@ -7,17 +7,19 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
 from waystation.clock import Clock
 from waystation.envelope import Envelope
-from waystation.logs import Retention
+from waystation.errors import BusyError, StoreUnavailableError
+from waystation.logs import Retention, Trimmed
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.telemetry import metrics
-from waystation.topics.topic import Topic, TopicOptions, encode_topic
+from waystation.topics.topic import StorageTopic, Topic, TopicOptions, encode_topic
 from waystation.topics.upkeep import LEASE_KEY, Upkeep
 
 
@@ -45,18 +47,20 @@ async def fill(bench: TopicBench, topic: str, count: int, size: int = 100) -> No
     assert not [each for each in results if isinstance(each, Exception)]
 
 
+def record_of(topic: Topic) -> DefinitionRecord:
+    return DefinitionRecord(
+        kind="topic",
+        project=topic.project,
+        name=topic.name,
+        version=topic.version,
+        body=encode_topic(topic),
+        changed_ms=1,
+    )
+
+
 async def row_only(bench: TopicBench, topic: Topic) -> None:
     """A change that died after the catalogue had it."""
-    await bench.catalogue.change_definition(
-        DefinitionRecord(
-            kind="topic",
-            project=topic.project,
-            name=topic.name,
-            version=topic.version,
-            body=encode_topic(topic),
-            changed_ms=1,
-        )
-    )
+    await bench.catalogue.change_definition(record_of(topic))
 
 
 def gauge(name: str, **labels: str) -> float:
@@ -165,6 +169,18 @@ async def test_a_change_that_died_before_the_working_copy_knew_reaches_it(
         assert (await bench.topics.get("default", "orders")).state == "blocked"
 
 
+async def test_a_catalogue_that_came_from_a_backup_is_brought_up_to_what_the_store_knows(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        backup = await bench.topics.create("default", "orders", partitions=1)
+        topic = await bench.topics.add_storage_topic("default", "orders", 4)
+        await bench.catalogue.change_definition(record_of(backup), over=topic.version)
+        assert await bench.topics.list("default", limit=10) == [backup]
+        assert (await upkeep.pass_once()).undone == 0
+        assert await bench.topics.list("default", limit=10) == [topic]
+
+
 async def test_a_change_of_retention_that_died_before_all_logs_knew_reaches_them(
     open_bench: Open,
 ) -> None:
@@ -207,6 +223,13 @@ async def test_records_of_other_parts_are_trimmed_too(open_bench: Open) -> None:
         assert (await upkeep.pass_once()).trimmed == 20
 
 
+async def told(caplog: pytest.LogCaptureFixture, text: str, *, times: int = 1) -> None:
+    """Waits until the log has so many lines with a text."""
+    async with asyncio.timeout(10):
+        while len([each for each in caplog.records if text in each.message]) < times:
+            await asyncio.sleep(0.005)
+
+
 async def test_a_pass_that_fails_is_told_and_the_next_one_is_made(
     open_bench: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +237,171 @@ async def test_a_pass_that_fails_is_told_and_the_next_one_is_made(
     async with open_bench() as bench, upkeep_of(bench) as upkeep:
         await bench.catalogue.close()
         await upkeep.start()
+        await told(caplog, "left something undone", times=2)
+
+
+@pytest.mark.parametrize("problem", [BusyError("too much"), ValueError("a bug")], ids=str)
+async def test_an_error_that_nobody_foresaw_does_not_end_upkeep(
+    open_bench: Open,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception,
+) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        options = TopicOptions(max_age_seconds=0.001)
+        await bench.topics.create("default", "orders", partitions=1, options=options)
+        names = bench.logs.names
+
+        async def failing() -> dict[str, int]:
+            monkeypatch.setattr(bench.logs, "names", names)
+            raise problem
+
+        monkeypatch.setattr(bench.logs, "names", failing)
+        await fill(bench, "orders", 10)
+        before = gauge("waystation_log_trimmed_messages_total")
+        await upkeep.start()
+        await told(caplog, "left something undone")
         async with asyncio.timeout(10):
-            while len([each for each in caplog.records if "ended early" in each.message]) < 2:
+            while gauge("waystation_log_trimmed_messages_total") < before + 10:
                 await asyncio.sleep(0.005)
+
+
+async def test_a_bad_row_or_a_bad_log_keeps_upkeep_from_nothing_else(
+    open_bench: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        options = TopicOptions(max_age_seconds=0.001)
+        for name in ("a-bad-row", "b-bad-log", "c-bad-copy", "orders"):
+            topic = await bench.topics.create("default", name, partitions=1, options=options)
+            await fill(bench, name, 10)
+            if name == "a-bad-row":
+                bad = msgspec.structs.replace(record_of(topic.in_state("blocked")), body=b"{")
+                await bench.catalogue.change_definition(bad)
+        await row_only(bench, topic.in_state("blocked"))
+        for key in ("{t.default.b-bad-log.0.0}:log:head", "{t.default.c-bad-copy}:topic"):
+            await bench.store.call("DEL", key)
+            await bench.store.call("SET", key, "no hash")
+        await asyncio.sleep(0.01)
+        tally = await upkeep.pass_once()
+        assert (tally.trimmed, tally.undone) == (30, 2)
+        assert "WRONGTYPE" in str(tally.first_problem)
+        assert "cannot be read" in caplog.text
+        assert (await bench.topics.get("default", "orders")).state == "blocked"
+
+
+async def test_logs_are_trimmed_also_while_the_catalogue_is_away(open_bench: Open) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        options = TopicOptions(max_age_seconds=0.001)
+        await bench.topics.create("default", "orders", partitions=1, options=options)
+        await fill(bench, "orders", 10)
+        await asyncio.sleep(0.01)
+        await bench.catalogue.close()
+        tally = await upkeep.pass_once()
+        assert (tally.trimmed, tally.undone) == (10, 1)
+
+
+async def test_a_store_that_is_away_ends_the_pass_at_once(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of many logs would wait for it in vain."""
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        for number in range(40):
+            await bench.logs.create(f"log.{number}", 1, Retention())
+        looks = 0
+
+        async def away(*_: object) -> Trimmed:
+            nonlocal looks
+            looks += 1
+            await asyncio.sleep(0)
+            raise StoreUnavailableError("away")
+
+        monkeypatch.setattr(bench.logs, "trim", away)
+        with pytest.raises(StoreUnavailableError):
+            await upkeep.pass_once()
+        assert looks <= 16
+
+
+async def test_a_full_store_is_cleaned_all_the_same(open_bench: Open) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        options = TopicOptions(max_age_seconds=0.001)
+        old = await bench.topics.create("default", "old", partitions=1, options=options)
+        read = await bench.topics.create("default", "read", partitions=1, options=options)
+        await bench.topics.create("default", "gone", partitions=1)
+        for name in ("old", "read", "gone"):
+            await fill(bench, name, 100)
+        await bench.logs.hold(read.log(read.target), 0, "reader", 0)
+        await bench.topics.delete("default", "gone")
+        # A change that died half-way and needs a log, which a full store does not make.
+        await row_only(bench, (await bench.topics.get("default", "old")).with_storage(2))
+        await asyncio.sleep(0.01)
+        await bench.store.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            tally = await upkeep.pass_once()
+            assert (tally.trimmed, tally.undone) == (100, 1)
+            assert (await bench.logs.state(old.log(old.target), 0)).bytes == 0
+            # A reader goes on, so what it has passed can go.
+            await bench.logs.hold(read.log(read.target), 0, "reader", 60)
+            assert (await upkeep.pass_once()).trimmed == 60
+            await bench.topics.purge("default", "gone")
+            assert "t.default.gone.0" not in await bench.logs.names()
+            # And whoever is to do all this can take the lease.
+            await upkeep.start()
+            async with asyncio.timeout(10):
+                while await bench.store.call("HGET", LEASE_KEY, "owner") != b"one":
+                    await asyncio.sleep(0.005)
+        finally:
+            await bench.store.call("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_change_of_options_during_a_pass_is_not_undone(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = TopicOptions(max_bytes=10_000, full_policy="drop_and_count")
+    large = TopicOptions(max_bytes=10_000_000)
+    async with open_bench() as bench, open_bench() as other, upkeep_of(bench) as upkeep:
+        topic = await bench.topics.create("default", "orders", partitions=1, options=small)
+        log, trim = topic.log(topic.target), bench.logs.trim
+
+        async def changed_first(*arguments: object) -> Trimmed:
+            monkeypatch.setattr(bench.logs, "trim", trim)
+            # The pass has read the topic; this is confirmed before it comes to the log.
+            await other.topics.change_options("default", "orders", large, version=topic.version)
+            await fill(other, "orders", 500)
+            return await trim(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(bench.logs, "trim", changed_first)
+        await upkeep.pass_once()
+        await upkeep.pass_once()
+        state = await bench.logs.state(log, 0)
+        assert (state.first, state.end) == (0, 500)
+        assert (await bench.logs.trim(log, 0)).retention.max_bytes == 10_000_000
+
+
+async def test_limits_that_only_the_catalogue_has_count_before_anything_is_trimmed(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench, upkeep_of(bench) as upkeep:
+        options = TopicOptions(max_age_seconds=0.001)
+        topic = await bench.topics.create("default", "orders", partitions=1, options=options)
+        await fill(bench, "orders", 10)
+        await asyncio.sleep(0.01)
+        await row_only(bench, topic.with_options(TopicOptions()))
+        assert (await upkeep.pass_once()).trimmed == 0
+
+
+async def test_a_creation_that_died_after_its_row_has_logs_before_it_has_a_working_copy(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench, open_bench() as other, upkeep_of(bench) as upkeep:
+        topic = Topic(
+            project="default",
+            name="orders",
+            version=1,
+            options=TopicOptions(),
+            storage=(StorageTopic(number=0, partitions=2),),
+        )
+        await bench.catalogue.add_definition(record_of(topic))
+        await upkeep.pass_once()
+        topic = await other.topics.get("default", "orders")
+        for partition in range(2):
+            assert (await other.logs.state(topic.log(topic.target), partition)).end == 0

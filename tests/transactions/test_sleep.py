@@ -375,6 +375,21 @@ async def test_a_switch_of_what_is_unknown_or_ended_is_an_error_and_leaves_nothi
         assert set((await tx.check()).heads) == {held.id}
 
 
+async def test_a_switch_that_is_set_again_after_the_end_that_it_led_to_was_set(
+    store_server: EmbeddedServer,
+) -> None:
+    """A reply that was lost: who repeats the request must not be told that it came too late."""
+    async with open_transactions(store_server) as tx:
+        held = await tx.running()
+        await tx.signals.set_switch("default", held.id, "go", True)
+        end = Finish(held=held, state=b"e", status=Status.SUCCESS, output=b"")
+        await tx.progress.finish(CELL, [end])
+        again = await tx.signals.set_switch("default", held.id, "go", True)
+        assert (again.outcome, again.switches) == ("nochange", {"go": True})
+        with pytest.raises(TransactionFinalError):
+            await tx.signals.set_switch("default", held.id, "go", False)
+
+
 async def test_a_transaction_has_a_bounded_number_of_switches(store_server: EmbeddedServer) -> None:
     async with open_transactions(store_server) as tx:
         transaction_id = await tx.start()

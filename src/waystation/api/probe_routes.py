@@ -12,6 +12,7 @@ from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.catalogue import Catalogue
 from waystation.errors import WaystationError
+from waystation.node import NodeUpkeep
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
 
@@ -31,9 +32,15 @@ class Readiness:
     opened: OpenStore
     catalogue: Catalogue
     gate: Gate
+    upkeep: NodeUpkeep
     stopping: Callable[[], bool] = field(default=lambda: False)
     #: Whether this process hears of work; true for one that does none.
     working: Callable[[], bool] = field(default=lambda: True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know, although the process is ready."""
+        return [*self.opened.notes, *self.upkeep.notes]
 
     async def problems(self) -> dict[str, str]:
         """What is wrong, by part; empty when the process is ready."""
@@ -96,7 +103,7 @@ class ProbeRoutes:
         content = {
             "ready": not problems,
             "problems": problems,
-            "notes": self._readiness.opened.notes,
+            "notes": self._readiness.notes,
         }
         return json_reply(content, 503 if problems else 200)
 

@@ -70,6 +70,7 @@ class ApiServer:
             node.opened,
             node.catalogue,
             node.gate,
+            node.upkeep,
             stopping=lambda: self._stopping,
             working=lambda: host is None or host.healthy,
         )

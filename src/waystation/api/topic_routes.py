@@ -16,10 +16,8 @@ from waystation.api.problems import problem_for, status_of
 from waystation.api.reply import JSON, Reply, encode, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Route
-from waystation.envelope import Envelope
 from waystation.errors import (
     InvalidInputError,
-    OutcomeUnknownError,
     RateLimitedError,
     WaystationError,
 )
@@ -72,7 +70,7 @@ class TopicRoutes:
         body = await request.body()
         received = self._incoming.read(topic, request.scope["headers"], body)
         envelopes = received.envelopes
-        self._schemas.check(topic, envelopes)
+        await self._schemas.check(topic, envelopes, batch=received.batch)
         headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
         admission = self._limits.admit(topic, messages=len(envelopes), size=received.size)
         if admission is not None:
@@ -83,9 +81,14 @@ class TopicRoutes:
                 reply.headers += admission.headers
                 return reply
             headers += admission.headers
-        results = await self._producer.produce(project, name, envelopes)
-        if received.batch:
-            return Reply(200, _told(results, envelopes), headers)
+        batch, ids = received.batch, [each.id for each in envelopes]
+        under_way = self._producer.begin(project, name, envelopes)
+        # They are packed by now: held until the reply, those of many requests fill the caches.
+        del body, received, envelopes
+        await under_way.done
+        results = under_way.results()
+        if batch:
+            return Reply(200, _told(results, ids), headers)
         (result,) = results
         if not isinstance(result, Receipt):
             raise result
@@ -171,18 +174,16 @@ class TopicRoutes:
         ]
 
 
-def _told(results: Sequence[Result], envelopes: Sequence[Envelope]) -> bytes:
-    """What became of each message of a batch; raises where nothing was accepted."""
+def _told(results: Sequence[Result], ids: Sequence[str]) -> bytes:
+    """What became of each message of a batch; raises what was said of all of them."""
     problems = [each for each in results if isinstance(each, WaystationError)]
-    if len(problems) == len(results):
-        # Doubt first: a client that is told "full" would send all of it again.
-        unknown = (each for each in problems if isinstance(each, OutcomeUnknownError))
-        raise next(unknown, problems[0])
+    if len(problems) == len(results) and len({each.code for each in problems}) == 1:
+        raise problems[0]
     if not problems:
         return encode({"results": results}) + b"\n"
     told = [
-        each if isinstance(each, Receipt) else _refused(envelope.id, each)
-        for each, envelope in zip(results, envelopes, strict=True)
+        each if isinstance(each, Receipt) else _refused(message_id, each)
+        for each, message_id in zip(results, ids, strict=True)
     ]
     return encode({"results": told}) + b"\n"
 

@@ -15,8 +15,8 @@ _Responses = dict[int, tuple[str, str, dict[str, object]]]
 PRODUCE = (
     "The body is the payload of one message, or a CloudEvent, or a batch; see the guide on "
     "producing. All of a request is accepted by form, schema and limit, or nothing of it is. Of a "
-    "batch each message then has a receipt or an error of its own; when nothing was accepted, the "
-    "answer is a problem."
+    "batch each message then has a receipt or an error of its own; when all were refused for the "
+    "same reason, the answer is that problem."
 )
 BROWSE = (
     "Messages of one partition, from an offset or a time on; or those of a group, or with an id, "

@@ -215,10 +215,20 @@ class TopicController(Controller):
 
     @post("/{topic:str}/switch", opt={"scope": Scope.ADMIN}, summary="Switch", status_code=200)
     async def switch(
-        self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        topic: FromPath[str],
+        version: FromQuery[int | None] = None,
     ) -> ShownTopic:
-        """Produces to the next storage topic from now on; at the last one nothing changes."""
-        return _shown(await _topics(state).switch_produce(_project(request), topic))
+        """Produces to the next storage topic from now on; at the last one nothing changes.
+
+        With the version that is to be switched, a repetition after a lost reply answers 409 and
+        skips no storage topic.
+        """
+        return _shown(
+            await _topics(state).switch_produce(_project(request), topic, version=version)
+        )
 
     @get("/{topic:str}/where", opt={"scope": Scope.READ}, summary="Find a group")
     async def where(

@@ -198,7 +198,7 @@ async def _producer(store: Store, logs: StreamLogs, partitions: int) -> AsyncIte
         try:
             topics = Topics(catalogue, store, logs, clock=clock)
             await topics.create(DEFAULT_PROJECT, "bench", partitions=partitions)
-            yield Producer(topics, logs, Deduplication(store, logs, clock=clock))
+            yield Producer(topics, logs, Deduplication(store, clock=clock))
         finally:
             await catalogue.close()
 

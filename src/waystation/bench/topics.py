@@ -16,11 +16,10 @@ from waystation.bench.benchmark import Benchmark, Contender, Run
 from waystation.bench.channels import Level, cpu_ratio
 from waystation.bench.children import Child
 from waystation.bench.log_load import BATCH, CALLERS, DATA, LONG, PRODUCERS, READ, SHORT
+from waystation.bench.preparation import store_version
 from waystation.bench.report import Promise, Row, Sample
 from waystation.bench.target import Target
 from waystation.settings import Durability
-from waystation.store.checks import read_facts
-from waystation.store.client import Store
 from waystation.store.embedded import EmbeddedServer
 
 #: Run by name, in a process of its own.
@@ -73,7 +72,7 @@ def _measure(run: Run, folder: Path) -> None:
     )
     run.steps = 2 + plan.rounds * 6 + plan.disk_rounds * 2 + plan.http_rounds * 3
     with StoreLevel(folder / "memory", "memory") as level:
-        run.versions["store"] = asyncio.run(_store_version(level.store))
+        run.versions["store"] = asyncio.run(store_version(level.store))
         once = [
             level.contender("grow.ours", "log_grow", plan.pairs),
             level.contender("weigh.ours", "topic_weigh", 0),
@@ -141,14 +140,6 @@ class StoreLevel:
         """One round of a job."""
         answer = self._driver.ask({"job": job, "target": self._target, "amount": amount})
         return msgspec.convert(answer, Sample)
-
-
-async def _store_version(server: EmbeddedServer) -> str:
-    store = Store(server.address)
-    try:
-        return (await read_facts(store)).version
-    finally:
-        await store.close()
 
 
 def _rate_ratio(ours: str, other: str) -> Callable[[Mapping[str, Row]], float]:

@@ -88,10 +88,11 @@ class Catalogue(Protocol):
         """Adds a definition; NotFoundError without its project, ConflictError if there is one."""
         ...
 
-    async def change_definition(self, record: DefinitionRecord) -> None:
+    async def change_definition(self, record: DefinitionRecord, *, over: int | None = None) -> None:
         """Puts a definition in the place of the version before it; ConflictError if that is not it.
 
-        Of two who change the same version, one gets through.
+        Of two who change the same version, one gets through. Where versions were lost, as by a
+        backup that came back, `over` says which one is there instead of the one before.
         """
         ...
 

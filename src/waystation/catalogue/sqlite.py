@@ -135,12 +135,13 @@ class SqliteCatalogue:
                 raise ConflictError(f"There is a {record.kind} {record.name} already.") from error
             raise NotFoundError(f"There is no project {record.project}.") from error
 
-    async def change_definition(self, record: DefinitionRecord) -> None:
+    async def change_definition(self, record: DefinitionRecord, *, over: int | None = None) -> None:
         sql = (
             "UPDATE definition SET version = ?, body = ?, changed_ms = ?"
             " WHERE kind = ? AND project = ? AND name = ? AND version = ?"
         )
-        named = (record.kind, record.project, record.name, record.version - 1)
+        before = record.version - 1 if over is None else over
+        named = (record.kind, record.project, record.name, before)
         changed = (record.version, record.body, record.changed_ms)
         if not await self._write((sql, changed + named)):
             raise ConflictError(f"The {record.kind} {record.name} was changed by another.")

@@ -15,7 +15,7 @@ from waystation.channels.place import Place
 from waystation.channels.reader import Abandonment, Reader, no_subscriber
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.stream import ChannelStream
-from waystation.channels.webhooks import ChannelWebhooks
+from waystation.channels.webhooks import lanes
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
@@ -52,7 +52,7 @@ class Channels:
         self._wakeups = wakeups
         self._reader = Reader(store, wakeups, clock=clock, bytes_max=settings.fetch_bytes_max)
         self._outbox = Outbox(store)
-        self._webhooks = ChannelWebhooks(guard or AddressGuard())
+        self._guard = guard or AddressGuard()
         self._waiting_max = waiting_max
         self._forget_jumps = clock.on_jump(wakeups.wake_all)
         self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
@@ -125,7 +125,7 @@ class Channels:
     def _lanes(self, place: Place) -> list[str]:
         """Lanes of the channel's webhooks; raises when one leads to a forbidden address."""
         if place.lanes is None:
-            place.lanes = self._webhooks.lanes(place.tag, place.terms)
+            place.lanes = lanes(place.tag, place.terms, self._guard)
         return place.lanes
 
     def terms(self, channel: str) -> Terms:

@@ -9,7 +9,6 @@ moment. A publisher pays for neither.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from waystation.channel_settings import ChannelRule, WebhookRule
@@ -25,23 +24,16 @@ from waystation.delivery.signing import Secret, is_secret
 from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
 from waystation.store import keys
 
-_URLS_KEPT = 20_000
 _OPENING = "Open its network with delivery.allowed_networks; this machine, with delivery.loopback."
 #: As DSPS sends it. Names need no escape, and the content is JSON already.
 _BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
 
-class ChannelWebhooks:
-    """Makes lanes."""
-
-    def __init__(self, guard: AddressGuard) -> None:
-        self._check_url = lru_cache(_URLS_KEPT)(guard.check_url)
-
-    def lanes(self, tag: str, terms: Terms) -> list[str]:
-        """The lanes of a channel; raises when one of them leads to a forbidden address."""
-        for webhook in terms.webhooks:
-            self._check_url(webhook.url)
-        return [keys.outbox_lane(tag, webhook.name) for webhook in terms.webhooks]
+def lanes(tag: str, terms: Terms, guard: AddressGuard) -> list[str]:
+    """The lanes of a channel; raises when one of them leads to a forbidden address."""
+    for webhook in terms.webhooks:
+        guard.check_url(webhook.url)
+    return [keys.outbox_lane(tag, webhook.name) for webhook in terms.webhooks]
 
 
 def endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:

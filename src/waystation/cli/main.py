@@ -11,7 +11,7 @@ import typer
 from waystation import __version__
 from waystation.cli import exits
 from waystation.cli.output import emit_error
-from waystation.errors import WaystationError
+from waystation.errors import InvalidInputError, WaystationError
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,12 +61,22 @@ def main() -> None:
     """Runs the command line of this process."""
     as_json = "--json" in sys.argv[1:]
     try:
+        _require_text(sys.argv[1:])
         build_app()()
     except WaystationError as error:
         emit_error(error, as_json=as_json)
         sys.exit(exits.exit_code(error))
     except KeyboardInterrupt:
         sys.exit(exits.INTERRUPTED)
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Refuses bytes that are no text: nothing that is named by them could be sent or shown."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"The argument {argument!a} is not UTF-8.") from error
 
 
 def _module(name: str) -> Any:

@@ -158,11 +158,18 @@ def add_storage(
 
 @app.command()
 def switch(
-    topic: TopicArgument, url: UrlOption = "", key: KeyOption = "", as_json: JsonOption = False
+    topic: TopicArgument,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="Only if this is the topic's version.", min=1),
+    ] = None,
+    url: UrlOption = "",
+    key: KeyOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Produce to the next storage topic from now on; at the last one nothing changes."""
     with open_station(url, key, scope="admin") as station:
-        changed = station.topics.switch_produce(topic)
+        changed = station.topics.switch_produce(topic, version=version)
     pointer = changed.produce_pointer
     told = f"{topic} is produced to storage topic {pointer}, the "
     told += "last one" if pointer + 1 == len(changed.storage) else "next one can follow"
@@ -273,11 +280,16 @@ def _tell(topic: Topic, told: str, *, as_json: bool) -> None:
 
 def _options(texts: list[str] | None) -> dict[str, Any]:
     """Options as people write them: JSON where it is that, else text."""
+    from waystation.client.topics import TopicOptions  # noqa: PLC0415 (help must not wait for HTTP)
+
     options: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidInputError(f"{text!r} is no option.", hint="Give it as name=value.")
+        if name not in TopicOptions.__annotations__:
+            known = ", ".join(TopicOptions.__annotations__)
+            raise InvalidInputError(f"There is no option {name!r}.", hint=f"There are {known}.")
         try:
             options[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:

@@ -66,12 +66,10 @@ def produce(
             )
             _produce_lines(feed, as_json=as_json)
             return
-        given = sys.stdin.read() if content == "-" else content
-        if not text and (problem := json_problem(given.encode())):
-            raise InvalidInputError(f"The content is not JSON: {problem}.", hint=_QUOTE_IT)
+        given = sys.stdin.buffer.read() if content == "-" else content.encode()
         receipt = station.topics.produce(
             topic,
-            given if text else msgspec.Raw(given.encode()),
+            _text(given) if text else _json(given),
             id=message_id,
             group=group,
             headers=headers,
@@ -82,6 +80,19 @@ def produce(
     verb = "known already," if receipt.duplicate else "produced"
     place = f"storage topic {receipt.storage}, partition {receipt.partition}"
     console.print(Text(f"{verb} {receipt.id}: {place}, offset {receipt.offset}"), soft_wrap=True)
+
+
+def _text(given: bytes) -> str:
+    try:
+        return given.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"The content is not UTF-8: {error}.") from error
+
+
+def _json(given: bytes) -> msgspec.Raw:
+    if problem := json_problem(given):
+        raise InvalidInputError(f"The content is not JSON: {problem}.", hint=_QUOTE_IT)
+    return msgspec.Raw(given)
 
 
 class Feed:

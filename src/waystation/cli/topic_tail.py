@@ -2,7 +2,8 @@
 
 Messages of one partition, and so of one group, are printed in their order, over switches too: a
 storage topic is read when those before it are sealed and read to their end. It outlives a station
-that restarts, and prints nothing twice.
+that restarts, and prints nothing twice. A topic that was purged and made anew is printed from its
+beginning; one that is not there any more ends it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ def tail(
             raise typer.Exit(exits.INTERRUPTED) from None
 
 
+class _AnewError(Exception):
+    """The topic is another one than what was read so far."""
+
+
 class _Place:
     """How far one partition was read."""
 
@@ -89,6 +94,8 @@ class Follower:
         self._topics = topics
         self._topic = topic
         self._places: dict[tuple[int, int], _Place] = {}
+        #: When the topic was made: another one of its name can follow.
+        self._born_ms = topics.get(topic).created_ms
         # At the end of what is there now; a topic that is not there is told at once.
         for each in topics.state(topic).partitions:
             self._places[each.storage, each.partition] = _place(position, each)
@@ -96,15 +103,25 @@ class Follower:
     def __iter__(self) -> Iterator[TopicMessage]:
         while True:
             found = False
-            for message in self._step():
-                found = True
-                yield message
+            try:
+                for message in self._step():
+                    found = True
+                    yield message
+            except _AnewError:
+                note(f"{self._topic} was made anew; its messages follow from the first on")
+                self._places.clear()
+                continue
             if not found:
                 time.sleep(_POLL_SECONDS)
 
     def _step(self) -> Iterator[TopicMessage]:
         """A page of each partition that has something new."""
         standing = patiently(lambda: self._topics.state(self._topic))
+        # After its state: so what that tells is not of a later one.
+        born_ms = patiently(lambda: self._topics.get(self._topic)).created_ms
+        if born_ms != self._born_ms:
+            self._born_ms = born_ms
+            raise _AnewError
         for _, group in groupby(standing.partitions, key=lambda each: each.storage):
             partitions = list(group)
             page = [message for each in partitions for message in self._read(each)]
@@ -120,6 +137,8 @@ class Follower:
         place = self._places.setdefault(
             (partition.storage, partition.partition), _Place(partition.first, {})
         )
+        if place.next_offset is not None and place.next_offset > partition.end:
+            raise _AnewError
         if not place.behind(partition.end):
             return []
         page = self._page(partition, place)
@@ -146,10 +165,17 @@ class Follower:
 
         try:
             return patiently(page)
-        except OffsetOutOfRangeError:
+        except OffsetOutOfRangeError as error:
+            if (place.next_offset or 0) > error.end:
+                raise _AnewError from error
             # Let go since; what is kept follows.
             place.start = {}
             return patiently(page)
+        except InvalidInputError as error:
+            if "cursor" not in place.start:
+                raise
+            # A cursor knows its storage topic, whose number is never used again.
+            raise _AnewError from error
 
 
 def _place(position: dict[str, Any], partition: PartitionStanding) -> _Place:

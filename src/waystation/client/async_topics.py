@@ -116,9 +116,14 @@ class AsyncTopics:
             body["version"] = version
         return await self._change("POST", f"{_path(topic)}/storage-topics", body)
 
-    async def switch_produce(self, topic: str) -> Topic:
-        """Produces to the next storage topic from now on; at the last one it stays."""
-        return await self._change("POST", f"{_path(topic)}/switch")
+    async def switch_produce(self, topic: str, *, version: int | None = None) -> Topic:
+        """Produces to the next storage topic from now on; at the last one it stays.
+
+        With the version that is to be switched, the call can be repeated: ConflictError, and no
+        storage topic is skipped.
+        """
+        query = "" if version is None else f"?version={version}"
+        return await self._change("POST", f"{_path(topic)}/switch{query}")
 
     async def block(self, topic: str) -> Topic:
         """Refuses what is produced from now on; what is there stays readable."""

@@ -86,12 +86,14 @@ def pack(message: NewMessage, *, codec: Codec | None, identity: Identity) -> Par
     form, payload, content_type = _payload(message.data)
     fields: dict[str, Any] = {"id": message_id}
     if codec is not None:
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
-        form, payload = "base64", codec.encode(data)
+        form, payload = "base64", codec.encode(bytes(payload))
         headers = told(headers, codec)
-        # The station knows the content types of text and JSON; of what is encoded it is told.
-        if content_type and not any(name.lower() == "content-type" for name, _ in headers):
-            fields["content_type"] = content_type
+    elif form == "text":
+        form, payload = _shorter(payload)
+    # The station knows the content types of text and JSON; of what is encoded it is told.
+    named = any(name.lower() == "content-type" for name, _ in headers)
+    if form == "base64" and content_type and not named:
+        fields["content_type"] = content_type
     fields[form] = payload
     if message.content_type is not None:
         fields["content_type"] = message.content_type
@@ -128,7 +130,7 @@ def _payload(data: Any) -> tuple[str, Any, str]:
     if isinstance(data, bytes | bytearray | memoryview):
         return "base64", bytes(data), ""
     if isinstance(data, str):
-        return "text", data, _TEXT
+        return "text", _encoded(data), _TEXT
     if isinstance(data, msgspec.Raw):
         # Taken as it is, so it must be one value: more could pass for other messages.
         _require_json(bytes(data))
@@ -137,6 +139,21 @@ def _payload(data: Any) -> tuple[str, Any, str]:
         return "data", msgspec.Raw(msgspec.json.encode(data)), _JSON
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidInputError(f"The payload cannot be JSON: {error}.", field="data") from error
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"The payload is not Unicode: {error}.", field="data") from error
+
+
+def _shorter(text: bytes) -> tuple[str, Any]:
+    """Text as text, or as base64 where its quotes, line ends and the like would make it longer."""
+    quoted = msgspec.json.encode(text.decode())
+    if len(quoted) > len(text) * 4 // 3 + 4:
+        return "base64", text
+    return "text", msgspec.Raw(quoted)
 
 
 def _require_json(data: bytes) -> None:

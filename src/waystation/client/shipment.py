@@ -16,6 +16,7 @@ from waystation.clock import Clock
 from waystation.errors import (
     BusyError,
     CatalogueError,
+    InvalidInputError,
     OutcomeUnknownError,
     RateLimitedError,
     StationUnreachableError,
@@ -102,10 +103,20 @@ class Shipment:
         if isinstance(error, _AGAIN):
             self.failed(error)
             return
-        found = _position(getattr(error, "field", ""))
-        if found is None or int(found.group(1)) >= len(self.left):
+        bad = self._bad(error)
+        if bad is None:
             self.give_up(error)
             return
-        bad = self.left.pop(int(found.group(1)))
-        bad.settle(error)
+        self.left.pop(bad).settle(error)
         self.pause = 0.0
+
+    def _bad(self, error: WaystationError) -> int | None:
+        """The message that an error is about; None when it is about all, or says of none."""
+        if not isinstance(error, InvalidInputError):
+            return None
+        if len(self.left) == 1:
+            # Also where its position is not told: a body that is too large is not even read.
+            return 0
+        found = _position(error.field)
+        position = int(found.group(1)) if found else len(self.left)
+        return position if position < len(self.left) else None

@@ -118,9 +118,14 @@ class Topics:
             body["version"] = version
         return self._change("POST", f"{_path(topic)}/storage-topics", body)
 
-    def switch_produce(self, topic: str) -> Topic:
-        """Produces to the next storage topic from now on; at the last one it stays."""
-        return self._change("POST", f"{_path(topic)}/switch")
+    def switch_produce(self, topic: str, *, version: int | None = None) -> Topic:
+        """Produces to the next storage topic from now on; at the last one it stays.
+
+        With the version that is to be switched, the call can be repeated: ConflictError, and no
+        storage topic is skipped.
+        """
+        query = "" if version is None else f"?version={version}"
+        return self._change("POST", f"{_path(topic)}/switch{query}")
 
     def block(self, topic: str) -> Topic:
         """Refuses what is produced from now on; what is there stays readable."""

@@ -76,13 +76,14 @@ Act = Callable[[Stage, DemoStation], Awaitable[None]]
 
 def run_demo(console: Console) -> list[dict[str, object]]:
     """Runs all acts on a station of their own; returns the checks, or raises DemoFailedError."""
-    from waystation.demo import channels, webhooks  # noqa: PLC0415 (acts import the stage)
+    from waystation.demo import channels, topics, webhooks  # noqa: PLC0415 (acts import the stage)
 
     acts: list[Act] = [
         channels.orders_through_a_crash,
         channels.unread_after_a_crash,
         channels.a_poll_wakes,
         webhooks.payments_to_a_webhook,
+        topics.a_topic_grows_under_load,
     ]
     stage = Stage(console)
     begun = time.monotonic()

@@ -30,3 +30,8 @@ def all_of(log: str, partition: int) -> tuple[str, str, str]:
 def message_id(log: str, partition: int, scoped_id: str) -> str:
     """Deduplication entry of a message; scripts make this name from that of the stream."""
     return f"{{{log}.{partition}}}:log:id:{scoped_id}"
+
+
+def message_ids(log: str) -> str:
+    """A pattern that all deduplication entries of a log match, and few others."""
+    return f"{{{log}.*}}:log:id:*"

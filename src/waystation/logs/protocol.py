@@ -23,6 +23,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     max_age_ms: int | None = None
     policy: FullPolicy = "refuse"
+    #: Of the definition that it comes from: an older one never replaces a newer one. 0: nobody
+    #: counts, and the last one stays.
+    version: int = 0
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -113,11 +116,14 @@ class Logs(Protocol):
         ...
 
     async def retain(self, log: str, partition: int, retention: Retention) -> None:
-        """Changes how much of a partition is kept."""
+        """Changes how much of a partition is kept, unless that is newer."""
         ...
 
-    async def trim(self, log: str, partition: int) -> Trimmed:
-        """Removes some of what retention lets go; a bounded step."""
+    async def trim(self, log: str, partition: int, retention: Retention | None = None) -> Trimmed:
+        """Removes some of what retention lets go; a bounded step.
+
+        With a retention, it is that one, unless the partition has a newer one.
+        """
         ...
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
@@ -125,7 +131,7 @@ class Logs(Protocol):
         ...
 
     async def delete(self, log: str, partitions: int) -> None:
-        """Deletes a log with all its partitions."""
+        """Deletes a log with all its partitions, and all that is remembered of them."""
         ...
 
     async def names(self) -> dict[str, int]:

@@ -8,8 +8,8 @@ An append whose reply was lost may have been applied: the caller decides whether
 
 from __future__ import annotations
 
-import asyncio
 import itertools
+import re
 from collections.abc import Sequence
 
 from waystation.errors import (
@@ -22,6 +22,7 @@ from waystation.logs import names
 from waystation.logs.protocol import Appended, Entry, LogState, Retention, Trimmed
 from waystation.store import Store, script
 from waystation.store.connection import Reply
+from waystation.store.pacing import for_each
 
 _APPEND = script(__package__, "append")
 _CREATE = script(__package__, "create")
@@ -42,8 +43,8 @@ _FIRST_GUESS_BYTES = 16_384
 _SIZES_KEPT = 10_000
 #: Entries whose times are parsed together.
 _RUN = 25
-#: Partitions of a log that are deleted at a time.
-_DELETED_AT_ONCE = 64
+#: Keys that one step of a walk through the store looks at; it stays below a millisecond.
+_WALK_STEP = 1000
 _STATE_FIELDS = ("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms")
 
 
@@ -59,12 +60,13 @@ class StreamLogs:
         limits = _limits(retention)
         # The register first: a log that was created half can be found, and created again.
         await self._store.call("HSETNX", names.REGISTER, log, partitions, repeatable=True)
-        created = await asyncio.gather(
-            *(
-                self._store.run(_CREATE, [names.head(log, partition)], limits)
-                for partition in range(partitions)
-            )
-        )
+        created = []
+
+        async def create(partition: int) -> None:
+            head = names.head(log, partition)
+            created.append(await self._store.run(_CREATE, [head], limits))
+
+        await for_each(range(partitions), create)
         return any(created)
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
@@ -104,7 +106,7 @@ class StreamLogs:
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
         used = (names.entries(log, partition), names.head(log, partition))
-        reply = await self._store.run(_OFFSET_AT, used, (ms,))
+        reply = await self._store.run(_OFFSET_AT, used, (max(ms, 0),))
         if not reply:
             raise _missing(log, partition)
         return int(reply[0])
@@ -125,9 +127,9 @@ class StreamLogs:
         if not await self._store.run(_RETAIN, [head], _limits(retention)):
             raise _missing(log, partition)
 
-    async def trim(self, log: str, partition: int) -> Trimmed:
-        used = names.all_of(log, partition)
-        reply = await self._store.run(_TRIM, used, (TRIM_STEP, WARNING_PERCENT))
+    async def trim(self, log: str, partition: int, retention: Retention | None = None) -> Trimmed:
+        arguments = [TRIM_STEP, WARNING_PERCENT, *(_limits(retention) if retention else ())]
+        reply = await self._store.run(_TRIM, names.all_of(log, partition), arguments)
         if not reply:
             raise _missing(log, partition)
         return Trimmed(
@@ -139,9 +141,10 @@ class StreamLogs:
                 max_bytes=int(reply[4]) if reply[4] else None,
                 max_age_ms=int(reply[5]) if reply[5] else None,
                 policy=reply[6].decode(),
+                version=int(reply[7]),
             ),
-            dropped=int(reply[7]),
-            warning=reply[8].decode(),
+            dropped=int(reply[8]),
+            warning=reply[9].decode(),
         )
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
@@ -150,15 +153,13 @@ class StreamLogs:
         return _state(reply, log, partition)
 
     async def delete(self, log: str, partitions: int) -> None:
-        for first in range(0, partitions, _DELETED_AT_ONCE):
-            part = range(first, min(first + _DELETED_AT_ONCE, partitions))
+        async def delete(partition: int) -> None:
             # UNLINK frees long streams in the background.
-            await asyncio.gather(
-                *(
-                    self._store.call("UNLINK", *names.all_of(log, partition), repeatable=True)
-                    for partition in part
-                )
-            )
+            await self._store.call("UNLINK", *names.all_of(log, partition), repeatable=True)
+
+        await for_each(range(partitions), delete)
+        # When nothing can be appended any more, so that none comes after.
+        await self._forget_ids(log)
         # Last: a deletion that died half-way is found, and done again.
         await self._store.call("HDEL", names.REGISTER, log, repeatable=True)
 
@@ -172,6 +173,25 @@ class StreamLogs:
             found |= {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
             if cursor == b"0":
                 return found
+
+    async def _forget_ids(self, log: str) -> None:
+        """Deletes what deduplication remembers of a log; nothing lists it, so all keys are seen."""
+        ours = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
+        cursor = b"0"
+        while True:
+            cursor, keys = await self._store.call(
+                "SCAN",
+                cursor,
+                "MATCH",
+                names.message_ids(log),
+                "COUNT",
+                _WALK_STEP,
+                repeatable=True,
+            )
+            if found := [key for key in keys if ours.match(key)]:
+                await self._store.call("UNLINK", *found, repeatable=True)
+            if cursor == b"0":
+                return
 
     async def _explain(self, log: str, partition: int, offset: int) -> list[Entry]:
         """Why nothing begins at an offset: it is the end, or outside of the log."""
@@ -197,8 +217,8 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
             raise LogSealedError(following=int(reply[1]))
         case b"full":
             raise LogFullError(
-                f"Partition {partition} of {log} is full: its policy is refuse,"
-                f" and nothing of its {int(reply[1])} bytes may be let go."
+                f"Partition {partition} of {log} has no room for this: it keeps {int(reply[1])}"
+                f" bytes at most, its policy is refuse, and nothing more may be let go."
             )
         case _:
             raise _missing(log, partition)
@@ -231,7 +251,8 @@ def _fitting(payloads: list[bytes], bytes_max: int) -> int:
 
 def _limits(retention: Retention) -> list[str | int]:
     bounds = (retention.max_bytes, retention.max_age_ms)
-    return [*("" if bound is None else bound for bound in bounds), retention.policy]
+    kept = ("" if bound is None else bound for bound in bounds)
+    return [*kept, retention.policy, retention.version]
 
 
 def _state(reply: list[Reply], log: str, partition: int) -> LogState:

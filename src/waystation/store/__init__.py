@@ -6,10 +6,11 @@ changes state by scripts alone.
 
 from __future__ import annotations
 
+from waystation.store.census import Census
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Lease, Leases
 from waystation.store.scripts import Script, script
 from waystation.store.wakeups import Wakeups
 
-__all__ = ["Heartbeat", "Lease", "Leases", "Script", "Store", "Wakeups", "script"]
+__all__ = ["Census", "Heartbeat", "Lease", "Leases", "Script", "Store", "Wakeups", "script"]

@@ -34,7 +34,7 @@ _log = logger("embedded")
 _WAIT_SECONDS_MAX = 90.0
 
 NOTES = {
-    "unclean": "The store did not stop in order; at durability 'memory' up to a second of "
+    "unclean": "The store did not stop in order; at durability 'memory' up to two seconds of "
     "acknowledged writes may be missing.",
     "torn": "The store's append-only file had a torn tail; its incomplete end was cut off.",
 }

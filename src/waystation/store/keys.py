@@ -22,6 +22,8 @@ _TOKEN_ID_MAX = 256
 
 #: Hash: version, dataset, created_ms, cells. See format.py.
 FORMAT = "waystation.format"
+#: Sorted set: process -> when it was last there. See census.py.
+PROCESSES = "waystation.processes"
 #: Hash: shift_ms, generation. Test mode only. See time_machine.py.
 TIME = "waystation.time"
 #: Hash: follower -> generation:seen_ms. Test mode only.
@@ -35,6 +37,13 @@ CATALOGUE = (
         content="`version` of the data format, `dataset` id, `created_ms`, number of `cells`",
         writer="format.py, once per data set",
         dies="never",
+    ),
+    KeyKind(
+        pattern=PROCESSES,
+        type="sorted set",
+        content="process → when it last said that it is there, in ms",
+        writer="census.py: attend; a process that stops takes itself off",
+        dies="10 s after the last process",
     ),
     KeyKind(
         pattern=TIME,
@@ -187,7 +196,8 @@ CATALOGUE = (
     KeyKind(
         pattern="{<log>.<partition>}:log:head",
         type="hash",
-        content="`first`, `end`, `ms`, `bytes`, `dropped`, limits, `sealed`, `warned_ms`",
+        content="`first`, `end`, `ms`, `bytes`, `dropped`, limits and their version, `sealed`,"
+        " `warned_ms`",
         writer="logs: create, append, trim, seal, retain",
         dies="with its log",
     ),
@@ -203,7 +213,7 @@ CATALOGUE = (
         type="string",
         content="`<offset>-<ms>` of the message, for deduplication",
         writer="topics: append_once",
-        dies="when the window of the topic has passed",
+        dies="when the window of the topic has passed, or with its log",
     ),
     KeyKind(
         pattern="{t.<project>.<topic>}:topic",

@@ -146,7 +146,7 @@ class Station:
 
 
 async def _flush(node: Node) -> None:
-    async for topic in node.topics.everything():
+    for topic in [topic async for page in node.topics.everything() for topic in page]:
         if topic.state not in ("deleted", "purged"):
             await node.topics.delete(topic.project, topic.name)
         await node.topics.purge(topic.project, topic.name)

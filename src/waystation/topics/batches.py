@@ -19,11 +19,13 @@ from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError, TooLargeError
 from waystation.ids import Identity
 from waystation.topics.message_rules import (
+    ID_BYTES,
     MESSAGES_MAX,
     check_header_name,
     check_header_value,
     check_ms,
     check_size,
+    is_plain_key,
     make_envelope,
     read_traceparent,
 )
@@ -60,15 +62,78 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[_Message]
 
 
+class _PlainMessage(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
+):
+    data: msgspec.Raw
+    id: str | None = None
+    group: str | None = None
+
+
+class _PlainBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    messages: list[_PlainMessage]
+
+
 _decode_batch = msgspec.json.Decoder(_Batch).decode
+_decode_plain_batch = msgspec.json.Decoder(_PlainBatch).decode
 
 
 def read_batch(
     topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None, bytes_max: int
 ) -> tuple[list[Envelope], int]:
     """The messages of a batch and their size together."""
+    plain = _read_plain_batch(topic, identity, body, traceparent, bytes_max)
+    if plain is not None:
+        return plain
     batch = decode_body(_decode_batch, body)
     return read_each(batch.messages, partial(_envelope, topic, identity, traceparent), bytes_max)
+
+
+def _read_plain_batch(
+    topic: Topic, identity: Identity, body: bytes, traceparent: str | None, bytes_max: int
+) -> tuple[list[Envelope], int] | None:
+    """The same for a batch of JSON without headers and times, in less than half the time.
+
+    That is what most are. None wherever there is anything to say about a message: it is not said
+    here.
+    """
+    try:
+        body.decode()
+        messages = _decode_plain_batch(body).messages
+    except (ValueError, RecursionError):
+        return None
+    if not 0 < len(messages) <= MESSAGES_MAX:
+        return None
+    grouped, project, headers = topic.options.grouped, topic.project, _HEADERS[_JSON]
+    token, header_bytes, size = identity.token, sum(map(len, headers[0])), 0
+    envelopes = []
+    for message in messages:
+        data, message_id, group = bytes(message.data), message.id, message.group
+        if message_id is None:
+            message_id = token(ID_BYTES)
+        elif not is_plain_key(message_id):
+            return None
+        length = len(data) + header_bytes + len(message_id)
+        if group is not None:
+            if not is_plain_key(group):
+                return None
+            length += len(group)
+        elif grouped:
+            return None
+        if length > bytes_max:
+            return None
+        size += length
+        envelopes.append(
+            Envelope(
+                id=message_id,
+                project=project,
+                data=data,
+                group=group,
+                headers=headers,
+                traceparent=traceparent,
+            )
+        )
+    return envelopes, size
 
 
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:

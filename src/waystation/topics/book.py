@@ -3,18 +3,26 @@
 The catalogue has the truth. The store has a working copy, which only goes forward; processes read
 that, and believe what they read for two seconds. A change is written to the catalogue first,
 against the version that it was made from, then to the working copy. Versions under one name never
-run backwards, not even over a purge or with a new catalogue: a creation goes on from there.
+run backwards, not even over a purge or with a new catalogue: a creation goes on from there. A
+catalogue that came from a backup lacks changes that were confirmed: what is done next goes on from
+the working copy, which has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
 
 from waystation.catalogue import Catalogue, DefinitionRecord
 from waystation.clock import Clock
 from waystation.errors import ConflictError, TopicNotFoundError, WaystationError
+from waystation.ids import require_name
 from waystation.store import Store, script
+from waystation.telemetry.logging import logger
 from waystation.topics.topic import Topic, TopicState, decode_topic, encode_topic
+
+_log = logger("topics")
 
 _PUT = script(__package__, "put")
 _KIND = "topic"
@@ -27,6 +35,7 @@ _PAGE = 200
 
 #: States of a topic that can be used.
 ALIVE: tuple[TopicState, ...] = ("active", "blocked")
+EVERY: tuple[TopicState, ...] = (*ALIVE, "deleted", "purged")
 
 
 class TopicBook:
@@ -58,6 +67,24 @@ class TopicBook:
         record = await self._catalogue.definition(_KIND, project, name)
         return None if record is None else decode_topic(record.body)
 
+    async def copied_version(self, topic: Topic) -> int:
+        """The version of a topic's working copy; 0 where the store has none."""
+        key = _working_copy(topic.project, topic.name)
+        return int(await self._store.call("HGET", key, "version", repeatable=True) or 0)
+
+    async def newest(self, project: str, name: str) -> tuple[Topic, int] | None:
+        """What was written last of a topic that the catalogue has, and the version of its row.
+
+        A working copy never has what no row had before, so the one that is read first can be newer
+        only if the catalogue went back.
+        """
+        copy = await self.copy(project, name)
+        row = await self.truth(project, name)
+        if row is None:
+            return None
+        went_back = copy is not None and copy.version > row.version
+        return (copy if copy is not None and went_back else row), row.version
+
     async def page(
         self, project: str, states: tuple[TopicState, ...], *, after: str, limit: int
     ) -> list[Topic]:
@@ -73,25 +100,27 @@ class TopicBook:
             after = records[-1].name
         return found[:limit]
 
-    async def everything(self) -> AsyncIterator[Topic]:
-        """All topics of all projects as the catalogue has them, in every state."""
+    async def everything(self) -> AsyncIterator[Sequence[Topic]]:
+        """All topics of all projects as the catalogue has them, in every state, page by page.
+
+        A row that nobody can read is told and passed over: it is no reason to forget the others.
+        """
         for project in await self._catalogue.projects():
             after = ""
             while records := await self._catalogue.definitions(
                 _KIND, project.name, after=after, limit=_PAGE
             ):
-                for record in records:
-                    yield decode_topic(record.body)
+                yield [topic for record in records if (topic := _readable(record)) is not None]
                 after = records[-1].name
 
     # -- Changing ----------------------------------------------------------------------------
 
-    async def enter(self, topic: Topic, *, over: Topic | None) -> None:
-        """Writes a new topic to the catalogue, over a purged one if there is one."""
+    async def enter(self, topic: Topic, *, over: int | None) -> None:
+        """Writes a new topic to the catalogue, over a version of a purged one if there is one."""
         if over is None:
             await self._catalogue.add_definition(self._record(topic))
         else:
-            await self._catalogue.change_definition(self._record(topic))
+            await self._catalogue.change_definition(self._record(topic), over=over)
 
     async def change(
         self,
@@ -102,10 +131,12 @@ class TopicBook:
         among: tuple[TopicState, ...] = ALIVE,
     ) -> Topic:
         """Changes a topic that is in one of these states, to others it is as good as absent."""
+        require_name(name, field="topic")
         for _ in range(_ATTEMPTS_MAX):
-            topic = await self.truth(project, name)
-            if topic is None:
+            found = await self.newest(project, name)
+            if found is None:
                 raise not_found(name)
+            topic, written = found
             try:
                 if topic.state not in among:
                     raise not_found(name)
@@ -115,9 +146,9 @@ class TopicBook:
                 # have died before that was brought up to date.
                 await self.put(topic)
                 raise
-            if changed.version != topic.version:
+            if changed.version != written:
                 try:
-                    await self._catalogue.change_definition(self._record(changed))
+                    await self._catalogue.change_definition(self._record(changed), over=written)
                 except ConflictError:
                     continue  # Another was quicker: what it did is the new beginning.
             await self.put(changed)
@@ -150,6 +181,19 @@ class TopicBook:
             body=encode_topic(topic),
             changed_ms=self._clock.now_ms(),
         )
+
+
+def _readable(record: DefinitionRecord) -> Topic | None:
+    try:
+        return decode_topic(record.body)
+    except msgspec.DecodeError as error:
+        _log.error(
+            "a topic of the catalogue cannot be read",
+            project=record.project,
+            topic=record.name,
+            problem=str(error),
+        )
+        return None
 
 
 def not_found(name: str) -> TopicNotFoundError:

@@ -1,9 +1,9 @@
 """Looking into topics: by place, by time, by group, by message id; and where a group lives.
 
 Pages come with an opaque cursor that leads on, also at the end, where new messages may follow. A
-page is made from a bounded number of messages, so one that looks for something rare can be empty
-and still lead on: `ended` says whether everything was seen. What was trimmed under a walk is passed
-over; a place that a caller names himself is refused with the valid range.
+page is made from a bounded number of messages and reads, so one that looks for something rare can
+be empty and still lead on: `ended` says whether everything was seen. What was trimmed under a walk
+is passed over; a place that a caller names himself is refused with the valid range.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ LIMIT_MAX = 1000
 #: Messages that are looked at for one page, and how many of them are read together.
 LOOK_MAX = 10_000
 _READ = 500
+#: Times that the store is asked for one page: partitions without messages cost that too.
+READS_MAX = 200
 #: Bytes of messages of a page, and of those that are looked at; one message is more at most.
 _PAGE_BYTES_MAX = 8 * 1_048_576
 _LOOK_BYTES_MAX = 32 * 1_048_576
@@ -186,8 +188,9 @@ class Browser:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidInputError(f"A page has 1 to {LIMIT_MAX} messages.", field="limit")
         found: list[Found] = []
-        looked = looked_bytes = found_bytes = 0
-        while looked < LOOK_MAX and looked_bytes < _LOOK_BYTES_MAX:
+        reads = looked = looked_bytes = found_bytes = 0
+        while reads < READS_MAX and looked < LOOK_MAX and looked_bytes < _LOOK_BYTES_MAX:
+            reads += 1
             storage, partition = walk.place
             entries = await self._read(walk, min(_READ, LOOK_MAX - looked))
             if not entries and not walk.go_on():

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from waystation.envelope import Envelope
+from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError
 from waystation.ids import Identity
 from waystation.topics.batches import decode_body, read_each
@@ -70,6 +70,17 @@ def attribute_text(value: str, *, field: str) -> str:
         return unquote(value, errors="strict")
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{field} is not UTF-8, percent-encoded.", field=field) from error
+
+
+def source_of_event(headers: Headers, message_id: str) -> str | None:
+    """The source of a message that is an event under the event's own id; None for all others.
+
+    Such an id is unique within its source only. Who names a message otherwise says what it is.
+    """
+    attributes = dict(headers)
+    if attributes.get("ce-specversion") and unquote(attributes.get("ce-id", "")) == message_id:
+        return unquote(attributes.get("ce-source", ""))
+    return None
 
 
 def read_event(

@@ -5,26 +5,30 @@ was produced before a switch is remembered in the storage topic of that time: th
 the window are asked first. What is sealed takes nothing more, so the answer stays true.
 
 Ids count within their group, or, without one, in the whole topic: both find the same partition.
+A CloudEvent's own id counts within its source besides, since that is where it is unique.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
 
 from waystation.clock import Clock
-from waystation.errors import LogNotFoundError
-from waystation.logs import Logs, names
+from waystation.logs import names
 from waystation.logs.streams import raise_refusal
 from waystation.store import Store, script
+from waystation.store.pacing import for_each
+from waystation.topics.cloudevents import source_of_event
 from waystation.topics.lane import Routed
 from waystation.topics.topic import StorageTopic, Topic
 
 _APPEND_ONCE = script(__package__, "append_once")
-#: Clocks of processes and the store differ a little; to ask once too often does no harm.
-_MARGIN_MS = 60_000
+_SEAL_AGE = script(__package__, "seal_age")
+#: A process's seconds are not quite the store's; to ask once too often does no harm.
+_MARGIN_SECONDS = 60
 _SEALS_KEPT = 10_000
 
 
@@ -42,12 +46,12 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 class Deduplication:
     """Appends what is new."""
 
-    def __init__(self, store: Store, logs: Logs, *, clock: Clock) -> None:
+    def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
-        self._logs = logs
         self._clock = clock
-        #: When a storage topic's last partition was sealed; it never changes.
-        self._sealed_ms: dict[str, int] = {}
+        #: When a storage topic's last partition was sealed; it never changes. By the seconds of
+        #: this process from when it asked the store: what time each of them has is no matter.
+        self._sealed_at: dict[str, float] = {}
 
     async def append(self, topic: Topic, partition: int, messages: Sequence[Routed]) -> list[Place]:
         """Appends to a partition of the present storage topic what is not remembered anywhere."""
@@ -100,25 +104,41 @@ class Deduplication:
     async def _forgotten(self, topic: Topic, storage: StorageTopic) -> bool:
         """Whether a storage topic was sealed so long ago that it remembers nothing."""
         log = topic.log(storage)
-        if log not in self._sealed_ms:
-            try:
-                states = await asyncio.gather(
-                    *(self._logs.state(log, partition) for partition in range(storage.partitions))
-                )
-            except LogNotFoundError:
+        if log not in self._sealed_at:
+            age_seconds = await self._seal_age(log, storage.partitions)
+            if age_seconds is None:
                 return True
-            if len(self._sealed_ms) >= _SEALS_KEPT:
-                self._sealed_ms.clear()
-            self._sealed_ms[log] = max(state.sealed_ms for state in states)
-        age = self._clock.now_ms() - self._sealed_ms[log]
-        return age > _window_ms(topic) + _MARGIN_MS
+            if not age_seconds:
+                return False
+            if len(self._sealed_at) >= _SEALS_KEPT:
+                self._sealed_at.clear()
+            self._sealed_at[log] = self._clock.monotonic() - age_seconds
+        age_seconds = self._clock.monotonic() - self._sealed_at[log]
+        return age_seconds > _window_ms(topic) / 1000 + _MARGIN_SECONDS
+
+    async def _seal_age(self, log: str, partitions: int) -> float | None:
+        """How long ago a log's last partition was sealed; 0: not all are. None: it is gone."""
+        found: list[int] = []
+
+        async def look(partition: int) -> None:
+            found.extend(await self._store.run(_SEAL_AGE, [names.head(log, partition)], ()))
+
+        await for_each(range(partitions), look)
+        return max(0.0, min(found) / 1000) if found else None
 
 
 def scoped_id(message: Routed) -> str:
     """What a message is known by: its id within its group, or within the topic."""
-    # A colon or a length first, so that no two can be read as one another.
+    # A colon, a length or a letter first, so that no two can be read as one another.
     group = message.group
-    return f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
+    scoped = f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
+    source = source_of_event(message.headers, message.id) if message.headers else None
+    return scoped if source is None else f"s{_short(source)}{scoped}"
+
+
+def _short(source: str) -> str:
+    """A source may be long, and is remembered with each id."""
+    return hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
 
 
 def _window_ms(topic: Topic) -> int:

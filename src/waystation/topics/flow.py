@@ -27,11 +27,19 @@ from waystation.topics.lane import Lane, Receipt, Routed, callers_of
 from waystation.topics.topic import Topic
 from waystation.topics.topics import Topics
 
-#: What may wait in one flow; a caller beyond that is refused.
+#: Messages that may wait in one flow; a caller beyond that is refused.
 _WAITING_MESSAGES_MAX = 100_000
+#: Bytes that may wait in all flows of a process.
 _WAITING_BYTES_MAX = 256 * 1_048_576
 #: Refusals in a row, without a single success, after which nothing is hoped for.
 _REFUSALS_MAX = 100
+
+
+class Backlog:
+    """What waits in all flows of a process."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class Flow:
@@ -46,6 +54,7 @@ class Flow:
         name: str,
         *,
         durability: Durability,
+        backlog: Backlog,
     ) -> None:
         self._topics = topics
         self._logs = logs
@@ -61,7 +70,7 @@ class Flow:
         self._refusals: list[WaystationError] = []
         self._refused_in_a_row = 0
         self._messages = 0
-        self._bytes = 0
+        self._backlog = backlog
 
     @property
     def busy(self) -> bool:
@@ -71,9 +80,9 @@ class Flow:
     def take(self, messages: list[Routed]) -> None:
         """Takes a batch over; it is sent behind everything that was taken before."""
         size = sum([len(message.packed) for message in messages])
-        if self._messages and (
-            self._messages + len(messages) > _WAITING_MESSAGES_MAX
-            or self._bytes + size > _WAITING_BYTES_MAX
+        waiting, backlog = self._messages, self._backlog
+        if (waiting and waiting + len(messages) > _WAITING_MESSAGES_MAX) or (
+            backlog.bytes and backlog.bytes + size > _WAITING_BYTES_MAX
         ):
             raise BusyError("Too many messages wait to be produced.")
         topic = self._topics.known(*self._name)
@@ -86,12 +95,12 @@ class Flow:
             self._mend()
         count = len(messages)
         self._messages += count
-        self._bytes += size
+        backlog.bytes += size
         messages[0].batch.on_settled = lambda: self._forget(count, size)
 
     def _forget(self, messages: int, size: int) -> None:
         self._messages -= messages
-        self._bytes -= size
+        self._backlog.bytes -= size
 
     # -- Lanes -------------------------------------------------------------------------------
 
@@ -101,7 +110,7 @@ class Flow:
             partition = partition_of(message.hashed)
             lane = self._lanes.get(partition)
             if lane is None:
-                lane = self._lanes[partition] = Lane()
+                lane = self._lanes[partition] = Lane(bytes_max=topic.options.max_bytes)
                 # It begins in the next turn, with all that this turn brings.
                 task = asyncio.get_running_loop().create_task(self._send(topic, partition, lane))
                 self._lane_tasks.add(task)
@@ -236,16 +245,22 @@ class Flow:
         topic = await self._topics.get(*self._name)
         if any(isinstance(refusal, LogNotFoundError) for refusal in refusals):
             await self._topics.provide(topic)
-        for refusal in refusals:
-            while isinstance(refusal, LogSealedError) and topic.produce_pointer < refusal.following:
-                before = topic.produce_pointer
-                topic = await self._topics.finish_switch(topic)
-                if topic.produce_pointer == before:
-                    raise LogSealedError(
-                        f"Topic {topic.name} is sealed, and no storage topic follows.",
-                        following=refusal.following,
-                    )
+        sealed = [each for each in refusals if isinstance(each, LogSealedError)]
+        if sealed and self._has_sent_to(topic):
+            topic = await self._topics.finish_switch(topic)
+            if self._has_sent_to(topic):
+                raise LogSealedError(
+                    f"Topic {topic.name} is sealed, and no storage topic follows.",
+                    following=sealed[-1].following,
+                )
         return topic
+
+    def _has_sent_to(self, topic: Topic) -> bool:
+        """Whether it is the storage topic of now that refused, and not one before it.
+
+        By its number: the topic may have been purged and created anew.
+        """
+        return self._topic is not None and self._topic.target.number == topic.target.number
 
 
 def _fail(messages: Iterable[Routed], error: WaystationError) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from waystation.envelope import Headers
 from waystation.errors import WaystationError
 from waystation.settings import Durability
 
@@ -78,6 +79,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
     position: int
     id: str
     group: str | None
+    headers: Headers
     hashed: int
     packed: bytes
 
@@ -89,8 +91,11 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
 class Lane:
     """Messages that wait to be appended, one call after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_max: int | None = None) -> None:
         self._messages: deque[Routed] = deque()
+        #: What a partition keeps is also what one call may bring: more would never find room, or
+        #: be over the limit by as much as came at once.
+        self._call_bytes_max = min(_CALL_BYTES_MAX, bytes_max or _CALL_BYTES_MAX)
         #: How many of the next messages go by themselves, each caller's in a call of their own.
         self._apart = 0
 
@@ -104,13 +109,17 @@ class Lane:
     def next_call(self) -> list[Routed]:
         """Takes the next messages out, as many as one call may have."""
         waiting = self._messages
+        if not self._apart and len(waiting) <= _CALL_MESSAGES_MAX:
+            sizes = [len(message.packed) for message in waiting]
+            if sum(sizes) <= self._call_bytes_max:
+                return self.empty()
         call = [waiting.popleft()]
         size = len(call[0].packed)
         caller = call[0].batch if self._apart else None
         while waiting and len(call) < _CALL_MESSAGES_MAX:
             following = waiting[0]
             size += len(following.packed)
-            if size > _CALL_BYTES_MAX or (caller is not None and following.batch is not caller):
+            if size > self._call_bytes_max or (caller and following.batch is not caller):
                 break
             call.append(waiting.popleft())
         self._apart = max(0, self._apart - len(call))

@@ -178,6 +178,10 @@ class Limits:
         self._buckets: dict[tuple[str, str], _Buckets] = {}
         self._failed = False
 
+    def share_among(self, processes: int) -> None:
+        """Says among how many processes each limit is shared from now on."""
+        self.processes = processes
+
     def admit(self, topic: Topic, *, messages: int, size: int) -> Admission | None:
         """Decides about a request with so many messages and bytes; None: nothing is limited."""
         if topic.options.rate.mode == "disabled":

@@ -27,7 +27,7 @@ HEADER_NAME_MAX = 100
 HEADER_VALUE_MAX = 8192
 #: The end of the year 9999.
 _MS_MAX = 253_402_300_799_999
-_ID_BYTES = 16
+ID_BYTES = 16
 
 #: A message keeps these of its request's headers: what it is, where it belongs in a trace …
 _KEPT = frozenset({"baggage", "content-encoding", "content-language", "content-type", "tracestate"})
@@ -98,6 +98,11 @@ def check_key(value: str, *, field: str) -> str:
     return value
 
 
+def is_plain_key(value: str) -> bool:
+    """Whether it is an id or group without doubt, and has as many bytes as characters."""
+    return 0 < len(value) <= KEY_CHARACTERS_MAX and value.isascii() and value.isprintable()
+
+
 def check_ms(value: int, *, field: str) -> int:
     """A time in milliseconds since 1970; one that has passed is fine, and means at once."""
     if not 0 <= value <= _MS_MAX:
@@ -150,7 +155,7 @@ def make_envelope(
     if len(headers) > HEADERS_MAX:
         raise TooLargeError(f"A message has at most {HEADERS_MAX} headers.", field="headers")
     return Envelope(
-        id=identity.token(_ID_BYTES) if id is None else check_key(id, field="id"),
+        id=identity.token(ID_BYTES) if id is None else check_key(id, field="id"),
         project=topic.project,
         data=data,
         group=group,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from waystation.errors import LogNotFoundError
 from waystation.logs import Logs
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.store.pacing import for_each
+from waystation.topics.topic import Topic
 from waystation.topics.topics import Topics
-
-#: Partitions that are asked together; more would make other callers of the store wait.
-_AT_ONCE = 64
 
 
 class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +51,22 @@ class Overview:
     async def of(self, project: str, name: str) -> TopicStanding:
         """How a topic stands now."""
         topic = await self._topics.get(project, name)
-        found = []
-        for index, storage in enumerate(topic.storage):
-            for first in range(0, storage.partitions, _AT_ONCE):
-                together = range(first, min(first + _AT_ONCE, storage.partitions))
-                looks = (self._look(topic, index, storage, partition) for partition in together)
-                found += [each for each in await asyncio.gather(*looks) if each is not None]
+        found: list[PartitionStanding] = []
+
+        async def look(place: tuple[int, int]) -> None:
+            standing = await self._look(topic, *place)
+            if standing is not None:
+                found.append(standing)
+
+        await for_each(
+            (
+                (index, partition)
+                for index, storage in enumerate(topic.storage)
+                for partition in range(storage.partitions)
+            ),
+            look,
+        )
+        found.sort(key=lambda each: (each.storage, each.partition))
         return TopicStanding(
             messages=sum(each.end - each.first for each in found),
             bytes=sum(each.bytes for each in found),
@@ -69,11 +75,9 @@ class Overview:
             warnings=_warnings(topic, found),
         )
 
-    async def _look(
-        self, topic: Topic, index: int, storage: StorageTopic, partition: int
-    ) -> PartitionStanding | None:
+    async def _look(self, topic: Topic, index: int, partition: int) -> PartitionStanding | None:
         try:
-            state = await self._logs.state(topic.log(storage), partition)
+            state = await self._logs.state(topic.log(topic.storage[index]), partition)
         except LogNotFoundError:
             return None  # Its creation is under way.
         return PartitionStanding(

@@ -17,7 +17,7 @@ from waystation.envelope import Envelope, pack
 from waystation.logs import Logs
 from waystation.settings import Durability
 from waystation.topics.deduplication import Deduplication
-from waystation.topics.flow import Flow
+from waystation.topics.flow import Backlog, Flow
 from waystation.topics.lane import Batch, Receipt, Result, Routed
 from waystation.topics.routing import hash_of
 from waystation.topics.topics import Topics
@@ -43,11 +43,18 @@ class Producer:
         self._deduplication = deduplication
         self._durability: Durability = durability
         self._flows: dict[tuple[str, str], Flow] = {}
+        self._backlog = Backlog()
 
     async def produce(self, project: str, name: str, envelopes: Sequence[Envelope]) -> list[Result]:
         """Produces messages in their order; each has a receipt or an error of its own."""
         if not envelopes:
             return []
+        batch = self.begin(project, name, envelopes)
+        await batch.done
+        return batch.results()
+
+    def begin(self, project: str, name: str, envelopes: Sequence[Envelope]) -> Batch:
+        """Takes messages over, at least one. Who lets go of them now keeps memory for others."""
         batch = Batch(len(envelopes))
         messages = [
             Routed(
@@ -55,14 +62,14 @@ class Producer:
                 position,
                 each.id,
                 each.group,
+                each.headers,
                 hash_of(each.id if each.group is None else each.group),
                 pack(each),
             )
             for position, each in enumerate(envelopes)
         ]
         self._flow(project, name).take(messages)
-        await batch.done
-        return batch.results()
+        return batch
 
     def _flow(self, project: str, name: str) -> Flow:
         flow = self._flows.get((project, name))
@@ -76,6 +83,7 @@ class Producer:
                 project,
                 name,
                 durability=self._durability,
+                backlog=self._backlog,
             )
             self._flows[project, name] = flow
         return flow

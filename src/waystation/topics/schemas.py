@@ -4,13 +4,16 @@ A schema is checked when a topic gets it, and compiled once for each version of 
 is ever fetched: references lead into the schema itself. Work is bounded, since a few lines of
 schema can ask for more than a machine can do: a schema counts with all its references followed, so
 none may lead back to where it is part of, and patterns are matched in linear time, so they have no
-look-around and no back-references.
+look-around and no back-references. What schema and payload ask for together is estimated first
+(`schema_work.py`): over a bound, the payload is refused, and between the messages of a batch
+others have their turn.
 
 Drafts 6, 7, 2019-09 and 2020-12; `format` is checked in all of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -19,7 +22,8 @@ import jsonschema_rs
 import msgspec
 
 from waystation.envelope import Envelope
-from waystation.errors import SchemaInvalidError, SchemaMismatchError
+from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
+from waystation.topics.schema_work import REPEATING_WORDS, REPEATS, Cost, Estimate
 from waystation.topics.topic import Topic
 
 SCHEMA_BYTES_MAX = 65_536
@@ -27,6 +31,10 @@ SCHEMA_BYTES_MAX = 65_536
 SCHEMA_DEPTH_MAX = 100
 #: Values in it, references followed.
 SCHEMA_VALUES_MAX = 20_000
+#: Steps to check one payload: half a second or so of a process that does nothing else meanwhile.
+WORK_MAX = 30_000_000
+#: Steps after which others have their turn.
+_TURN = 1_000_000
 _DRAFTS = frozenset(
     {
         "http://json-schema.org/draft-06/schema",
@@ -37,10 +45,8 @@ _DRAFTS = frozenset(
 )
 #: What else could lead away from where a plain reference leads.
 _REFUSED_WORDS = ("$dynamicRef", "$recursiveRef")
-#: These look at what stands beside them again, and again for each of their kind above: measured,
-#: three times. Not so at what is only about parts of a value, or about nothing until referred to.
-_REPEATING_WORDS = ("unevaluatedItems", "unevaluatedProperties")
-_REPEATS = 3
+#: Not looked at again by repeating words: what is only about parts of a value, or about nothing
+#: until referred to.
 _NOT_REPEATED = frozenset(
     {
         "$defs",
@@ -52,10 +58,12 @@ _NOT_REPEATED = frozenset(
         "prefixItems",
         "properties",
         "propertyNames",
-        *_REPEATING_WORDS,
+        *REPEATING_WORDS,
     }
 )
 _COMPILED_MAX = 1000
+#: What the decoder raises.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 _TEXT_MAX = 200
 
 _decode = msgspec.json.Decoder().decode
@@ -68,47 +76,76 @@ def check_schema(schema: dict[str, object]) -> None:
 
 
 class _Compiled(NamedTuple):
+    validator: jsonschema_rs.Validator
+    cost: Cost
+
+
+class _Known(NamedTuple):
     #: Version and birth of the topic: a name may be used again.
     version: tuple[int, int]
-    validator: jsonschema_rs.Validator
+    compiled: _Compiled
 
 
 class Schemas:
     """The compiled schemas of all topics, in one process."""
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[str, str], _Compiled] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
 
-    def check(self, topic: Topic, envelopes: Sequence[Envelope]) -> None:
-        """Raises SchemaMismatchError for the first payload that does not match."""
+    async def check(self, topic: Topic, envelopes: Sequence[Envelope], *, batch: bool) -> None:
+        """Raises SchemaMismatchError for the first payload that does not match.
+
+        TooLargeError for one that would take too long to check.
+        """
         if topic.options.json_schema is None:
             return
-        validator = self._validator(topic, topic.options.json_schema)
+        compiled = self._compiled(topic, topic.options.json_schema)
+        done = 0
         for position, envelope in enumerate(envelopes):
-            found = _mismatch(validator, envelope.data)
-            if found is not None:
+            which, field = "The payload", "data"
+            if batch:
+                which, field = f"Message {position}", f"messages[{position}].data"
+            done += _require_room(compiled.cost, envelope.data, which, field)
+            if done > _TURN:
+                done = 0
+                await asyncio.sleep(0)
+            if (found := _mismatch(compiled.validator, envelope.data)) is not None:
                 path, reason = found
                 where = f" at {path}" if path else ""
-                batch = len(envelopes) > 1
-                which = f"Message {position}" if batch else "The payload"
                 raise SchemaMismatchError(
                     f"{which} does not match the topic's schema{where}: {reason}.",
-                    field=f"messages[{position}].data" if batch else "data",
+                    field=field,
                     path=path,
                     position=position,
                 )
 
-    def _validator(self, topic: Topic, schema: dict[str, object]) -> jsonschema_rs.Validator:
+    def _compiled(self, topic: Topic, schema: dict[str, object]) -> _Compiled:
         key = (topic.project, topic.name)
-        found = self._compiled.pop(key, None)
+        found = self._known.pop(key, None)
         version = (topic.version, topic.created_ms)
         if found is None or found.version != version:
-            found = _Compiled(version, _compile(schema))
-            if len(self._compiled) >= _COMPILED_MAX:
-                self._compiled.pop(next(iter(self._compiled)))
+            found = _Known(version, _compile(schema))
+            if len(self._known) >= _COMPILED_MAX:
+                self._known.pop(next(iter(self._known)))
         # At the end again: whoever was not used for longest is forgotten first.
-        self._compiled[key] = found
-        return found.validator
+        self._known[key] = found
+        return found.compiled
+
+
+def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
+    """Steps that a payload can take; raises where they are too many."""
+    try:
+        steps = cost.steps(data, _decode, WORK_MAX)
+    except _UNREADABLE:
+        return 0  # Told by the check itself.
+    if steps > WORK_MAX:
+        raise TooLargeError(
+            f"{which} is too large for the topic's schema: to check it can take {steps:,} steps,"
+            f" and {WORK_MAX:,} are allowed.",
+            field=field,
+            hint="Send smaller payloads, or give the topic a schema with fewer alternatives.",
+        )
+    return steps
 
 
 def _mismatch(validator: jsonschema_rs.Validator, data: bytes) -> tuple[str, str] | None:
@@ -133,7 +170,7 @@ def _pointer(path: Sequence[str | int]) -> str:
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
-def _compile(schema: dict[str, object]) -> jsonschema_rs.Validator:
+def _compile(schema: dict[str, object]) -> _Compiled:
     try:
         size = len(_encode(schema))
     except (RecursionError, TypeError, ValueError) as error:
@@ -143,9 +180,10 @@ def _compile(schema: dict[str, object]) -> jsonschema_rs.Validator:
     draft = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
     if not isinstance(draft, str) or draft.removesuffix("#") not in _DRAFTS:
         raise _invalid("Its $schema is not one of drafts 6, 7, 2019-09 and 2020-12.")
-    _Measure(schema).take()
+    measure = _Measure(schema)
+    measure.take()
     try:
-        return jsonschema_rs.validator_for(
+        validator = jsonschema_rs.validator_for(
             schema,
             validate_formats=True,
             offline=True,
@@ -158,6 +196,10 @@ def _compile(schema: dict[str, object]) -> jsonschema_rs.Validator:
         path = _pointer(getattr(error, "instance_path", ()))
         where = f"At {path}: " if path else ""
         raise _invalid(f"{where}{reason}."[:_TEXT_MAX]) from error
+    cost = Estimate(measure.target).of(schema)
+    if cost.value > WORK_MAX:
+        raise _invalid("It asks for more work than any payload may take.")
+    return _Compiled(validator, cost)
 
 
 class _Measure:
@@ -198,7 +240,7 @@ class _Measure:
         parts: list[tuple[str, object]]
         if isinstance(value, dict):
             parts = [*value.items(), *(("$ref", target) for target in self._references(value))]
-            repeats = _REPEATS if any(word in value for word in _REPEATING_WORDS) else 1
+            repeats = REPEATS if any(word in value for word in REPEATING_WORDS) else 1
         else:
             parts, repeats = [("", part) for part in value], 1
         values, depth = 1, 0
@@ -216,9 +258,10 @@ class _Measure:
             # It would change where references lead.
             raise _invalid("Only the whole schema may have an $id.")
         reference = value.get("$ref")
-        return [self._target(reference)] if isinstance(reference, str) else []
+        return [self.target(reference)] if isinstance(reference, str) else []
 
-    def _target(self, reference: str) -> object:
+    def target(self, reference: str) -> object:
+        """What a reference leads to."""
         if reference != "#" and not reference.startswith("#/"):
             raise _invalid(
                 f"The reference {reference[:80]!r} does not lead into the schema: "

@@ -11,12 +11,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from waystation.errors import InvalidInputError
 from waystation.logs import Retention
 from waystation.logs.protocol import FullPolicy
 from waystation.topics.routing import Spread
 
 PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
+#: Each search, each look back for a repetition, and each pass of upkeep goes over all of them.
+STORAGE_TOPICS_MAX = 100
 
 #: Lua and JavaScript count safely up to here.
 _WHOLE_MAX = 2**53 - 1
@@ -82,6 +85,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     #: Index of the storage topic that is produced to.
     produce_pointer: int = 0
     state: TopicState = "active"
+    #: What a deleted topic is again once it is restored.
+    state_before: TopicState = "active"
     created_ms: int = 0
     #: Where the numbers of storage topics began. Those from here on that it does not have any more
     #: were purged; those before were another's, of whom the catalogue knows nothing.
@@ -100,6 +105,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
             max_bytes=self.options.max_bytes,
             max_age_ms=None if age is None else round(age * 1000),
             policy=self.options.full_policy,
+            version=self.version,
         )
 
     @property
@@ -124,6 +130,13 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_storage(self, partitions: int) -> Topic:
         """The topic with one more storage topic at its end; the pointer stays."""
+        if len(self.storage) >= STORAGE_TOPICS_MAX:
+            raise InvalidInputError(
+                f"Topic {self.name} has {STORAGE_TOPICS_MAX} storage topics, and no more are"
+                " allowed.",
+                field="partitions",
+                hint="Grow in larger steps; a new topic can take over from here.",
+            )
         factor = self.storage[-1].spread.followed_by(partitions).factor
         added = StorageTopic(number=self.next_number, partitions=partitions, factor=factor)
         return self._changed(storage=(*self.storage, added))
@@ -137,6 +150,14 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     def in_state(self, state: TopicState) -> Topic:
         """The topic in another state."""
         return self._changed(state=state)
+
+    def deleted(self) -> Topic:
+        """The topic as one that can be restored to what it is now."""
+        return self._changed(state="deleted", state_before=self.state)
+
+    def restored(self) -> Topic:
+        """The topic in the state that it had before it was deleted."""
+        return self._changed(state=self.state_before)
 
     def with_options(self, options: TopicOptions) -> Topic:
         """The topic with other options."""

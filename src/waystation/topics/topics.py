@@ -6,8 +6,8 @@ two copies apart, or a log missing that the topic names, finishes what another b
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 from waystation.catalogue import Catalogue
 from waystation.clock import Clock
@@ -15,7 +15,8 @@ from waystation.errors import ConflictError, InvalidInputError, LogNotFoundError
 from waystation.ids import require_name
 from waystation.logs import Logs
 from waystation.store import Store
-from waystation.topics.book import ALIVE, TopicBook, not_found
+from waystation.store.pacing import for_each
+from waystation.topics.book import ALIVE, EVERY, TopicBook, not_found
 from waystation.topics.limits import check_rate
 from waystation.topics.routing import is_advised
 from waystation.topics.schemas import check_schema
@@ -58,15 +59,12 @@ class Topics:
         require_name(name, field="topic")
         topic = await self._book.copy(project, name)
         if topic is None:
-            # A new store, or a creation that died half-way: the catalogue knows. Logs first: who
-            # finds a working copy relies on them.
+            # A new store, or a creation that died half-way: the catalogue knows.
             read_at = self._clock.real_seconds()
             topic = await self._book.truth(project, name)
             if topic is None:
                 raise not_found(name)
-            if topic.state in ALIVE:
-                await self.provide(topic)
-            await self._book.put(topic)
+            await self._hand_out(topic)
             topic = self._book.remember(topic, read_at)
         if topic.state == "purged":
             raise not_found(name)
@@ -79,8 +77,8 @@ class Topics:
         states = (*ALIVE, "deleted") if deleted else ALIVE
         return await self._book.page(project, states, after=after, limit=limit)
 
-    def everything(self) -> AsyncIterator[Topic]:
-        """All topics of all projects as the catalogue has them, in every state."""
+    def everything(self) -> AsyncIterator[Sequence[Topic]]:
+        """All topics of all projects as the catalogue has them, in every state, page by page."""
         return self._book.everything()
 
     # -- Changing ----------------------------------------------------------------------------
@@ -98,7 +96,7 @@ class Topics:
         self._check_partitions(partitions)
         options = options or TopicOptions()
         _check_options(options)
-        purged = await self._book.truth(project, name)
+        purged, written = await self._book.newest(project, name) or (None, None)
         if purged is not None and purged.state != "purged":
             raise ConflictError(f"There is a topic {name} already.")
         # The store may have messages of a topic that this catalogue never knew. They stay as they
@@ -114,9 +112,8 @@ class Topics:
             created_ms=self._clock.now_ms(),
             first_number=purged.first_number if purged else number,
         )
-        await self._book.enter(topic, over=purged)
-        await self.provide(topic)
-        await self._book.put(topic)
+        await self._book.enter(topic, over=written)
+        await self._hand_out(topic)
         return self._book.remember(topic, self._clock.real_seconds())
 
     async def add_storage_topic(
@@ -129,38 +126,43 @@ class Topics:
         self._check_partitions(partitions)
 
         def added(topic: Topic) -> Topic:
-            if version is not None:
-                _require_version(topic, version)
+            _require_version(topic, version)
             return topic.with_storage(partitions)
 
         topic = await self._book.change(project, name, added)
         await self.provide(topic)
         return topic
 
-    async def switch_produce(self, project: str, name: str) -> Topic:
+    async def switch_produce(self, project: str, name: str, *, version: int | None = None) -> Topic:
         """Moves production to the next storage topic; at the last one it stays.
 
-        After it has returned, nothing lands in an older storage topic.
+        After it has returned, nothing lands in an older storage topic. Who says which version is to
+        be switched can repeat it after a lost reply.
         """
-        topic = await self._book.change(project, name, lambda now: now)
-        if topic.produce_pointer + 1 < len(topic.storage):
-            return await self.finish_switch(topic)
-        return topic
+
+        def checked(topic: Topic) -> Topic:
+            _require_version(topic, version)
+            return topic
+
+        return await self.finish_switch(await self._book.change(project, name, checked))
 
     async def finish_switch(self, topic: Topic) -> Topic:
         """Seals the present storage topic and moves the pointer, whoever had begun to."""
         following = topic.produce_pointer + 1
+        if following >= len(topic.storage):
+            return topic
         await self.provide(topic)
         log = topic.log(topic.target)
-        await asyncio.gather(
-            *(
-                self._logs.seal(log, partition, following)
-                for partition in range(topic.target.partitions)
-            )
-        )
+
+        async def seal(partition: int) -> None:
+            await self._logs.seal(log, partition, following)
+
+        await for_each(range(topic.target.partitions), seal)
 
         def moved(now: Topic) -> Topic:
-            return now.switched() if now.produce_pointer < following else now
+            # By the number: another may have moved the pointer, or have purged the topic and
+            # created one of that name, of which nothing is sealed.
+            return now.switched() if now.target.number == topic.target.number else now
 
         return await self._book.change(topic.project, topic.name, moved)
 
@@ -189,15 +191,15 @@ class Topics:
 
     async def delete(self, project: str, name: str) -> Topic:
         """Deletes a topic; its messages stay until it is purged, and it can be restored."""
-        return await self._book.change(project, name, lambda topic: topic.in_state("deleted"))
+        return await self._book.change(project, name, lambda topic: topic.deleted())
 
     async def restore(self, project: str, name: str) -> Topic:
-        """Brings a deleted topic back."""
+        """Brings a deleted topic back as it was: one that was blocked is blocked."""
 
         def restored(topic: Topic) -> Topic:
             if topic.state != "deleted":
                 raise ConflictError(f"Topic {name} is not deleted.")
-            return topic.in_state("active")
+            return topic.restored()
 
         return await self._book.change(project, name, restored, among=(*ALIVE, "deleted"))
 
@@ -209,8 +211,7 @@ class Topics:
                 raise ConflictError(f"Topic {name} is not deleted.", hint="Delete it first.")
             return topic if topic.state == "purged" else topic.in_state("purged")
 
-        among = (*ALIVE, "deleted", "purged")
-        topic = await self._book.change(project, name, purged, among=among)
+        topic = await self._book.change(project, name, purged, among=EVERY)
         await self.sweep(topic, {topic.log(each): each.partitions for each in topic.storage})
 
     # -- Finishing what was begun ------------------------------------------------------------
@@ -221,7 +222,18 @@ class Topics:
             await self._logs.create(topic.log(storage), storage.partitions, topic.retention)
 
     async def mend(self, topic: Topic) -> None:
-        """Brings the working copy up to what the catalogue says; a change may have died between."""
+        """Brings catalogue and working copy together; a change may have died between the two."""
+        copied = await self._book.copied_version(topic)
+        if copied < topic.version:
+            await self._hand_out(topic)
+        elif copied > topic.version:
+            # It was changed a moment ago; or the catalogue came from a backup, and is brought up.
+            await self._book.change(topic.project, topic.name, lambda now: now, among=EVERY)
+
+    async def _hand_out(self, topic: Topic) -> None:
+        """Puts a working copy; its logs first, since who finds it relies on them."""
+        if topic.state in ALIVE:
+            await self.provide(topic)
         await self._book.put(topic)
 
     async def sweep(self, topic: Topic, logs: dict[str, int]) -> None:
@@ -233,16 +245,12 @@ class Topics:
     async def retain(self, topic: Topic, storage: StorageTopic) -> None:
         """Writes the topic's retention to the partitions of a storage topic, as far as they are."""
         log = topic.log(storage)
-        done = await asyncio.gather(
-            *(
-                self._logs.retain(log, partition, topic.retention)
-                for partition in range(storage.partitions)
-            ),
-            return_exceptions=True,
-        )
-        for problem in done:
-            if problem is not None and not isinstance(problem, LogNotFoundError):
-                raise problem
+
+        async def retain(partition: int) -> None:
+            with contextlib.suppress(LogNotFoundError):
+                await self._logs.retain(log, partition, topic.retention)
+
+        await for_each(range(storage.partitions), retain)
 
     def _check_partitions(self, partitions: int) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
@@ -263,8 +271,8 @@ def _check_options(options: TopicOptions) -> None:
         check_schema(options.json_schema)
 
 
-def _require_version(topic: Topic, version: int) -> None:
-    if topic.version != version:
+def _require_version(topic: Topic, version: int | None) -> None:
+    if version is not None and topic.version != version:
         raise ConflictError(
             f"Topic {topic.name} has version {topic.version}, not {version}.",
             hint="Read it again, and change what it is now.",

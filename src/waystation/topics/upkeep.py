@@ -2,9 +2,10 @@
 
 One node at a time does it, by a lease; that saves work, and is no condition of being right: every
 step is a script that decides by itself what may go. A pass does, for each topic, what a process may
-have died before: the working copy, the rest of a purge, a change of retention; and the same for
-other parts, by the chores that it was given. Then it trims all logs that the register has, other
-parts' records too, in bounded steps.
+have died before: the working copy, the rest of a purge; and the same for other parts, by the chores
+that it was given. Then it trims all logs that the register has, other parts' records too, in
+bounded steps, each by the newest limits that it was given. What fails is told at the end, and stops
+nothing else: a full store must not stop its own cleaning.
 
 A partition whose needed bytes come near its limit is told once in the log, stays noted in its head
 (`warned_ms`), and counts in a metric, with the policy that will apply.
@@ -15,21 +16,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from waystation.clock import Clock
-from waystation.errors import CatalogueError, LogNotFoundError, StoreError
+from waystation.errors import LogNotFoundError, StoreError, StoreUnavailableError, WaystationError
 from waystation.logs import Logs, Retention, Trimmed
 from waystation.store.leases import Lease, Leases
+from waystation.store.pacing import for_each
 from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 from waystation.topics.topic import Topic
 from waystation.topics.topics import Topics
 
 _log = logger("upkeep")
-_T = TypeVar("_T")
 
 LEASE_KEY = "{waystation.upkeep}:lease"
 #: How often a pass is made.
@@ -54,6 +54,27 @@ class Tally:
     dropped: int = 0
     #: Partitions whose needed bytes are near their limit, by policy.
     warned: Counter[str] = field(default_factory=Counter)
+    #: What could not be done; the next pass tries again.
+    undone: int = 0
+    first_problem: Exception | None = None
+
+    def count(self, removed: int, last: Trimmed) -> None:
+        """Adds what was removed from a partition, and how that stands now."""
+        self.trimmed += removed
+        self.bytes += last.bytes
+        self.dropped += last.dropped
+        self.warned[last.retention.policy] += last.warning in ("begins", "lasts")
+
+    async def attempt(self, work: Awaitable[None]) -> None:
+        """Waits for a piece of the pass; an error is noted, and no reason to leave out the rest."""
+        try:
+            await work
+        except StoreUnavailableError:
+            # So it is for all the rest, which would wait for it in vain one after the other.
+            raise
+        except Exception as error:
+            self.undone += 1
+            self.first_problem = self.first_problem or error
 
 
 class Upkeep:
@@ -77,6 +98,16 @@ class Upkeep:
         self._period_seconds = period_seconds
         self._lease: Lease | None = None
         self._task: asyncio.Task[None] | None = None
+        self._last = Tally()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know after the last pass; only where it was made."""
+        return [
+            f"{count} partitions of logs are nearly full of what is needed (policy {policy})"
+            for policy, count in self._last.warned.items()
+            if count
+        ]
 
     async def start(self) -> None:
         """Begins."""
@@ -100,40 +131,49 @@ class Upkeep:
         # The register before the catalogue: a log's topic is written first, so it is known here.
         registered = await self._logs.names()
         wanted: dict[str, Retention] = {}
-
-        async def tend(topic: Topic) -> None:
-            await self._topics.mend(topic)
-            await self._topics.sweep(topic, registered)
-            if topic.state != "purged":
-                wanted.update((topic.log(each), topic.retention) for each in topic.storage)
-
         tally = Tally()
 
-        async def trim(log: str) -> None:
-            found = []
-            for partition in range(registered[log]):
-                with contextlib.suppress(LogNotFoundError):
-                    found.append((partition, await self._trim(log, partition, wanted.get(log))))
-            for _, (removed, last) in found:
-                tally.trimmed += removed
-                tally.bytes += last.bytes
-                tally.dropped += last.dropped
-                tally.warned[last.retention.policy] += last.warning in ("begins", "lasts")
-            _warn(log, [(partition, last) for partition, (_, last) in found])
+        async def tend(topic: Topic) -> None:
+            if topic.state != "purged":
+                wanted.update((topic.log(each), topic.retention) for each in topic.storage)
+            await tally.attempt(self._topics.mend(topic))
+            await tally.attempt(self._topics.sweep(topic, registered))
 
-        await _for_each([topic async for topic in self._topics.everything()], tend)
+        async def tend_all() -> None:
+            async for page in self._topics.everything():
+                await for_each(page, tend, at_once=_AT_ONCE)
+
+        async def trim(log: str) -> None:
+            await tally.attempt(self._trim_log(log, registered[log], wanted.get(log), tally))
+
+        await tally.attempt(tend_all())
         for chore in self._chores:
-            await chore()
-        await _for_each(registered, trim)
+            await tally.attempt(chore())
+        await for_each(registered, trim, at_once=_AT_ONCE)
         return tally
+
+    async def _trim_log(
+        self, log: str, partitions: int, wanted: Retention | None, tally: Tally
+    ) -> None:
+        found: list[tuple[int, Trimmed]] = []
+        try:
+            for partition in range(partitions):
+                with contextlib.suppress(LogNotFoundError):
+                    removed, last = await self._trim(log, partition, wanted)
+                    found.append((partition, last))
+                    tally.count(removed, last)
+        finally:
+            # A warning is told when it begins, whatever became of the partitions behind it.
+            _warn(log, found)
 
     async def _trim(
         self, log: str, partition: int, wanted: Retention | None
     ) -> tuple[int, Trimmed]:
-        """Trims a partition; how many messages went, and how it stands."""
-        step = await self._logs.trim(log, partition)
-        if wanted is not None and step.retention != wanted:
-            await self._logs.retain(log, partition, wanted)
+        """Trims a partition; how many messages went, and how it stands.
+
+        What is wanted may be old by now, or newer than what the partition has: the script knows.
+        """
+        step = await self._logs.trim(log, partition, wanted)
         removed, steps = step.removed, 1
         while step.more and steps < _STEPS_MAX:
             step = await self._logs.trim(log, partition)
@@ -145,24 +185,21 @@ class Upkeep:
             try:
                 if self._lease is None or self._lease.lost:
                     self._lease = await self._leases.acquire(LEASE_KEY)
-                _tell(await self.pass_once() if self._lease else Tally())
-            except (StoreError, CatalogueError) as error:
-                _log.warning("a pass ended early", problem=str(error))
+                self._last = await self.pass_once() if self._lease else Tally()
+                _tell(self._last)
+                if self._last.undone:
+                    _tell_problem(self._last.first_problem, undone=self._last.undone)
+            except Exception as error:
+                # Whatever it is: who has the lease and does nothing keeps all others from it.
+                _tell_problem(error)
             await self._clock.sleep(self._period_seconds)
 
 
-async def _for_each(items: Iterable[_T], work: Callable[[_T], Awaitable[None]]) -> None:
-    """Does work for all items, some at a time; the first error is raised when all have ended."""
-    rest = iter(items)
-
-    async def worker() -> None:
-        for item in rest:
-            await work(item)
-
-    done = await asyncio.gather(*(worker() for _ in range(_AT_ONCE)), return_exceptions=True)
-    for error in done:
-        if error is not None:
-            raise error
+def _tell_problem(problem: Exception | None, **fields: int) -> None:
+    if isinstance(problem, WaystationError):
+        _log.warning("a pass left something undone", problem=str(problem), **fields)
+    else:
+        _log.error("a pass left something undone", error=problem, **fields)
 
 
 def _warn(log: str, partitions: list[tuple[int, Trimmed]]) -> None:

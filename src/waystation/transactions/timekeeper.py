@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from waystation.clock import Clock
 from waystation.errors import BusyError, StoreError
 from waystation.store import Wakeups
-from waystation.store.wakeups import RECHECK_SECONDS
+from waystation.store.wakeups import RECHECK_SECONDS, Waiter
 from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
@@ -73,14 +73,16 @@ class Timekeeper:
         self._jumped_at = self._clock.real_seconds()
 
     async def _keep(self, cell: int) -> None:
-        with self._wakeups.waiting(names.due_topic(cell)) as waiter:
-            forget = self._clock.on_jump(waiter.wake)
-            try:
-                while True:
-                    waiter.clear()
-                    await waiter.wait(await self._look(cell))
-            finally:
-                forget()
+        waiter = Waiter()
+        unlisten = self._wakeups.listen(names.due_topic(cell), lambda _: waiter.wake())
+        forget = self._clock.on_jump(waiter.wake)
+        try:
+            while True:
+                waiter.clear()
+                await waiter.wait(await self._look(cell))
+        finally:
+            forget()
+            unlisten()
 
     async def _look(self, cell: int) -> float:
         """Does what is due in a cell; returns the seconds until there is more."""

@@ -1,6 +1,7 @@
-#!lua
+#!lua flags=allow-oom
 -- repeatable
 -- Says what a reader still needs. A hold moves in both directions, but never below what is kept.
+-- Also in a full store: what readers have passed is what can go.
 -- KEYS  1 head of the log, 2 holds of the log
 -- ARGV  1 reader, 2 offset
 -- Reply {1}, {0} when there is no such log, or {'range', first, end}

@@ -1,6 +1,15 @@
--- log_limits(head, max_bytes, max_age_ms, policy): writes the limits of a log; '' is no limit.
-local function log_limits(head, max_bytes, max_age_ms, policy)
+-- log_limits(head, max_bytes, max_age_ms, policy, version): writes the limits of a log; '' is no limit.
+-- The version is that of the definition which they come from: only a newer one replaces what is there,
+-- so that whoever is late undoes nothing. Limits that nobody counts have version 0, and are written.
+local function log_limits(head, max_bytes, max_age_ms, policy, version)
+  local counted = tonumber(version) > 0
+  if counted and tonumber(version) <= tonumber(redis.call('HGET', head, 'limits_version') or '0') then
+    return
+  end
   redis.call('HSET', head, 'policy', policy)
+  if counted then
+    redis.call('HSET', head, 'limits_version', version)
+  end
   for name, value in pairs({ max_bytes = max_bytes, max_age_ms = max_age_ms }) do
     if value == '' then
       redis.call('HDEL', head, name)

@@ -4,16 +4,24 @@
 -- KEYS  1 log, 2 its head
 -- ARGV  1 ms since the epoch
 -- Reply {offset}, the end offset when there is none; {} when there is no such log
-local state = redis.call('HMGET', KEYS[2], 'first', 'end')
+local state = redis.call('HMGET', KEYS[2], 'first', 'end', 'ms')
 if not state[1] then
   return {}
 end
-local target, low, high = tonumber(ARGV[1]), tonumber(state[1]), tonumber(state[2])
+local low, high = tonumber(state[1]), tonumber(state[2])
+-- A message that is older than the time is not in the range, so it is not read: it may be large.
+local function is_older(offset)
+  local id = string.format('%.0f', offset)
+  return #redis.call('XRANGE', KEYS[1], id .. '-' .. ARGV[1], id, 'COUNT', 1) == 0
+end
+if low == high or tonumber(state[3]) < tonumber(ARGV[1]) then
+  low = high
+elseif not is_older(low) then
+  high = low
+end
 while low < high do
   local middle = math.floor((low + high) / 2)
-  local id = string.format('%.0f', middle)
-  local entry = redis.call('XRANGE', KEYS[1], id, id, 'COUNT', 1)[1]
-  if tonumber(string.match(entry[1], '-(%d+)$')) < target then
+  if is_older(middle) then
     low = middle + 1
   else
     high = middle

@@ -2,12 +2,18 @@
 -- Removes a bounded number of the oldest messages that retention lets go, and notes in the head when
 -- what is needed comes near the limit, and when it no longer is.
 -- KEYS  1 log, 2 its head, 3 its holds
--- ARGV  1 most messages of this step, 2 share of the limit from which on there is a warning, in %
+-- ARGV  1 most messages of this step, 2 share of the limit from which on there is a warning, in %,
+--       then, where limits may have come that the log does not have yet: 3 most bytes or '',
+--       4 greatest age in ms or '', 5 'refuse' | 'drop_and_count', 6 version of these limits
 -- Reply {removed, 1 if another step would find something, bytes, bytes that are needed, most bytes or
---       '', greatest age in ms or '', policy, dropped since ever, 'begins' | 'lasts' | 'ends' | '' of
---       the warning}; {} when there is no such log
+--       '', greatest age in ms or '', policy, version of these limits, dropped since ever,
+--       'begins' | 'lasts' | 'ends' | '' of the warning}; {} when there is no such log
 --- @include "now"
 --- @include "log_trim"
+--- @include "log_limits"
+if ARGV[3] and redis.call('EXISTS', KEYS[2]) == 1 then
+  log_limits(KEYS[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+end
 local at = now()
 local done = log_trim(KEYS[1], at, tonumber(ARGV[1]), 0)
 if not done then
@@ -32,5 +38,6 @@ local function whole(number)
 end
 return {
   done.removed, done.more and 1 or 0, whole(done.bytes), whole(needed),
-  whole(done.max_bytes), whole(done.max_age_ms), done.policy, whole(done.dropped), warning
+  whole(done.max_bytes), whole(done.max_age_ms), done.policy, whole(done.version),
+  whole(done.dropped), warning
 }

@@ -1,6 +1,7 @@
-#!lua
+#!lua flags=allow-oom
 -- repeatable
 -- Takes a lease that is free or whose deadline has passed; every new holder gets a new epoch.
+-- Also in a full store: who makes room needs a lease first.
 -- KEYS  1 lease
 -- ARGV  1 owner, 2 length in ms
 -- Reply {epoch} when it is ours (asked again: the same epoch, a later deadline),

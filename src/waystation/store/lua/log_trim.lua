@@ -1,11 +1,12 @@
 -- log_trim(log, at, most, coming): removes up to `most` of the oldest messages of a log in the slot
 -- of the calling script, as far as its retention lets them go, with room for `coming` bytes.
 -- Returns a table: removed, more (another step would find something), first, end_, bytes, held (what
--- readers still need from there on; nil without readers), max_bytes, max_age_ms, policy, dropped. Nil
--- when there is no such log.
+-- readers still need from there on; nil without readers), max_bytes, max_age_ms, policy, version (of
+-- these limits), dropped. Nil when there is no such log.
 local function log_trim(log, at, most, coming)
   local state = redis.call(
-    'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped'
+    'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
+    'limits_version'
   )
   if not state[1] then
     return nil
@@ -55,6 +56,6 @@ local function log_trim(log, at, most, coming)
   return {
     removed = removed, more = not finished, first = first, end_ = tonumber(state[2]), bytes = bytes,
     held = held, max_bytes = tonumber(state[4] or nil), max_age_ms = tonumber(state[5] or nil),
-    policy = state[6], dropped = dropped
+    policy = state[6], version = tonumber(state[8] or '0'), dropped = dropped
   }
 end

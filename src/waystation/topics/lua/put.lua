@@ -1,6 +1,7 @@
-#!lua
+#!lua flags=allow-oom
 -- repeatable
 -- Puts the working copy of a topic, unless a newer one is there.
+-- Also into a full store: a purge, which makes room, begins with it.
 -- KEYS  1 working copy
 -- ARGV  1 version, 2 topic, JSON
 -- Reply 1 when it was put, else 0

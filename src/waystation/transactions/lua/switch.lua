@@ -23,12 +23,13 @@ local found = redis.call('HMGET', key, 'head', 'switches')
 local head, text = found[1] and head_rest(head_read(found[1])), found[2] or ''
 if not head or (ARGV[2] ~= '' and head.owner ~= ARGV[2]) then
   return { 'unknown', 0, '' }
-elseif head.state == 'complete' then
-  return { 'final', head.version, text }
 end
 local switches = switches_read(text)
 if (switches.value[name] or '') == value then
+  -- Also of what has ended meanwhile: who repeats it, since the reply was lost, has set it.
   return { 'nochange', head.version, text }
+elseif head.state == 'complete' then
+  return { 'final', head.version, text }
 elseif not switches.value[name] then
   if #switches.order >= tonumber(ARGV[6]) then
     return { 'too-many', head.version, text }
