@@ -55,8 +55,15 @@ HTTP_ALONE = (
 )
 SETTING_FILES = ("settings.py", "transaction_settings.py")
 ERROR_MODULES = ("waystation.errors", "waystation.transaction_errors")
-ROOTS = (errors.WaystationError, errors.StoreError, errors.ChannelError, errors.LogError)
+ROOTS = (
+    errors.WaystationError,
+    errors.ArchiveError,
+    errors.ChannelError,
+    errors.LogError,
+    errors.StoreError,
+)
 NEVER_OVER_HTTP = (
+    errors.ArchiveRefusedError,
     errors.ProducerClosedError,
     errors.SettingsError,
     errors.StationUnreachableError,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from tests.kit.postgres import PostgresServer, postgres_server
 from waystation.settings import Settings
 from waystation.testing.station import quick_settings
 
@@ -37,3 +39,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def settings(tmp_path: Path) -> Settings:
     """Settings of a private station: no key, any free port, level `memory`."""
     return quick_settings(str(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started by the first test of a process that asks for it."""
+    with postgres_server() as server:
+        yield server

@@ -113,6 +113,30 @@ class CatalogueError(WaystationError):
     code = "catalogue.unavailable"
 
 
+class ArchiveError(WaystationError):
+    """Root of the errors of the archive."""
+
+    code = "archive.error"
+
+
+class ArchiveUnavailableError(ArchiveError):
+    """The archive's database is away, slow or locked; nothing is lost, and it may be repeated."""
+
+    code = "archive.unavailable"
+
+
+class ArchiveFullError(ArchiveUnavailableError):
+    """The archive's database has no room; nothing is lost, and it may be repeated."""
+
+    code = "archive.full"
+
+
+class ArchiveRefusedError(ArchiveError):
+    """The archive was written by a newer release; raised at start only."""
+
+    code = "archive.refused"
+
+
 class StoreError(WaystationError):
     """Anything that the store or the way to it did; see the subclasses."""
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from waystation.access import Gate
-from waystation.catalogue import Catalogue, SqliteCatalogue
+from waystation.catalogue import Catalogue, catalogue_at
 from waystation.channels import Channels
 from waystation.channels.webhooks import endpoints
 from waystation.clock import Clock
@@ -98,7 +98,14 @@ class NodeUpkeep:
         store = opened.store
         self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         leases = Leases(store, self._heartbeat, owner=owner)
-        self._upkeep = Upkeep(topics, logs, leases, clock=clock, chores=[engine.mend])
+        self._upkeep = Upkeep(
+            topics,
+            logs,
+            leases,
+            clock=clock,
+            chores=[engine.mend, engine.count],
+            on_rest=engine.stop_counting,
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -161,7 +168,7 @@ async def open_limits(opened: OpenStore, *, clock: Clock, process: str) -> tuple
 
 def open_catalogue(settings: Settings) -> Catalogue:
     """The catalogue that the settings name."""
-    return SqliteCatalogue(settings.data_dir / "catalogue.db")
+    return catalogue_at(settings.catalogue, folder=settings.data_dir)
 
 
 async def open_gate(settings: Settings, catalogue: Catalogue, *, clock: Clock) -> Gate:

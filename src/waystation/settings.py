@@ -34,7 +34,7 @@ from waystation.transaction_settings import TransactionSettings
 Durability = Literal["memory", "disk"]
 
 #: Settings that must never be shown.
-SECRETS = frozenset({"admin.bearer", "delivery.notice_url", "store.url"})
+SECRETS = frozenset({"admin.bearer", "catalogue", "delivery.notice_url", "store.url"})
 
 #: What DSPS takes for the networks of one's own.
 PRIVATE_NETWORKS = (
@@ -182,6 +182,8 @@ class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     admin: AdminSettings = AdminSettings()
     auth: AuthSettings = AuthSettings()
+    #: Projects, keys and definitions: `postgresql://…`; empty = a file in the data directory.
+    catalogue: str = ""
     channels: ChannelSettings = ChannelSettings()
     #: Where the embedded store, the catalogue and the lake live.
     data: str = ".waystation"

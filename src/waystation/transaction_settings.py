@@ -34,11 +34,11 @@ class TransactionSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fi
     prefetch: Annotated[int, Meta(ge=0, le=10_000)] = 200
     #: Load the app anew when one of its files changes; `dev` says yes.
     reload: bool = False
-    #: Deaths of a process in the same step after which its transaction is given up.
+    #: How often a step that runs alone may take its process down; the next time ends its transaction.
     rescues_max: Count = 3
     #: Larger states are refused: data, outputs and journal of a transaction together.
     state_bytes_max: Annotated[int, Meta(ge=1024, le=8_388_608)] = 1_048_576
-    #: No step may take longer, whatever it says.
+    #: The most that a step can ask for by its `timeout`; one that asks for nothing has 180 s.
     step_seconds_max: Seconds = 3600.0
     #: Steps that run at a time.
     workers: Annotated[int, Meta(ge=1, le=10_000)] = 100

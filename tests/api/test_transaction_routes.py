@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -58,7 +59,23 @@ def refunds() -> App:
         await ctx.progress({"half": True})
         return given if ctx.switch("go") else Wait("go")
 
+    @app.step("refund/look")
+    async def look(ctx: Any, given: Any) -> Any:
+        return {
+            "input": ctx.input,
+            "data": ctx.transaction.data,
+            "id": ctx.transaction.id,
+            "type": ctx.transaction.type,
+            "external": ctx.transaction.external_id,
+            "metadata": ctx.metadata,
+            "switches": ctx.switches,
+            "deadline": ctx.deadline.timestamp(),
+            "options": dict(ctx.options),
+            "place": ctx.place,
+        }
+
     app.pipeline("refund", ["refund/approve", "refund/pay"])
+    app.pipeline("looking", ["refund/pay", ("refund/look", {"colour": "red"})])
     app.pipeline("plain", ["refund/pay"])
     app.pipeline("broken", ["refund/break"])
     app.pipeline("later", ["refund/later"])
@@ -175,6 +192,27 @@ def test_a_transaction_is_started_switched_and_waited_for(client: Client, extern
     ended = client.get(transaction_id, wait="15s")
     assert (ended["metadata"]["status"], ended["data"]) == ("success", {"paid": 500})
     assert ended["metadata"]["completionTime"] >= metadata["lastUpdated"]
+
+
+def test_a_step_sees_what_its_client_has_sent(client: Client, external_id: str) -> None:
+    deadline = "2090-01-31T12:00:00Z"
+    metadata = {"lang": "en", "externalId": external_id, "deadline": deadline, "mine": [1.0]}
+    transaction_id = client.started("looking", **metadata, startAt="1h")
+    client.switch(transaction_id, "colour", "red")
+    assert client.ask("POST", f"/v1/transactions/{transaction_id}/wake").status == 200
+    ended = client.get(transaction_id, wait="15s")
+    assert ended["data"] == {
+        "input": {"paid": 500},
+        "data": {"cents": 500},
+        "id": transaction_id,
+        "type": "looking",
+        "external": external_id,
+        "metadata": {"lang": "en", "mine": [1.0]},
+        "switches": {"colour": "red"},
+        "deadline": pytest.approx(datetime.fromisoformat(deadline).timestamp(), abs=5),
+        "options": {"colour": "red"},
+        "place": "2",
+    }
 
 
 def test_the_same_start_again_is_200_with_what_is_there(client: Client, external_id: str) -> None:

@@ -20,6 +20,7 @@ from waystation.bench.registry import BENCHMARKS
 from waystation.bench.report import Promise, Sample, row_of
 from waystation.bench.sender import SENDER
 from waystation.bench.topics import TOPICS, StoreLevel
+from waystation.bench.transactions import TRANSACTIONS
 from waystation.cli.main import build_app
 
 BARS = {
@@ -69,6 +70,7 @@ def test_without_a_name_the_benchmarks_are_listed() -> None:
         {"name": "channels", "asks": CHANNELS.asks},
         {"name": "sender", "asks": SENDER.asks},
         {"name": "topics", "asks": TOPICS.asks},
+        {"name": "transactions", "asks": TRANSACTIONS.asks},
     ]
 
 

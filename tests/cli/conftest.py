@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
             check=False,
         )
 

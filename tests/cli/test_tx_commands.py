@@ -126,6 +126,8 @@ def test_the_exit_code_tells_whether_it_went_well(here: Here) -> None:
     assert '{"error":"refused"}' in ended.stdout
     broken = here("tx", "start", "broken", "--wait", "30s")
     assert (broken.returncode, " is internal-error, " in broken.stdout) == (1, True)
+    broken_id = broken.stdout.split()[0]
+    assert broken.stdout.endswith(f"  where it broke: waystation tx journal {broken_id}\n")
 
 
 def test_the_journal_tells_attempts_lines_and_traces(here: Here) -> None:
@@ -190,6 +192,46 @@ def test_what_cannot_be_done_is_told_with_a_way_out(
     done = here(*arguments)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_in_the_way_is_told_with_where_to_look(here: Here) -> None:
+    transaction_id = started(here, "refund", "1", "--external-id", "in-the-way")
+    taken = here("tx", "start", "refund", "2", "--external-id", "in-the-way")
+    assert (taken.returncode, transaction_id in taken.stderr) == (6, True)
+    assert "waystation tx get ID" in taken.stderr
+    awake = here("tx", "wake", started(here, "lonely", "--start-at", "0s"))
+    assert (awake.returncode, "waystation why ID" in awake.stderr) == (6, True)
+    here("tx", "cancel", transaction_id)
+    for verb in (("wake",), ("switch", "approved", "yes")):
+        ended = here("tx", verb[0], transaction_id, *verb[1:])
+        assert (ended.returncode, "waystation why ID" in ended.stderr) == (6, True), ended.stderr
+
+
+def test_a_wait_that_cannot_be_waited_starts_nothing(here: Here) -> None:
+    done = here("tx", "start", "refund", "1", "--external-id", "never", "--wait", "soon")
+    assert done.returncode == 2
+    assert "wait 'soon' is not a duration" in done.stderr
+    assert here("tx", "list", "--external-id", "never").stdout == "No such transactions.\n"
+
+
+def test_who_waits_is_told_the_id_before(here: Here) -> None:
+    """Whatever ends the wait: what was started can be found again."""
+    done = here("tx", "start", "refund", "1", "--wait", "10ms")
+    assert done.returncode == 1
+    assert done.stderr == f"started {done.stdout.split()[0]}\n"
+
+
+def test_the_versions_of_a_pipeline_are_shown(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "pipelines.json"
+    versions = []
+    for steps in (["refund/later"], ["refund/later", "refund/later"]):
+        file.write_text(json.dumps({"name": "often", "steps": steps}))
+        done = json.loads(here("pipeline", "put", str(file), "--json").stdout)
+        versions.append(done["pipelines"][0]["active"])
+    shown = here("pipeline", "show", "often").stdout
+    assert shown.startswith(f"often is active, version {versions[1]}, node group master\n")
+    assert f"  before it {versions[0]}\n" in shown
+    assert here("pipeline", "show", "often", "--version", versions[0]).stdout.count("later") == 1
 
 
 def test_why_of_what_is_not_there(here: Here) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -111,6 +111,16 @@ def test_a_wait_goes_on_over_a_jump_in_time(ws: Waystation, refunding: Station) 
     jump.join()
 
 
+async def test_many_who_wait_do_not_keep_out_what_they_wait_for(refunding: Station) -> None:
+    async with AsyncWaystation(refunding.url) as ws:
+        tx = await ws.transactions.start("refund", {"cents": 3})
+        waits = [asyncio.create_task(tx.wait("30s")) for _ in range(120)]
+        await asyncio.sleep(0)  # All of them have their connections, or wait for one.
+        async with asyncio.timeout(10):
+            await tx.set_switch("approved", "yes")
+            assert {(await each).status for each in waits} == {"success"}
+
+
 def test_every_verb_of_a_transaction(ws: Waystation) -> None:
     tx = ws.transactions.start("refund", {"cents": 2}, metadata={"lang": "de"})
     assert tx.wait("50ms").status == "waiting_switch"
@@ -167,6 +177,33 @@ def test_errors_come_as_their_classes(ws: Waystation) -> None:
     assert awake.value.state == "queued"
     with pytest.raises(errors.InvalidInputError, match="not JSON"):
         ws.transactions.start("refund", {1, object()})
+
+
+def deeply_nested() -> Any:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda ws: ws.transactions.start("refund", deeply_nested()),
+        lambda ws: ws.transactions.start("refund", deadline=5),
+        lambda ws: ws.transactions.start("refund", start_at=object()),
+        lambda ws: ws.transactions.set_switch("tx-1", "approved", object()),
+        lambda ws: ws.transactions.set_switch("tx-1", "approved", float("nan")),
+        lambda ws: ws.transactions.wait("tx-1", object()),
+        lambda ws: ws.pipelines.put("refund", [object()]),
+        lambda ws: ws.pipelines.put("refund", ["refund/pay"], description=object()),
+    ],
+)
+def test_what_cannot_be_sent_is_an_error_of_ours(
+    ws: Waystation, wrong: Callable[[Waystation], object]
+) -> None:
+    with pytest.raises(errors.InvalidInputError):
+        wrong(ws)
 
 
 def test_transactions_are_listed(ws: Waystation) -> None:

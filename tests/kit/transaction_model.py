@@ -95,10 +95,6 @@ class TransactionModel:
     #: Children that have ended, whose parents do not know yet.
     untold: list[ModelTransaction] = field(default_factory=list)
 
-    def any_in(self, *states: State) -> bool:
-        """Whether there is one in such a state."""
-        return any(one.state in states for one in self.all.values())
-
     # -- In ----------------------------------------------------------------------------------
 
     def advance(self, seconds: int) -> None:
@@ -218,8 +214,7 @@ class TransactionModel:
             if til is None:
                 one.waits[switch] = til = self.now + at_most
                 one.flags.add("x")
-            if not (til <= self.now and til <= one.claimed):
-                wake = min(wake, til)
+            wake = min(wake, til)
         for name, value in seen.items():
             if name in one.switches and one.switches[name][0] == value:
                 one.switches[name] = (value, False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from waystation import App
@@ -16,6 +18,8 @@ from waystation.transaction_errors import AppInvalidError
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.order import Order
+from waystation.transactions.pipeline import Pipeline
+from waystation.transactions.pipeline_row import PipelineRow
 
 
 def app_of(*pipelines: str) -> App:
@@ -70,8 +74,50 @@ async def test_a_step_that_the_app_does_not_have_is_told_by_name(
     app.pipeline("odd", ["nobody/serves"])
     async with serving(settings, app=app):
         pass
-    told = [record for record in caplog.records if "not in the app" in record.getMessage()]
+    told = [record for record in caplog.records if "not served" in record.getMessage()]
     assert len(told) == 1
+
+
+async def test_a_pipeline_of_a_node_group_without_nodes_is_told_by_name(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The app has the step, but this process serves another node group."""
+    app = app_of("greeting")
+    app.pipeline("elsewhere", ["shop/greet"], group="payments")
+    async with serving(settings, app=app):
+        pass
+    told = [each.__dict__["fields"] for each in caplog.records if "served" in each.getMessage()]
+    problem = "Nobody in node group payments serves shop/greet, step 1 of pipeline elsewhere."
+    assert told == [{"problem": problem}]
+
+
+async def test_of_two_changes_in_a_row_the_last_one_counts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to define what the first one has."""
+    first, second = app_of("greeting"), app_of("greeting")
+    first.pipeline("shared", ["shop/greet", "shop/greet"])
+    wanted = second.pipeline("shared", ["shop/greet"])
+    async with serving(settings, app=app_of("greeting")) as running:
+        engine = running.node.engine
+        assert engine.host is not None
+        may_go_on, put = asyncio.Event(), engine.pipelines.put
+
+        async def slow_put(project: str, pipeline: Pipeline) -> PipelineRow:
+            if pipeline in first.pipelines[1:]:
+                await may_go_on.wait()
+            return await put(project, pipeline)
+
+        monkeypatch.setattr(engine.pipelines, "put", slow_put)
+        engine.host.change(first)
+        await asyncio.sleep(0.05)
+        engine.host.change(second)
+        await asyncio.sleep(0.05)
+        may_go_on.set()
+        assert engine.host._changing is not None
+        await engine.host._changing
+        row = await engine.pipelines.get("default", "shared")
+        assert row.active == wanted.version
 
 
 async def test_a_process_without_steps_of_a_user_can_run_our_own(tmp_path: Path) -> None:
@@ -118,3 +164,21 @@ async def test_a_process_whose_claims_are_not_answered_is_not_ready(settings: Se
         assert node.engine.host is not None
         assert node.engine.host.healthy
         assert await running.server._readiness.problems() == {}
+
+
+async def test_a_deaf_worker_is_told_by_readyz(settings: Settings) -> None:
+    async with (
+        serving(settings, app=app_of("greeting")) as running,
+        aiohttp.ClientSession(running.url) as session,
+    ):
+        async with session.get("/readyz") as ready:
+            assert ready.status == 200
+        host = running.node.engine.host
+        assert host is not None
+        assert host._worker is not None
+        claimer = host._worker._claimer
+        await claimer.stop()
+        claimer.answered_at -= 2 * settings.transactions.lease_seconds
+        async with session.get("/readyz") as deaf:
+            told = await deaf.json()
+        assert (deaf.status, told["problems"]) == (503, {"worker": "no claim was answered lately"})

@@ -108,7 +108,7 @@ async def test_the_last_child_queues_its_parent_by_out_with_all_results(
         assert (await tx.kinds(parent))[-2:] == ["fanned", "woken"]
         (claimed,) = await tx.claim()
         assert {b"kids", b"result:1", b"result:2", b"result:3"} <= set(claimed.extras)
-        drop = ("kids", "result:1", "result:2", "result:3")
+        drop = ("kids", "room", "result:1", "result:2", "result:3")
         await tx.progress.commit(CELL, [Commit(held=claimed.held, state=b"s", drop=drop)])
         assert await tx.fields(parent) == {"state": b"s"}
 

@@ -29,7 +29,13 @@ from waystation.transactions.entry import Entry, NewTransaction
 from waystation.transactions.holding import Claimed, Holding
 from waystation.transactions.outcomes import Failure, Outcome, Pause, Success
 from waystation.transactions.progress import Progress
-from waystation.transactions.step_call import StepCall, StepEnded, TransactionFacts
+from waystation.transactions.step_call import (
+    ONCE_NAMES_MAX,
+    ONCE_STEP_BYTES_MAX,
+    StepCall,
+    StepEnded,
+    TransactionFacts,
+)
 from waystation.transactions.switches import parse_switches
 
 
@@ -71,7 +77,12 @@ async def pay(ctx, refund: Refund):  # type: ignore[no-untyped-def]
 app.pipeline("refund", ["refund/approve", "refund/pay"])
 
 
-def call_of(opened: TransactionStore, claimed: Claimed, place: str = "1") -> StepCall:
+def call_of(
+    opened: TransactionStore,
+    claimed: Claimed,
+    place: str = "1",
+    recorded: dict[str, bytes] | None = None,
+) -> StepCall:
     """The call that a worker makes of a claim, as far as the store has anything to say."""
     prefix = f"once:{place}:".encode()
     return StepCall(
@@ -81,7 +92,8 @@ def call_of(opened: TransactionStore, claimed: Claimed, place: str = "1") -> Ste
         records=opened.progress,
         now_ms=lambda: 17,
         switches=parse_switches(claimed.extras.get(b"switches", b"")),
-        recorded={
+        recorded=recorded
+        or {
             name.removeprefix(prefix).decode(): value
             for name, value in claimed.extras.items()
             if name.startswith(prefix)
@@ -314,6 +326,27 @@ async def test_a_result_that_is_too_large_is_told(store_server: EmbeddedServer) 
         assert await ctx.once("fits", lambda: kept) == kept
         with pytest.raises(TooLargeError, match="'large'"):
             await ctx.once("large", lambda: kept + "x")
+
+
+async def test_what_a_step_keeps_by_once_is_bounded_before_anything_happens(
+    store_server: EmbeddedServer,
+) -> None:
+    """It is read with every claim: neither its number nor its bytes may grow without end."""
+    called: list[int] = []
+    async with holding_one(store_server) as (opened, claimed):
+        known = {f"old-{n}": b"1" for n in range(ONCE_NAMES_MAX - 1)}
+        context = Context(call_of(opened, claimed, recorded=known))
+        assert await context.once("old-7", lambda: called.append(7)) == 1
+        assert await context.once("last", lambda: 2) == 2
+        with pytest.raises(InvalidInputError, match="1000 names"):
+            await context.once("more", lambda: called.append(8))
+        big = {"a": b"1" * ONCE_STEP_BYTES_MAX}
+        context = Context(call_of(opened, claimed, recorded=big))
+        with pytest.raises(TooLargeError):
+            await context.once("more", lambda: called.append(9))
+        assert not called
+        fields = await opened.fields(claimed.id)
+        assert [name for name in fields if name.startswith("once:")] == ["once:1:last"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "x" * 64, "ü", None, 1])

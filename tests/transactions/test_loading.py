@@ -86,7 +86,12 @@ def test_a_name_that_names_no_app_is_told_how_to_write_one(folder: Path, spec: s
         (
             "broken:app",
             "from waystation import App\napp = App()\napp.pipeline('refund', [])\n",
-            "Pipeline refund has 0 steps",
+            "Pipeline refund has 0 steps; it can have 1 to 1000. (",
+        ),
+        (
+            "broken:app",
+            "from waystation import App\napp = App()\napp.pipeline('refund', [])\n",
+            "broken.py, line 3)",
         ),
         (
             "broken:app",

@@ -215,10 +215,18 @@ async def test_a_state_that_grows_too_large_ends_with_a_reason(
 
     app.pipeline("grow", ["grow", "grow"])
     app.pipeline("chatty", ["chatty"] * 3)
+    app.pipeline("long", ["chatty"] * 100)
     limits = msgspec.structs.replace(QUICK, state_bytes_max=60_000)
     async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
         # What steps have logged makes room.
         assert (await machine.run("chatty")).output == "quiet"
+        # Even of itself, and of many steps: a journal never ends a transaction.
+        limits = msgspec.structs.replace(QUICK, state_bytes_max=4_000)
+        await machine.workers[0].stop()
+        await machine.worker(limits=limits)
+        end = await machine.run("long")
+        assert (end.status, end.output) == (Status.SUCCESS, "quiet")
+        assert [each.place for each in end.state.journal][-1] == "100"
     limits = msgspec.structs.replace(QUICK, state_bytes_max=10_000)
     async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
         end = await machine.run("grow")
@@ -353,6 +361,75 @@ async def test_timed_out_is_true_only_when_at_most_has_passed(
         assert end.output == {"error": "nobody answered"}
         # What the store kept for the step is gone with it.
         assert not [name for name in end.found.extras if name.startswith(b"wait:")]
+
+
+async def test_timed_out_is_of_the_switch_that_the_step_has_waited_for_last(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """That an answer came late must not make the next question time out."""
+    app, told = App(), []
+
+    @app.step("ask")
+    async def ask(ctx: Context) -> object:
+        told.append(ctx.timed_out)
+        if ctx.switch("first") is None:
+            return Wait("first", at_most="3h")
+        return Fail("nobody answered") if ctx.timed_out else Wait("second", at_most="3h")
+
+    app.pipeline("p", ["ask"])
+    async with open_machine(store_server.address, app, tmp_path) as machine:
+
+        async def called(times: int) -> None:
+            while len(told) < times:
+                await asyncio.sleep(0.001)
+            await machine.reached(started, State.WAITING_SWITCH)
+
+        started = await machine.start("p")
+        await called(1)
+        await machine.time.advance(1 * 3600)
+        await machine.signals.set_switch("default", started, "first", "yes")
+        await called(2)
+        # That of the first is over by now; the second has an hour left.
+        await machine.time.advance(2 * 3600 + 1)
+        await called(3)
+        await machine.time.advance(1 * 3600)
+        assert (await machine.ended(started)).output == {"error": "nobody answered"}
+        assert told == [False, False, False, True]
+
+
+async def test_a_step_that_comes_back_to_a_wait_that_is_over_is_told_at_once(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    app, told = App(), []
+
+    @app.step("ask")
+    async def ask(ctx: Context) -> object:
+        told.append(ctx.timed_out)
+        match len(told):
+            case 1 | 3:
+                return Wait("first", at_most="1h")
+            case 2:
+                return Wait("second")
+            case 4:
+                return Wait("first", at_most="1h")  # It was told, and does not spin.
+            case _:
+                return "done"
+
+    app.pipeline("p", ["ask"])
+    async with open_machine(store_server.address, app, tmp_path) as machine:
+        started = await machine.start("p")
+        for calls in (1, 2):
+            while len(told) < calls:
+                await asyncio.sleep(0.001)
+            await machine.reached(started, State.WAITING_SWITCH)
+            await machine.time.advance(calls * 1800)
+            name = "first" if calls == 1 else "second"
+            await machine.signals.set_switch("default", started, name, "yes")
+        while len(told) < 4:
+            await asyncio.sleep(0.001)
+        found = await machine.reached(started, State.WAITING_SWITCH)
+        assert found.head.wake - found.head.since == 2 * 3_600_000
+        assert told == [False, False, False, True]
 
 
 async def test_once_is_kept_until_its_step_ends(
@@ -506,6 +583,74 @@ async def test_parallel_children_are_transactions_and_their_outputs_are_in_order
         assert names.cell_of(fact.id) == 1
         children = {each.id for each in await machine.facts(1) if each.kind == "started"}
         assert len(children) == 8
+
+
+async def test_results_that_no_state_could_have_are_not_gathered(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A thousand children, each with as much as a state may have, must not fill their parent."""
+    app = App()
+
+    @app.step("grow")
+    async def grow(ctx: Context) -> str:
+        return "x" * 15_000
+
+    @app.step("fan")
+    async def fan(ctx: Context, children: int) -> Parallel:
+        return Parallel([Child("grow")] * children)
+
+    app.pipeline("grow", ["grow"])
+    app.pipeline("p", ["fan", ("util/fixed-reply", {"reply": "all of it did fit"})])
+    limits = msgspec.structs.replace(QUICK, state_bytes_max=64_000)
+    async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
+        assert (await machine.run("p", 3)).output == "all of it did fit"
+        # What is gathered is looked at while it grows.
+        started = await machine.start("p", 12)
+        seen: dict[bytes, bytes] = {}
+        while (found := await machine.found(started)).head.state is not State.COMPLETE:
+            seen |= found.extras
+            await asyncio.sleep(0.001)
+        end = await machine.ended(started)
+        assert sum(len(each) for name, each in seen.items() if name.startswith(b"result:")) < 65_000
+        assert end.status is Status.INTERNAL_ERROR
+        assert "64000 bytes" in end.output["error"]
+        extras = end.found.extras
+        assert not [name for name in extras if name.startswith((b"kids", b"result", b"room"))]
+
+
+async def test_a_child_whose_input_no_state_could_have_is_not_created(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    app = app_with(names_="a")
+
+    @app.step("fan")
+    async def fan(ctx: Context) -> Parallel:
+        return Parallel([Child("a", {"steps": ["x" * 6000]})])
+
+    app.pipeline("a", ["a"])
+    app.pipeline("p", ["fan"])
+    limits = msgspec.structs.replace(QUICK, state_bytes_max=10_000)
+    async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
+        end = await machine.run("p")
+        assert end.status is Status.INTERNAL_ERROR
+        assert "may have 10000 bytes" in end.output["error"]
+        assert {fact.id for fact in await machine.facts()} == {end.found.id}
+
+
+async def test_parallels_of_parallels_end(store_server: EmbeddedServer, tmp_path: Path) -> None:
+    """As pipelines that call themselves do: each child is deeper than its parent."""
+    app = App()
+
+    @app.step("deeper")
+    async def deeper(ctx: Context) -> Parallel:
+        return Parallel([Child("p")])
+
+    app.pipeline("p", ["deeper"])
+    async with open_machine(store_server.address, app, tmp_path) as machine:
+        end = await machine.run("p")
+        assert end.status is Status.INTERNAL_ERROR
+        ids = {fact.id for fact in await machine.facts()}
+        assert len(ids) == FRAMES_MAX
 
 
 async def test_two_parallels_of_one_pipeline_do_not_meet(

@@ -192,3 +192,72 @@ def test_a_death_at_any_call_of_a_pipeline_ends_in_the_same_end(
 
     points = crash_points(store_server.address, work, look, prepare=prepare, test_mode=True)
     assert len(points) >= 8 * len(Moment)
+
+
+# -- What no script can read -----------------------------------------------------------------
+
+
+async def test_more_fields_than_lua_unpacks_are_dropped_and_leave_those_beside_whole(
+    store_server: EmbeddedServer,
+) -> None:
+    """A script has no rollback: an error at one item would leave those before it half-written."""
+    drop = tuple(f"once:1:{number}" for number in range(9000))
+    async with open_transactions(store_server) as tx:
+        beside, full, ends = [await tx.running() for _ in range(3)]
+        await tx.store.call("HSET", names.state(full.id), *(w for each in drop for w in (each, 1)))
+        moves = [Sleep(held=beside, state=b"s"), Sleep(held=full, state=b"s", drop=drop)]
+        verdicts = await tx.progress.sleep(CELL, moves)
+        assert [each.outcome for each in verdicts] == ["waiting", "waiting"]
+        assert sorted(await tx.fields(full.id)) == ["state"]
+        end = Finish(held=ends, state=b"e", status=Status.SUCCESS, output=b"1", drop=drop)
+        (verdict,) = await tx.progress.finish(CELL, [end])
+        assert verdict.outcome == "done"
+        await tx.check()
+
+
+async def test_a_transaction_of_many_fields_can_be_looked_at(store_server: EmbeddedServer) -> None:
+    async with open_transactions(store_server) as tx:
+        held = await tx.running()
+        fields = [word for number in range(5000) for word in (f"once:1:{number}", number)]
+        await tx.store.call("HSET", names.state(held.id), *fields)
+        (found,) = await tx.signals.get("default", [held.id])
+        assert found is not None
+        assert len(found.extras) == 5000
+
+
+async def test_what_is_no_state_at_all_costs_nobody_beside_it_anything(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-19: claims, moves, and what is due go on around it; nobody is half-moved."""
+    async with open_transactions(store_server) as tx:
+        ids = [await tx.start(delay_ms=1 if number == 4 else 0) for number in range(5)]
+        await spoil(tx.store, ids[1])
+        claimed = await tx.claim(4)
+        assert [each.id for each in claimed] == [ids[0], ids[2], ids[3]]
+        first, second, third = (each.held for each in claimed)
+        await spoil(tx.store, second.id)
+        moves = [
+            Finish(held=each, state=b"e", status=Status.SUCCESS, output=b"1")
+            for each in (first, second)
+        ]
+        verdicts = await tx.progress.finish(CELL, moves)
+        assert [each.outcome for each in verdicts] == ["done", "unknown"]
+        sleeps = [Sleep(held=each, state=b"s", delay_ms=0) for each in (third, second)]
+        verdicts = await tx.progress.sleep(CELL, sleeps)
+        assert [each.outcome for each in verdicts] == ["waiting", "unknown"]
+        await spoil(tx.store, third.id)
+        await tx.machine.advance(LEASE_MS / 1000 + 1)
+        assert (await tx.signals.wake_due(CELL)).missing == (third.id,)
+        await tx.holding.rescue(CELL, most=100, rescues_max=3)
+        await tx.store.call("DEL", *(names.state(each) for each in (ids[1], second.id, third.id)))
+        await tx.store.call("ZREM", names.sorted_set(CELL, "toArchiveZ"), third.id)
+        heads = (await tx.check()).heads
+        assert {each: heads[each].state for each in heads} == {
+            ids[0]: State.COMPLETE,
+            ids[4]: State.QUEUED,
+        }
+
+
+async def spoil(store: Store, transaction_id: str) -> None:
+    """Something else in the place of a transaction."""
+    await store.call("SET", names.state(transaction_id), "not a hash")

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from tests.kit.transaction_store import open_transactions
+from tests.stores import store_at
 from waystation import App
-from waystation.errors import InvalidInputError
+from waystation.errors import BusyError, InvalidInputError
 from waystation.ids import RandomIdentity
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
@@ -95,6 +96,35 @@ async def test_a_living_node_stays_over_days_of_a_time_machine(
         async with asyncio.timeout(2):  # Far less than the pause between two beats.
             while not await nodes.all():
                 await asyncio.sleep(0.005)
+        await nodes.stop()
+
+
+async def test_a_beat_that_finds_its_process_busy_is_not_the_last(
+    store_server: EmbeddedServer,
+) -> None:
+    """Too many calls wait for the store: that is over soon, and the node lives."""
+    async with (
+        open_transactions(store_server) as opened,
+        store_at(store_server.address, test_mode=True) as store,
+    ):
+        nodes, refused = Nodes(store, clock=opened.clock), asyncio.Event()
+        await nodes.register(record_of("a"))
+        submit = store._submit
+
+        def busy(*arguments: Any, **options: Any) -> Any:
+            refused.set()
+            raise BusyError("Too many calls wait for the store.")
+
+        store._submit = busy  # type: ignore[method-assign]
+        await opened.machine.advance(GONE_MS / 1000 + 1)
+        await refused.wait()
+        store._submit = submit  # type: ignore[method-assign]
+        assert not await nodes.all()
+        await opened.machine.advance(10)
+        async with asyncio.timeout(2):
+            while not await nodes.all():
+                await asyncio.sleep(0.005)
+        store._submit = busy  # type: ignore[method-assign]
         await nodes.stop()
 
 

@@ -108,6 +108,15 @@ def test_what_is_no_json_is_refused(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "told"),
+    [(b"[" * 100_000 + b"]" * 100_000, "nested too deeply"), (b'"\xff"', "not UTF-8")],
+)
+def test_what_is_nearly_json_is_told_what_is_wrong_with_it(data: bytes, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"The body cannot be accepted: it is {told}"):
+        read_orders(b'{"type": "a", "data": %b}' % data)
+
+
+@pytest.mark.parametrize(
     ("written", "moment"),
     [
         (1_900_000_000_000, Moment(1_900_000_000_000)),

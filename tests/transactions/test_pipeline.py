@@ -168,8 +168,9 @@ def test_a_pipeline_of_an_app_is_defined_once(tmp_path: Path) -> None:
 def test_a_step_that_nobody_serves_is_told_by_name() -> None:
     app = App()
     app.step("refund/approve")(lambda ctx: None)
-    app.pipeline("refund", ["refund/approve", "util/checkpoint", "refund/pay"], group="gpu")
-    assert app.unserved() == [
+    steps = ["refund/approve", "util/checkpoint", "refund/pay"]
+    refund = app.pipeline("refund", steps, group="gpu")
+    assert refund.unserved(app.book().types) == [
         "Nobody in node group gpu serves refund/pay, step 3 of pipeline refund."
     ]
     assert repr(app) == "<App [1 steps, 1 pipelines]>"

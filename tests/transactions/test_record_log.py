@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from tests.kit.transaction_machine import open_machine
 from tests.transactions.cell_store import TERMS, open_cell_store
+from waystation import App, Context, Wait
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
-from waystation.transactions.log_entry import unpack
+from waystation.transactions.log_entry import StepDetail, unpack
+from waystation.transactions.record import decode
 from waystation.transactions.signals import Signals
+from waystation.transactions.states import State
 
 
 @pytest.mark.parametrize("shift", range(4))
@@ -46,3 +53,42 @@ async def test_details_are_kept_byte_for_byte_at_every_size(store_server: Embedd
         await cells.entry.start(0, items)
         found = [fact.detail for fact in await cells.facts()]
         assert found == [None, b"\x90", details[2], None]
+
+
+async def test_until_history_holds_it_a_log_drops_and_counts_beyond_256_mib(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_cell_store(store_server, cells=2) as cells:
+        for cell in range(2):
+            retention = (await cells.logs.trim(names.LOG, cell)).retention
+            assert (retention.policy, retention.max_bytes) == ("drop_and_count", 256 * 1_048_576)
+
+
+async def test_a_sleep_is_recorded_with_its_attempt_and_the_state_that_sleeps(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    app = App()
+
+    @app.step("ask")
+    async def ask(ctx: Context) -> Wait:
+        return Wait("approved", at_most="2d", note="the bank is closed")
+
+    app.pipeline("p", ["util/checkpoint", "ask"])
+    async with open_machine(store_server.address, app, tmp_path) as machine:
+        started = await machine.start("p", {"cents": 500})
+        found = await machine.reached(started, State.WAITING_SWITCH)
+        facts = [fact for fact in await machine.facts() if fact.id == started]
+        assert [fact.kind for fact in facts] == ["started", "step", "slept"]
+        slept = facts[-1]
+        assert (slept.version, slept.epoch) == (found.head.version, found.head.epoch)
+        assert slept.state == State.WAITING_SWITCH
+        assert slept.detail is not None
+        detail = msgspec.msgpack.decode(slept.detail, type=StepDetail)
+        assert (detail.switch, detail.state) == ("approved", found.state)
+        (attempt,) = detail.attempts
+        assert (attempt.place, attempt.step_type, attempt.number) == ("2", "ask", 1)
+        assert (attempt.outcome, attempt.note) == ("waiting", "the bank is closed")
+        assert attempt.begun_ms <= attempt.ended_ms
+        assert attempt.begun_after == 2, "it has seen the start, and the step before"
+        (_, kept) = decode(found.state).journal
+        assert kept.last[0].note == "the bank is closed", "and its own journal has the same"

@@ -136,6 +136,19 @@ def test_an_annotation_that_cannot_be_read_is_told_by_the_name_of_its_step() -> 
         app.book()
 
 
+@pytest.mark.parametrize("written", ["msgspec.Strct", "not Python", "1 / 0"])
+def test_whatever_is_wrong_with_an_annotation_is_told(written: str) -> None:
+    app = App()
+
+    async def pay(ctx: Context, refund: object) -> None:
+        return None
+
+    pay.__annotations__["refund"] = written
+    app.step("refund/pay")(pay)
+    with pytest.raises(InvalidInputError, match="The annotations of step refund/pay cannot be"):
+        app.book()
+
+
 # -- Exactly one outcome ---------------------------------------------------------------------
 
 
@@ -220,6 +233,26 @@ async def test_an_exception_is_an_internal_error_whose_trace_is_not_for_clients(
     # From the user's code on: ours would only be in the way.
     assert outcome.trace.splitlines()[1].endswith("in pay")
     assert outcome.trace.endswith("RuntimeError: the secret is 42\n")
+
+
+async def test_an_exception_is_told_in_the_log_of_the_process_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S-12: what broke and where, for whoever runs the app; the text may hold a payload."""
+    app = App()
+
+    @app.step("refund/pay")
+    async def pay(ctx: Context) -> None:
+        raise RuntimeError("the secret is 42")
+
+    await call(app, "refund/pay")
+    (record,) = [each for each in caplog.records if each.getMessage() == "a step broke"]
+    fields = record.__dict__["fields"]
+    assert fields["problem"] == "RuntimeError in step refund/pay"
+    assert (fields["transaction"], fields["place"]) == (ID, "1")
+    line = pay.__code__.co_firstlineno + 2
+    assert fields["where"] == f"{__file__}, line {line}"
+    assert "secret" not in str(record.__dict__)
 
 
 async def test_a_long_trace_keeps_its_end() -> None:

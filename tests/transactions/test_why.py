@@ -358,6 +358,17 @@ async def test_final(open_here: OpenHere) -> None:
         assert (reason.facts["status"], reason.facts["cause"]) == ("failed", "no money")
 
 
+async def test_a_cause_that_is_a_sentence_ends_only_once(open_here: OpenHere) -> None:
+    async with open_here() as outside:
+        claimed = await outside.running()
+        await outside.finish(claimed, Status.INTERNAL_ERROR, note="There is no pipeline nowhere.")
+        reason = await why(outside, claimed.id)
+        ended = told(reason.facts["ended_ms"])
+        begun = f"It has ended as internal-error at {ended}"
+        assert reason.text == f"{begun}: There is no pipeline nowhere."
+        assert reason.facts["cause"] == "There is no pipeline nowhere."
+
+
 async def test_final_by_a_script(open_here: OpenHere) -> None:
     async with open_here() as outside:
         transaction_id = await outside.start()

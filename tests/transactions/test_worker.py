@@ -16,15 +16,19 @@ from tests.kit.transaction_store import TERMS
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from waystation import App, Context
+from waystation.catalogue import SqliteCatalogue
 from waystation.store import script
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.line import Line
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.holding import Claim, Holding
 from waystation.transactions.limits import Limits
 from waystation.transactions.nodes import Nodes
+from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.states import State, Status
+from waystation.transactions.timekeeper import Timekeeper
 
 RESCUE = script("waystation.transactions", "rescue")
 #: So long that no rescue can be the reason for anything.
@@ -224,6 +228,35 @@ async def test_a_jump_of_the_time_machine_takes_nothing_from_those_who_live(
         assert (await machine.ended(started)).output == 1
 
 
+async def test_a_shorter_lease_is_renewed_in_time_from_the_moment_it_is_told(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    may_end = asyncio.Event()
+
+    async def step(ctx: Context) -> int:
+        await may_end.wait()
+        return ctx._call.held.epoch
+
+    app = one_step(step)
+    async with open_machine(store_server.address, app, tmp_path, limits=PATIENT) as machine:
+        nodes, worker = Nodes(machine.store, clock=machine.clock), machine.workers[0]
+        before = await machine.start("p")
+        await machine.reached(before, State.RUNNING)
+        await asyncio.sleep(0.05)  # The thread rests by now, for a third of a minute.
+        await nodes.tell("master", "lease_ms", 1000)
+        async with asyncio.timeout(5):
+            while worker._claimer.lease_ms != 1000:
+                await asyncio.sleep(0.001)
+        started = await machine.start("p")
+        first = (await machine.reached(started, State.RUNNING)).lease_ms
+        async with asyncio.timeout(5):
+            while (found := await machine.found(started)).lease_ms == first:
+                await asyncio.sleep(0.005)
+        assert (found.head.state, found.head.epoch) == (State.RUNNING, 1)
+        may_end.set()
+        assert [(await machine.ended(each)).output for each in (before, started)] == [1, 1]
+
+
 # -- Suspects --------------------------------------------------------------------------------
 
 
@@ -261,6 +294,68 @@ async def test_suspects_run_one_at_a_time_and_a_commit_clears_them(
         # Once committed, they are as all others.
         assert len([each for each in flags if "s" not in each]) == 6
         assert most == 1
+
+
+async def test_a_node_that_does_not_serve_its_step_clears_no_suspect(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """F-18: a step that kills one half of the nodes must not be made harmless by the other half."""
+    flags: list[str] = []
+
+    async def step(ctx: Context) -> str:
+        flags.append((await machine.found(ctx.transaction.id)).head.flags)
+        return "run"
+
+    app = one_step(step)
+    async with open_machine(store_server.address, app, tmp_path, workers=0) as machine:
+        started = await machine.start("p")
+        holding = Holding(machine.store, TERMS)
+        await holding.claim(0, "master", node="dead", number=1, most=1, lease_ms=1)
+        other = await machine.worker(limits=PATIENT, app=App())
+        found = await machine.reached(started, State.SLEEPING)
+        assert found.head.suspect
+        await other.stop()
+        await machine.worker(limits=PATIENT)
+        await machine.time.advance(60)
+        end = await machine.ended(started)
+        assert sorted(flags[0].replace("x", "")) == ["b", "s"]
+        assert (end.output, end.found.head.flags) == ("run", "")
+
+
+async def test_a_catalogue_that_is_away_counts_against_no_suspect(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Only the death of a process that had begun its step is a sign of poison."""
+
+    async def step(ctx: Context) -> str:
+        return "run"
+
+    app = one_step(step)
+    async with open_machine(store_server.address, app, tmp_path, workers=0) as machine:
+        started = await machine.start("p")
+        holding = Holding(machine.store, TERMS)
+        await holding.claim(0, "master", node="dead", number=1, most=1, lease_ms=1)
+        # The cells do not know the version, and who does is not to be reached.
+        key, field = names.pipeline(0, "default", "p"), f"v:{app.pipelines[0].version}"
+        definition = await machine.store.call("HGET", key, field)
+        await machine.store.call("HDEL", key, field)
+        away = SqliteCatalogue(tmp_path / "away.db")
+        machine.pipelines = Pipelines(
+            away, machine.store, cells=1, terms=TERMS, clock=machine.clock
+        )
+        await machine.worker(limits=msgspec.structs.replace(QUICK, lease_ms=100))
+        async with asyncio.timeout(10):
+            while (found := await machine.found(started)).head.epoch < 12:
+                await holding.rescue(0, most=1, rescues_max=3)
+                await asyncio.sleep(0.005)
+        assert found.head.state is not State.COMPLETE
+        assert found.head.rescues == 0
+        await machine.store.call("HSET", key, field, definition)
+        async with asyncio.timeout(10):
+            while (await machine.found(started)).head.state is not State.COMPLETE:
+                await holding.rescue(0, most=1, rescues_max=3)
+                await asyncio.sleep(0.005)
+        assert (await machine.ended(started)).output == "run"
 
 
 # -- Two at once -----------------------------------------------------------------------------
@@ -383,6 +478,30 @@ async def test_a_claim_whose_reply_is_lost_is_found_again(
         end = await machine.ended(started)
         assert end.found.head.epoch == 1
         await worker.stop()
+
+
+async def test_a_worker_that_stops_does_not_wait_for_a_lost_claim(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """What the claim took is rescued: a process that is to end has no minute for it."""
+
+    async def step(ctx: Context) -> str:
+        return "run"
+
+    app = one_step(step)
+    async with (
+        open_machine(store_server.address, app, tmp_path, workers=0) as machine,
+        proxy_to(store_server.address) as proxy,
+        store_at(proxy.address, test_mode=True, call_seconds_max=0.3) as store,
+    ):
+        worker = await machine.worker(limits=PATIENT, store=store)
+        for _ in range(2):
+            await machine.run("p")
+        await proxy.set_fates(replies=Fate.CUT)
+        started = await machine.start("p")
+        await machine.reached(started, State.RUNNING)
+        async with asyncio.timeout(10):
+            await worker.stop()
 
 
 # -- Health ----------------------------------------------------------------------------------
@@ -510,6 +629,37 @@ async def test_counts_are_summed_up_into_longer_slots(
         await _counted(machine, "metric2H", slot, name)
         await machine.time.advance(900)
         await _counted(machine, "metric3H", slot, name)
+
+
+async def test_what_is_due_is_done_in_a_full_store_though_counts_find_no_room(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """F-20: who sleeps wakes, or nothing would ever end, and make room."""
+
+    async def step(ctx: Context) -> None:
+        return None
+
+    async with open_machine(store_server.address, one_step(step), tmp_path, workers=0) as machine:
+        now = (await machine.signals.look(0)).now_ms / 1000
+        await machine.time.advance(100 - now % 100 + 1)
+        started = await machine.start("p", delay_ms=1000)
+        await machine.time.advance(110)
+        timekeeper = Timekeeper(
+            machine.signals,
+            Holding(machine.store, TERMS),
+            CountSlots(machine.store),
+            machine.wakeups,
+            clock=machine.clock,
+            cells=1,
+            limits=QUICK,
+        )
+        await machine.store.call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            timekeeper.start()
+            await machine.reached(started, State.QUEUED, seconds=5)
+        finally:
+            await machine.store.call("CONFIG", "SET", "maxmemory", 0)
+        await timekeeper.stop()
 
 
 async def _counted(machine: Machine, series: str, slot: int, name: bytes) -> None:

@@ -28,6 +28,7 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.OffsetOutOfRangeError, 400),
     (errors.ChannelError, 400),
     (errors.BusyError, 503),
+    (errors.ArchiveUnavailableError, 503),
     (errors.CatalogueError, 503),
     (errors.StoreFullError, 507),
     (errors.StoreUnavailableError, 503),

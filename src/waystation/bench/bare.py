@@ -10,14 +10,17 @@ import itertools
 from typing import Any
 
 from waystation.api.reply import Receive, Scope, Send
+from waystation.bench.bench_app import NO_OP, app
 from waystation.channels.reader import LOOK_MAX
 from waystation.logs import names
 from waystation.store import Store, keys, script
+from waystation.transactions import names as transaction_names
 
 _APPEND = script("waystation.logs", "append")
 _PUBLISH = script("waystation.channels", "publish")
 _FETCH = script("waystation.channels", "fetch")
 _ACK = script("waystation.channels", "ack")
+_START = script("waystation.transactions", "start")
 
 _TTL_SECONDS = 1815
 _BYTES_MAX = 8_388_608
@@ -25,20 +28,29 @@ _JSON = (b"content-type", b"application/json")
 #: The log of topic `bench`, as a new station has it.
 LOG = f"t.{keys.DEFAULT_PROJECT}.bench.0"
 PARTITIONS = 4
+(_NO_OP,) = (each for each in app.pipelines if each.name == NO_OP)
+_KIND = f"{_NO_OP.group} {NO_OP} {keys.DEFAULT_PROJECT} {_NO_OP.version} 0"
+_TERMS = "ds-bench 60000 60000"
 
 
 class BareApp:
-    """Publishes, fetches and acknowledges on the paths of channels; produces to one topic."""
+    """Publishes, fetches and acknowledges on the paths of channels; produces to one topic.
+
+    Starts transactions of one pipeline.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._partitions = itertools.cycle(range(PARTITIONS))
+        self._numbers = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         parts = scope["path"].split("/")
         if method == "PUT":
             await self._publish(parts[2], parts[4], receive, send)
+        elif method == "POST" and parts[2] == "transactions":
+            await self._start(receive, send)
         elif method == "POST":
             await self._produce(receive, send)
         elif method == "GET":
@@ -65,6 +77,22 @@ class BareApp:
         content, partition = (await receive())["body"], next(self._partitions)
         reply = await self._store.run(_APPEND, names.all_of(LOG, partition), [content])
         await _reply(send, b'{"partition":%d,"offset":%d}\n' % (partition, int(reply[1])))
+
+    async def _start(self, receive: Receive, send: Send) -> None:
+        content, number = (await receive())["body"], next(self._numbers)
+        transaction_id = f"tx-0000{number:036x}"
+        words = (
+            _TERMS,
+            transaction_id,
+            _KIND,
+            "",
+            0,
+            0,
+            content,
+            b"\xc4%c%b" % (len(content), content),
+        )
+        reply = await self._store.run(_START, [transaction_names.log(0)], words)
+        await _reply(send, b'{"metadata":{"txId":"%b"}}\n' % reply[2], status=201)
 
     async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
         tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)

@@ -38,7 +38,7 @@ class Run:
     """One run of a benchmark: what it was asked, and what it has found so far."""
 
     quick: bool
-    #: Interpreters of the peers that are there, by name.
+    #: What runs the peers that are there, by name.
     peers: dict[str, Path]
     progress: Progress
     steps: int = 0

@@ -112,7 +112,10 @@ class Level:
             server = EmbeddedServer(self._data / "store", durability=self._level)
             self.store = stack.enter_context(server)
             self.targets[None] = Target(
-                store_path=self.store.address.path, store_process=self.store.process_id
+                store_path=self.store.address.path,
+                store_process=self.store.process_id,
+                data=str(self._data),
+                level=self._level,
             )
             self.driver = stack.enter_context(Child(_DRIVER))
             self.targets |= self._start_servers(stack, "ours", "bare")

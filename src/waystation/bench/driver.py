@@ -17,7 +17,17 @@ from typing import Any
 
 import msgspec
 
-from waystation.bench import http_load, lane_load, log_load, poll_load, send_load, store_load
+from waystation.bench import (
+    depth_load,
+    drain_load,
+    http_load,
+    lane_load,
+    log_load,
+    poll_load,
+    send_load,
+    start_load,
+    store_load,
+)
 from waystation.bench.children import answer_questions
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
@@ -43,17 +53,21 @@ JOBS: dict[str, Job] = {
     "send_aiohttp": send_load.send_aiohttp,
     "send_bare": send_load.send_bare,
     "send_ours": send_load.send_ours,
+    **depth_load.JOBS,
+    **drain_load.FILLS,
+    **drain_load.LOOKS,
     **log_load.JOBS,
+    **start_load.JOBS,
 }
 
-#: Whatever is in the store, these do not see it.
-_STORELESS = {"send_aiohttp", "send_bare", "send_ours"}
+#: These do not see what is in the store, or need what the job before has left there.
+_LEAVES_THE_STORE = {"send_aiohttp", "send_bare", "send_ours", *drain_load.LOOKS}
 
 
 async def answer(question: dict[str, Any]) -> Sample:
-    """Does one job on an empty store, if it uses one."""
+    """Does one job, on an empty store unless it is one of those that leave it."""
     target = msgspec.convert(question["target"], Target)
-    if question["job"] not in _STORELESS:
+    if question["job"] not in _LEAVES_THE_STORE:
         await _empty(target)
     return await JOBS[question["job"]](target, question["amount"])
 

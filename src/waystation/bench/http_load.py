@@ -36,7 +36,7 @@ Script = Generator[bytes, bytes, None]
 async def publish(target: Target, seconds: float) -> Sample:
     """One operation = one publish. Each connection has its own channel; every message is new."""
     scripts = [_publishing(target, f"bench-{number}", "m") for number in range(CONNECTIONS)]
-    return await _run(target, scripts, seconds)
+    return await run_scripts(target, scripts, seconds)
 
 
 async def publish_plain(target: Target, seconds: float) -> Sample:
@@ -62,14 +62,16 @@ async def fetch_ack(target: Target, seconds: float) -> Sample:
         )
     finally:
         await store.close()
-    return await _run(target, [_fetching(target, name) for name in names], seconds, requests=2)
+    return await run_scripts(
+        target, [_fetching(target, name) for name in names], seconds, requests=2
+    )
 
 
 async def produce(target: Target, seconds: float) -> Sample:
     """One operation = one message of its own request to topic `bench`."""
     await _make_log(target)
     request = packed_request("POST", _MESSAGES, target.key, CONTENT)
-    return await _run(target, [_repeating(request) for _ in range(CONNECTIONS)], seconds)
+    return await run_scripts(target, [repeating(request) for _ in range(CONNECTIONS)], seconds)
 
 
 async def produce_batches(target: Target, seconds: float) -> Sample:
@@ -78,8 +80,8 @@ async def produce_batches(target: Target, seconds: float) -> Sample:
     body = b'{"messages":[%b]}' % b",".join([b'{"data":%b}' % CONTENT] * BATCH)
     kind = "content-type: application/vnd.waystation.batch+json\r\n"
     request = packed_request("POST", _MESSAGES, target.key, body, headers=kind)
-    scripts = [_repeating(request) for _ in range(CONNECTIONS)]
-    return await _run(target, scripts, seconds, messages=BATCH)
+    scripts = [repeating(request) for _ in range(CONNECTIONS)]
+    return await run_scripts(target, scripts, seconds, messages=BATCH)
 
 
 async def _make_log(target: Target) -> None:
@@ -91,14 +93,15 @@ async def _make_log(target: Target) -> None:
         await store.close()
 
 
-def _repeating(request: bytes) -> Script:
+def repeating(request: bytes) -> Script:
+    """One request, again and again."""
     while True:
         yield request
 
 
 async def _publish_to_one(target: Target, seconds: float, channel: str) -> Sample:
     scripts = [_publishing(target, channel, f"m{number}-") for number in range(CONNECTIONS)]
-    return await _run(target, scripts, seconds)
+    return await run_scripts(target, scripts, seconds)
 
 
 def _publishing(target: Target, channel: str, ids: str) -> Script:
@@ -140,9 +143,10 @@ class _Load:
         connection.send(next(script), on_reply)
 
 
-async def _run(
+async def run_scripts(
     target: Target, scripts: list[Script], seconds: float, *, requests: int = 1, messages: int = 1
 ) -> Sample:
+    """One connection for each script; an operation is so many requests, of so many messages."""
     connections = [await HttpConnection.open(target.port) for _ in scripts]
     load = _Load()
     try:

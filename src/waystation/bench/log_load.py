@@ -54,7 +54,7 @@ async def append_ours(target: Target, seconds: float) -> Sample:
             await logs.append("log", 0, [_PACKED] * BATCH)
             return BATCH
 
-        return await _callers(target, seconds, append)
+        return await repeated(target, seconds, append)
 
 
 async def append_raw(target: Target, seconds: float) -> Sample:
@@ -67,7 +67,7 @@ async def append_raw(target: Target, seconds: float) -> Sample:
                 assert isinstance(reply, bytes), reply
             return BATCH
 
-        return await _callers(target, seconds, append)
+        return await repeated(target, seconds, append)
 
 
 async def read_ours(target: Target, seconds: float) -> Sample:
@@ -80,7 +80,7 @@ async def read_ours(target: Target, seconds: float) -> Sample:
         async def read() -> int:
             return len(await logs.read("log", 0, next(offsets), limit=READ))
 
-        return await _callers(target, seconds, read)
+        return await repeated(target, seconds, read)
 
 
 async def read_raw(target: Target, seconds: float) -> Sample:
@@ -94,7 +94,7 @@ async def read_raw(target: Target, seconds: float) -> Sample:
         async def read() -> int:
             return len(await store.call("XRANGE", name, next(offsets), "+", "COUNT", READ))
 
-        return await _callers(target, seconds, read)
+        return await repeated(target, seconds, read)
 
 
 async def grow(target: Target, pairs: int) -> Sample:
@@ -146,20 +146,20 @@ async def produce(target: Target, seconds: float, *, partitions: int) -> Sample:
             await _produce(producer, numbers)
             return BATCH
 
-        return await _callers(target, seconds, send, callers=PRODUCERS)
+        return await repeated(target, seconds, send, callers=PRODUCERS)
 
 
 async def weigh(target: Target, _: float) -> Sample:
     """What the store needs for a message, all of a topic's keys included."""
     async with _opened(target) as (store, logs), _producer(store, logs, 4) as producer:
         numbers = itertools.count()
-        before = await _used_bytes(store)
+        before = await used_bytes(store)
         window = Window(target, os.getpid())
         for _ in range(_MEASURED_MESSAGES // BATCH // PRODUCERS):
             await asyncio.gather(*(_produce(producer, numbers) for _ in range(PRODUCERS)))
         sent = next(numbers)
         sample = window.close(sent)
-        grown = await _used_bytes(store) - before
+        grown = await used_bytes(store) - before
     return Sample(
         operations=sent,
         seconds=sample.seconds,
@@ -226,16 +226,18 @@ def _offsets() -> itertools.cycle[int]:
     return itertools.cycle(range(0, _READ_FROM - READ, READ))
 
 
-async def _used_bytes(store: Store) -> int:
+async def used_bytes(store: Store) -> int:
+    """Memory that the store has in use."""
     for line in (await store.call("INFO", "memory")).splitlines():
         if line.startswith(b"used_memory:"):
             return int(line.partition(b":")[2])
     raise AssertionError("the store does not tell its memory")
 
 
-async def _callers(
+async def repeated(
     target: Target, seconds: float, operation: Operation, *, callers: int = CALLERS
 ) -> Sample:
+    """What many callers do, each one operation after the other."""
     done = 0
     stopping = False
 

@@ -1,4 +1,4 @@
-"""Peers: other systems that we are measured against, each in a virtual environment of its own.
+"""Peers: other systems that we are measured against, each in an environment of its own.
 
 An environment is made when it is missing, which takes as long as pip takes and is no part of a
 measurement. A peer that cannot be installed is missing, and the bars that need it fail by name:
@@ -8,6 +8,7 @@ nobody is beaten by not being there.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -29,32 +30,67 @@ class PeerMissingError(WaystationError):
 
 @dataclass(frozen=True)
 class Peer:
-    """Another system: its name, and what pip has to install for it."""
+    """Another system in Python: its name, and what pip has to install for it."""
 
     name: str
     requirements: tuple[str, ...]
+    #: Whether a quick run has it, too.
+    quick: bool = True
 
     @property
     def fingerprint(self) -> str:
         """Changes with the requirements and with our Python."""
-        text = "\n".join((sys.version, *self.requirements))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _digest(sys.version, *self.requirements)
+
+    def opens(self, home: Path) -> Path:
+        """What runs it: the interpreter of its virtual environment."""
+        return home / "bin" / "python"
+
+    def install(self, home: Path) -> None:
+        """Makes its environment, from nothing."""
+        _run(self, [sys.executable, "-m", "venv", "--clear", str(home)])
+        if self.requirements:
+            pip = [str(self.opens(home)), "-m", "pip", "install", "--disable-pip-version-check"]
+            _run(self, [*pip, "--quiet", *self.requirements])
+
+
+@dataclass(frozen=True)
+class NodePeer(Peer):
+    """One that runs on Node.js, if that is there: its packages come by npm."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the packages."""
+        return _digest(*self.requirements)
+
+    def opens(self, home: Path) -> Path:
+        """The folder that has its packages."""
+        return home
+
+    def install(self, home: Path) -> None:
+        """Has npm fetch its packages."""
+        npm = shutil.which("npm")
+        if npm is None or shutil.which("node") is None:
+            raise PeerMissingError(f"The peer {self.name} needs Node.js and npm.")
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "package.json").write_text("{}", encoding="ascii")
+        quiet = ("--no-audit", "--no-fund", "--silent", "--prefix", str(home))
+        _run(self, [npm, "install", *quiet, *self.requirements])
 
 
 def ensure_peer(peer: Peer, folder: Path = PEERS_FOLDER) -> Path:
-    """The interpreter of a peer's environment, made now if need be; PeerMissingError if not."""
+    """What runs a peer, installed now if need be; PeerMissingError if it cannot be."""
     home = (folder / peer.name).absolute()
-    python = home / "bin" / "python"
     stamp = home / ".installed"
-    if stamp.exists() and stamp.read_text(encoding="ascii") == peer.fingerprint:
-        return python
-    _run(peer, [sys.executable, "-m", "venv", "--clear", str(home)])
-    if peer.requirements:
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run(peer, [*install, *peer.requirements])
-    # The stamp comes last: an interrupted installation is simply done again.
-    stamp.write_text(peer.fingerprint, encoding="ascii")
-    return python
+    if not stamp.exists() or stamp.read_text(encoding="ascii") != peer.fingerprint:
+        peer.install(home)
+        # The stamp comes last: an interrupted installation is simply done again.
+        stamp.write_text(peer.fingerprint, encoding="ascii")
+    return peer.opens(home)
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def _run(peer: Peer, command: list[str]) -> None:

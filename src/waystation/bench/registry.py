@@ -6,6 +6,7 @@ from waystation.bench.benchmark import Benchmark
 from waystation.bench.channels import CHANNELS
 from waystation.bench.sender import SENDER
 from waystation.bench.topics import TOPICS
+from waystation.bench.transactions import TRANSACTIONS
 
-_ALL = (CHANNELS, SENDER, TOPICS)
+_ALL = (CHANNELS, SENDER, TOPICS, TRANSACTIONS)
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

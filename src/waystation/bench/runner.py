@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from waystation.bench.benchmark import Benchmark, Progress, Run
-from waystation.bench.peers import PEERS_FOLDER, PeerMissingError, ensure_peer
+from waystation.bench.peers import PEERS_FOLDER, Peer, PeerMissingError, ensure_peer
 from waystation.bench.processes import require_linux
 from waystation.bench.report import Report
 from waystation.clock import Clock
@@ -26,7 +26,8 @@ def run_benchmark(
 ) -> Report:
     """Measures and judges; a bar that lacks a row does not hold, and a note says why."""
     require_linux()
-    peers, notes = _find_peers(benchmark, progress, peers_folder)
+    wanted = [peer for peer in benchmark.peers if peer.quick or not quick]
+    peers, notes = _find_peers(wanted, progress, peers_folder)
     run = Run(quick=quick, peers=peers, progress=progress, notes=notes)
     run.versions["python"] = platform.python_version()
     run.versions.update({name: metadata.version(name) for name in _PACKAGES})
@@ -51,13 +52,13 @@ def run_benchmark(
 
 
 def _find_peers(
-    benchmark: Benchmark, progress: Progress, folder: Path
+    peers: list[Peer], progress: Progress, folder: Path
 ) -> tuple[dict[str, Path], list[str]]:
     """Before the clock runs: an installation is no part of a measurement."""
     found: dict[str, Path] = {}
     notes = []
-    for number, peer in enumerate(benchmark.peers):
-        progress(number, len(benchmark.peers), f"peer {peer.name}")
+    for number, peer in enumerate(peers):
+        progress(number, len(peers), f"peer {peer.name}")
         try:
             found[peer.name] = ensure_peer(peer, folder)
         except PeerMissingError as error:

@@ -1,9 +1,10 @@
-"""The servers under measurement, each in a process of its own: `ours`, `webhooks`, and `bare`.
+"""The servers under measurement, each a process of its own: `ours`, `webhooks`, `working`, `bare`.
 
-    python -m waystation.bench.servers ours|bare DATA LEVEL
+    python -m waystation.bench.servers ours|working|bare DATA LEVEL
     python -m waystation.bench.servers webhooks DATA LEVEL PORT
 
-They use the embedded store of the data folder. Asked anything, they answer with their port.
+They use the embedded store of the data folder. Asked anything, they answer with their port; one
+that works, also with the delays of its steps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import msgspec
 import uvicorn
 
 from waystation.api.server import ApiServer, settle_memory
+from waystation.bench import bench_app
 from waystation.bench.bare import PARTITIONS, BareApp
+from waystation.bench.bench_app import delays_ms
 from waystation.bench.children import Answer, answer_questions
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.errors import ConflictError
@@ -38,6 +41,7 @@ from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.telemetry.logging import configure_logging
+from waystation.transaction_settings import TransactionSettings
 
 #: A receiver that hangs is given up on after this.
 _RECEIVER_SECONDS_MAX = 2.0
@@ -45,7 +49,7 @@ _RECEIVER_SECONDS_MAX = 2.0
 
 @asynccontextmanager
 async def ours(
-    data: Path, level: Durability, channels: ChannelSettings | None = None
+    data: Path, level: Durability, channels: ChannelSettings | None = None, app: str = ""
 ) -> AsyncIterator[Answer]:
     """A whole station as `waystation serve` runs it, keys required."""
     settings = Settings(
@@ -54,6 +58,7 @@ async def ours(
         delivery=DeliverySettings(loopback=True),
         http=HttpSettings(port=0),
         store=StoreSettings(durability=level),
+        transactions=TransactionSettings(app=app),
     )
     node = await open_node(settings)
     try:
@@ -80,6 +85,19 @@ def webhooks(data: Path, level: Durability, port: str) -> AbstractAsyncContextMa
         ChannelRule(pattern="webhook", webhooks=(webhook,)),
     )
     return ours(data, level, ChannelSettings(rules=rules))
+
+
+@asynccontextmanager
+async def working(data: Path, level: Durability) -> AsyncIterator[Answer]:
+    """The same as `waystation serve --app` runs it: it works from the moment it is open."""
+    async with ours(data, level, app=f"{bench_app.__name__}:app") as tell:
+
+        async def tell_all(question: dict[str, Any]) -> dict[str, object]:
+            told = {**msgspec.to_builtins(await tell(question)), "delays_ms": [*delays_ms]}
+            delays_ms.clear()
+            return told
+
+        yield tell_all
 
 
 @asynccontextmanager
@@ -122,7 +140,7 @@ def main() -> None:
     configure_logging(format="json", level="error")
     kind, data, level, *more = sys.argv[1:]
     serve: dict[str, Callable[..., AbstractAsyncContextManager[Answer]]]
-    serve = {"bare": bare, "ours": ours, "webhooks": webhooks}
+    serve = {"bare": bare, "ours": ours, "webhooks": webhooks, "working": working}
     answer_questions(serve[kind](Path(data), msgspec.convert(level, Durability), *more))
 
 

@@ -11,7 +11,7 @@ from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Sample
 from waystation.channels import Channels
 from waystation.clock import Clock
-from waystation.settings import ChannelSettings
+from waystation.settings import ChannelSettings, Durability
 from waystation.store import Store, Wakeups
 from waystation.store.address import Address
 
@@ -27,6 +27,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     #: Receivers of deliveries.
     ports: tuple[int, ...] = ()
+    #: The folder that the store and its stations share, and the level of both.
+    data: str = ""
+    level: Durability = "memory"
 
     @property
     def store_address(self) -> Address:

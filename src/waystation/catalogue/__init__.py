@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from waystation.catalogue.opening import catalogue_at
 from waystation.catalogue.protocol import (
     Catalogue,
     DefinitionRecord,
@@ -10,4 +11,11 @@ from waystation.catalogue.protocol import (
 )
 from waystation.catalogue.sqlite import SqliteCatalogue
 
-__all__ = ["Catalogue", "DefinitionRecord", "KeyRecord", "ProjectRecord", "SqliteCatalogue"]
+__all__ = [
+    "Catalogue",
+    "DefinitionRecord",
+    "KeyRecord",
+    "ProjectRecord",
+    "SqliteCatalogue",
+    "catalogue_at",
+]

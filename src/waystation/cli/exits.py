@@ -28,6 +28,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.ForbiddenError, REFUSED),
     (errors.StationUnreachableError, UNAVAILABLE),
     (errors.StoreError, UNAVAILABLE),
+    (errors.ArchiveError, UNAVAILABLE),
     (errors.CatalogueError, UNAVAILABLE),
     (errors.BusyError, UNAVAILABLE),
     (errors.ChannelFullError, UNAVAILABLE),

@@ -92,6 +92,8 @@ def show(
     console.print(Text(told), soft_wrap=True)
     if definition.description:
         console.print(Text(f"  {printable(definition.description)}", style="dim"))
+    if not version and (older := found.versions[1:]):
+        console.print(Text(f"  before it {', '.join(older)}", style="dim"), soft_wrap=True)
     rows = [
         (
             place,

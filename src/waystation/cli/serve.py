@@ -168,6 +168,7 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
         "store_version": node.opened.facts.version,
         "durability": node.opened.durability,
         "keys": "not needed" if node.gate.insecure else "required",
+        "app": node.settings.transactions.app or "none",
         "dataset": node.opened.dataset,
         "notes": node.opened.notes,
     }
@@ -175,7 +176,7 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
         emit_json(facts)
         return
     lines = Text()
-    for name in ("store", "durability", "keys"):
+    for name in ("store", "durability", "keys", "app"):
         lines.append(f"{name:<12}", style="dim")
         lines.append(f"{facts[name]}\n")
     lines.append("\nReference   ", style="dim")

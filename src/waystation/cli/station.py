@@ -51,12 +51,28 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
     (
         transaction_errors.PipelineUnknownError,
         "",
-        "See which there are with `waystation pipeline list`.",
+        "See which there are with `waystation pipeline list`, and versions of one with"
+        " `waystation pipeline show PIPELINE`.",
     ),
     (
         transaction_errors.TransactionUnknownError,
         "",
         "See which there are with `waystation tx list`.",
+    ),
+    (
+        transaction_errors.DuplicateTransactionError,
+        "",
+        "Look at it with `waystation tx get ID`, or start with another --external-id.",
+    ),
+    (
+        transaction_errors.TransactionFinalError,
+        "",
+        "See how it has ended with `waystation why ID`.",
+    ),
+    (
+        transaction_errors.NotSleepingError,
+        "",
+        "See what it does with `waystation why ID`.",
     ),
     (
         errors.AckHandleMalformedError,

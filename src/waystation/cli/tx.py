@@ -12,13 +12,15 @@ from rich.text import Text
 from waystation.cli.exits import FAILED
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.patience import note
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
 from waystation.cli.tx_shown import show, show_journal
+from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from waystation.client import TransactionSummary
+    from waystation.client import Transaction, TransactionSummary
 
 app = typer.Typer(no_args_is_help=True, help="Transactions: durable runs of pipelines.")
 
@@ -52,6 +54,9 @@ def start(
     """Start a transaction."""
     given = _json(sys.stdin.read() if data == "-" else data)
     named = _metadata(metadata)
+    if wait:
+        # Before anything is started: a wait that cannot be is no reason to lose its id.
+        duration_ms(wait, field="wait")
     with open_station(url, key) as station:
         started = station.transactions.start(
             type_,
@@ -61,16 +66,16 @@ def start(
             start_at=start_at or None,
             deadline=deadline or None,
         )
-        known, summary = started.duplicate, started.summary
+        summary = started.summary
         if wait:
+            note(_told(started))
             summary = started.wait(wait)
     if as_json:
         emit_json(summary)
     elif wait:
         show(summary)
     else:
-        told = f"{started.id} was there already" if known else f"started {started.id}"
-        console.print(Text(told), soft_wrap=True)
+        console.print(Text(_told(started)), soft_wrap=True)
     _end_with(summary, waited=bool(wait))
 
 
@@ -248,10 +253,20 @@ def children(
         return
     rows = [(each.number, each.id, each.state, each.status) for each in found.children]
     columns = ("number", "transaction", "state", "status")
-    emit_table(columns, rows, empty="No Parallel is under way.", numbers=("number",))
+    emit_table(
+        columns,
+        rows,
+        empty="No Parallel is under way.",
+        numbers=("number",),
+        whole=("transaction",),
+    )
     if rows:
         told = f"{found.done:,} of {found.total:,} have ended; {found.policy}"
         console.print(Text(told, style="dim"))
+
+
+def _told(started: Transaction) -> str:
+    return f"{started.id} was there already" if started.duplicate else f"started {started.id}"
 
 
 def _end_with(summary: TransactionSummary, *, waited: bool) -> None:

@@ -26,6 +26,9 @@ def show(summary: TransactionSummary) -> None:
         console.print(Text(f"  progress {_text(summary.progress_report)}", style="dim"))
     if bytes(summary.data) != b"null":
         console.print(Text(_text(summary.data)), soft_wrap=True)
+    if summary.status == "internal-error":
+        hint = f"  where it broke: waystation tx journal {summary.id}"
+        console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 def show_journal(found: Journal) -> None:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import decode_answer
@@ -20,6 +18,7 @@ from waystation.client.pipelines import (
     PipelineInfo,
     PipelinePage,
 )
+from waystation.client.transactions import encode_body
 from waystation.ids import require_name
 
 _PATH = "/v1/pipelines"
@@ -38,7 +37,7 @@ class AsyncPipelines:
 
         Beside its steps it may have `group`, `description`, `startable` and `snapshot`.
         """
-        body = msgspec.json.encode({"steps": steps, **definition})
+        body = encode_body({"steps": steps, **definition}, field="definition")
         answer = await self._caller.call("PUT", _path(pipeline), body=body)
         return decode_answer(answer, PipelineDetails)
 

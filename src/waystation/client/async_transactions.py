@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import decode_answer
@@ -27,6 +25,7 @@ from waystation.client.transactions import (
     TransactionPage,
     TransactionSummary,
     When,
+    encode_body,
     encode_order,
     wait_seconds,
 )
@@ -166,7 +165,7 @@ class AsyncTransactions:
 
     async def set_switch(self, transaction_id: str, name: str, value: Scalar) -> Switched:
         """Sets a switch; the step that waits for it goes on. The same value changes nothing."""
-        body = msgspec.json.encode({"value": value})
+        body = encode_body({"value": value}, field="value")
         answer = await self._caller.call("PUT", _switch(transaction_id, name), body=body)
         return decode_answer(answer, Switched)
 

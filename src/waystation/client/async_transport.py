@@ -33,7 +33,10 @@ class AsyncTransport:
     ) -> Answer:
         """One request, without retries. `patience` is how long the server may think."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers)
+            # No bound: who waits holds a connection, and a hundred that wait, which is aiohttp's
+            # bound, would keep the one request out that they wait for.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         options: dict[str, Any] = {
             "data": body,
             "headers": {"Content-Type": content_type} if content_type else {},

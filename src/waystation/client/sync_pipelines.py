@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.messages import decode_answer
 from waystation.client.pipelines import (
     PipelineDefinition,
@@ -22,6 +20,7 @@ from waystation.client.pipelines import (
 )
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
+from waystation.client.transactions import encode_body
 from waystation.ids import require_name
 
 _PATH = "/v1/pipelines"
@@ -40,7 +39,7 @@ class Pipelines:
 
         Beside its steps it may have `group`, `description`, `startable` and `snapshot`.
         """
-        body = msgspec.json.encode({"steps": steps, **definition})
+        body = encode_body({"steps": steps, **definition}, field="definition")
         answer = self._caller.call("PUT", _path(pipeline), body=body)
         return decode_answer(answer, PipelineDetails)
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from waystation.client.messages import decode_answer
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
@@ -29,6 +27,7 @@ from waystation.client.transactions import (
     TransactionPage,
     TransactionSummary,
     When,
+    encode_body,
     encode_order,
     wait_seconds,
 )
@@ -168,7 +167,7 @@ class Transactions:
 
     def set_switch(self, transaction_id: str, name: str, value: Scalar) -> Switched:
         """Sets a switch; the step that waits for it goes on. The same value changes nothing."""
-        body = msgspec.json.encode({"value": value})
+        body = encode_body({"value": value}, field="value")
         answer = self._caller.call("PUT", _switch(transaction_id, name), body=body)
         return decode_answer(answer, Switched)
 

@@ -72,14 +72,6 @@ class TransactionSummary(msgspec.Struct, frozen=True, kw_only=True, rename="came
         return msgspec.json.decode(self.progress_report)
 
 
-class StartProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an order of a list was not started."""
-
-    code: str
-    detail: str
-    existing_id: str = ""
-
-
 class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction in a list."""
 
@@ -210,10 +202,15 @@ def encode_order(
     body: dict[str, Any] = {"type": type_, "data": data}
     if known:
         body["metadata"] = known
+    return encode_body(body, field="data")
+
+
+def encode_body(body: object, *, field: str) -> bytes:
+    """A body as JSON; the error names the field that is most likely none."""
     try:
         return msgspec.json.encode(body)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"The data is not JSON: {error}.", field="data") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"The {field} is not JSON: {error}.", field=field) from error
 
 
 def wait_seconds(at_most: Duration) -> float:
@@ -226,6 +223,10 @@ def _moment(value: When, *, field: str) -> str | int:
         return value
     if isinstance(value, timedelta):
         return f"{duration_ms(value, field=field)}ms"
+    if not isinstance(value, datetime):
+        raise InvalidInputError(
+            f"{field} is a datetime, a timedelta, or a text such as 30s.", field=field
+        )
     if value.tzinfo is None:
         raise InvalidInputError(f"{field} needs a time zone.", field=field)
     return round(value.timestamp() * 1000)

@@ -76,7 +76,8 @@ Act = Callable[[Stage, DemoStation], Awaitable[None]]
 
 def run_demo(console: Console) -> list[dict[str, object]]:
     """Runs all acts on a station of their own; returns the checks, or raises DemoFailedError."""
-    from waystation.demo import channels, topics, webhooks  # noqa: PLC0415 (acts import the stage)
+    # Here, since acts import the stage.
+    from waystation.demo import channels, topics, transactions, webhooks  # noqa: PLC0415
 
     acts: list[Act] = [
         channels.orders_through_a_crash,
@@ -84,6 +85,7 @@ def run_demo(console: Console) -> list[dict[str, object]]:
         channels.a_poll_wakes,
         webhooks.payments_to_a_webhook,
         topics.a_topic_grows_under_load,
+        transactions.every_kind_of_transaction,
     ]
     stage = Stage(console)
     begun = time.monotonic()

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
+from waystation.demo.process import DemoProcess
 from waystation.demo.receiver import Receiver
-from waystation.errors import StationUnreachableError
 
 _CONFIG = """
 [delivery]
 loopback = true  # the receiver is on this machine
+
+[transactions]
+lease_seconds = 1.0  # what a killed worker held is another's a second later
 
 [[channels.rules]]
 pattern = ".+"
@@ -34,26 +33,23 @@ timeout_seconds = 1.0
 """
 
 
-def _is_setting(variable: str) -> bool:
-    return variable.startswith("WAYSTATION_")
-
-
 class DemoStation:
     """Starts, kills and starts again one server process on one data directory."""
 
     def __init__(self, data: Path, receiver: Receiver) -> None:
-        self._data = data
+        #: Where the station and all workers run, and where they keep what they write.
+        self.data = data
         #: Gets what is published to the channel `payments`.
         self.receiver = receiver
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: DemoProcess | None = None
         self._port = 0
         self.facts: dict[str, object] = {}
 
     def __enter__(self) -> DemoStation:
-        secret = self._data / "webhook.secret"
+        secret = self.data / "webhook.secret"
         secret.write_text(self.receiver.secret)
         config = _CONFIG.format(url=self.receiver.url, secret=secret)
-        (self._data / "waystation.toml").write_text(config)
+        (self.data / "waystation.toml").write_text(config)
         self.start()
         return self
 
@@ -64,8 +60,7 @@ class DemoStation:
         trace: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            self._process.terminate()
-            self._process.wait(timeout=20)
+            self._process.stop()
 
     @property
     def url(self) -> str:
@@ -74,36 +69,21 @@ class DemoStation:
 
     def start(self) -> None:
         """Starts the process and waits until it says where it listens."""
-        command = [sys.executable, "-m", "waystation.cli.main", "serve", "--insecure", "--json"]
-        command += ["--port", str(self._port), "--data", str(self._data)]
-        command += ["--config", str(self._data / "waystation.toml")]
-        with open(self._data / "station.log", "ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-                command,
-                cwd=self._data,
-                # Settings of the user's own stations must not lead the demo to their store.
-                env={name: value for name, value in os.environ.items() if not _is_setting(name)},
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        self._process.stdout.close()
-        if not line:
-            said = (self._data / "station.log").read_text()[-2000:]
-            raise StationUnreachableError(f"The station did not start. It said: {said}")
-        self.facts = msgspec.json.decode(line)
+        self._process = DemoProcess(self.data, port=self._port)
+        self.facts = self._process.facts()
         self._port = int(self.url.rpartition(":")[2])
+
+    def worker(self, app: str) -> DemoProcess:
+        """A process beside it, on the same store, that runs the steps of an app."""
+        return DemoProcess(self.data, "--app", app)
 
     def kill(self) -> int:
         """Ends the process as a crash would; returns its id."""
         assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        return self._process.pid
+        return self._process.kill()
 
     def kill_store(self) -> int:
         """Ends the store's process as a crash would; returns its id."""
-        known = json.loads((self._data / "store" / "server.json").read_text())
+        known = json.loads((self.data / "store" / "server.json").read_text())
         os.kill(known["process"], signal.SIGKILL)
         return int(known["process"])

@@ -1,4 +1,5 @@
-"""Requests by route, counted in plain numbers and told to Prometheus when it asks.
+"""Requests by route, and times of other things, counted in plain numbers and told to Prometheus
+when it asks.
 
 prometheus-client takes a lock and several calls for each of the three things that are noted about
 a request, a tenth of what a small request costs. All of ours are answered on one thread.
@@ -18,18 +19,40 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 
 
 class Measure:
-    """Replies of one route with one status."""
+    """Replies of one route with one status; or whatever else takes time."""
 
-    __slots__ = ("classes", "seconds")
+    __slots__ = ("bounds", "classes", "seconds")
 
-    def __init__(self) -> None:
-        self.classes = [0] * (len(BOUNDS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self.bounds = bounds
+        self.classes = [0] * (len(bounds) + 1)
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Counts a reply that took so long."""
-        self.classes[bisect_left(BOUNDS, seconds)] += 1
+        """Counts one that took so long."""
+        self.classes[bisect_left(self.bounds, seconds)] += 1
         self.seconds += seconds
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each with all that are below."""
+        names = [*map(str, self.bounds), "+Inf"]
+        return list(zip(names, accumulate(self.classes), strict=True))
+
+
+class Durations(Collector):
+    """How long one kind of thing takes."""
+
+    def __init__(self, name: str, help_text: str, *, bounds: tuple[float, ...]) -> None:
+        self._name = name
+        self._help = help_text
+        self.measure = Measure(bounds)
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus gets to see."""
+        family = HistogramMetricFamily(self._name, self._help)
+        family.add_metric((), self.measure.buckets, self.measure.seconds)
+        yield family
 
 
 class Measures(Collector):
@@ -64,9 +87,7 @@ class Measures(Collector):
             whole = by_route.setdefault(route, Measure())
             whole.classes = [a + b for a, b in zip(whole.classes, measure.classes, strict=True)]
             whole.seconds += measure.seconds
-        names = [*map(str, BOUNDS), "+Inf"]
         for route, whole in by_route.items():
-            buckets = list(zip(names, accumulate(whole.classes), strict=True))
-            times.add_metric((route,), buckets, whole.seconds)
+            times.add_metric((route,), whole.buckets, whole.seconds)
         yield requests
         yield times

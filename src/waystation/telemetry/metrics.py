@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.process_collector import ProcessCollector
 
 from waystation.telemetry.counts import Counts
-from waystation.telemetry.measures import Measures
+from waystation.telemetry.measures import Durations, Measure, Measures
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 registry = CollectorRegistry()
@@ -18,6 +18,12 @@ def _counts(name: str, help_text: str, *, label: str = "") -> Counts:
     counts = Counts(name, help_text, label=label)
     registry.register(counts)
     return counts
+
+
+def _durations(name: str, help_text: str, *bounds: float) -> Measure:
+    durations = Durations(name, help_text, bounds=bounds)
+    registry.register(durations)
+    return durations.measure
 
 
 #: Requests and their times, by route.
@@ -92,6 +98,52 @@ topic_bytes_over_limit = _counts(
 topic_limit_failures = _counts(
     "waystation_topic_limit_failures", "Requests admitted because a limit could not be computed."
 ).of()
+
+transaction_claims = _counts(
+    "waystation_transaction_claims",
+    "Claims of this process's worker, by outcome (work, empty, failed).",
+    label="outcome",
+)
+transactions_claimed = _counts(
+    "waystation_transactions_claimed", "Transactions that they brought."
+).of()
+transactions_held = Gauge(
+    "waystation_transactions_held",
+    "Transactions that this process holds: those that run, and those claimed ahead.",
+    registry=registry,
+)
+transaction_steps = _counts(
+    "waystation_transaction_steps",
+    "Calls of steps that have ended, by outcome (success, failed, aborted, internal-error, timeout,"
+    " retry, waiting, child, parallel).",
+    label="outcome",
+)
+transaction_step_seconds = _durations(
+    "waystation_transaction_step_seconds",
+    "Time that a call of a step took; in whole milliseconds.",
+    *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0),
+)
+transaction_commits = _counts(
+    "waystation_transaction_commits",
+    "Moves that were sent to the store, by its verdict; refused: another holds the transaction.",
+    label="outcome",
+)
+transaction_due = _counts(
+    "waystation_transaction_due",
+    "Transactions that were due, by what was done (woken, rescued, expired, swept).",
+    label="outcome",
+)
+transaction_due_lag = _durations(
+    "waystation_transaction_due_lag_seconds",
+    "How late the timekeeper found what was due the longest, at each look that found something.",
+    *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0),
+)
+#: Told by the node that has the lease of upkeep; the others tell zero.
+transactions_sleeping = Gauge(
+    "waystation_transactions_sleeping",
+    "Transactions that sleep, wait for a switch, or are scheduled.",
+    registry=registry,
+)
 
 #: Of logs: told by the node that has the lease of upkeep, as its last pass found them; the others
 #: tell zero.

@@ -88,6 +88,7 @@ class Upkeep:
         *,
         clock: Clock,
         chores: Sequence[Callable[[], Awaitable[None]]] = (),
+        on_rest: Callable[[], None] = lambda: None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self._topics = topics
@@ -95,6 +96,8 @@ class Upkeep:
         self._leases = leases
         self._clock = clock
         self._chores = chores
+        #: Called where another node makes the passes, or nobody.
+        self._on_rest = on_rest
         self._period_seconds = period_seconds
         self._lease: Lease | None = None
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +127,7 @@ class Upkeep:
                 async with asyncio.timeout(_RELEASE_SECONDS_MAX):
                     await self._lease.release()
             self._lease = None
-        _tell(Tally())
+        self._rest()
 
     async def pass_once(self) -> Tally:
         """One pass over all topics and logs, whoever has the lease."""
@@ -185,14 +188,22 @@ class Upkeep:
             try:
                 if self._lease is None or self._lease.lost:
                     self._lease = await self._leases.acquire(LEASE_KEY)
-                self._last = await self.pass_once() if self._lease else Tally()
-                _tell(self._last)
+                if self._lease is None:
+                    self._rest()
+                else:
+                    self._last = await self.pass_once()
+                    _tell(self._last)
                 if self._last.undone:
                     _tell_problem(self._last.first_problem, undone=self._last.undone)
             except Exception as error:
                 # Whatever it is: who has the lease and does nothing keeps all others from it.
                 _tell_problem(error)
             await self._clock.sleep(self._period_seconds)
+
+    def _rest(self) -> None:
+        self._last = Tally()
+        _tell(self._last)
+        self._on_rest()
 
 
 def _tell_problem(problem: Exception | None, **fields: int) -> None:

@@ -107,11 +107,6 @@ class App:
             step.resolve()
         return StepBook((*self._steps.values(), *BUILT_IN.values()))
 
-    def unserved(self) -> list[str]:
-        """Steps of its own pipelines that it does not have; another process may serve them."""
-        served = (*self._steps, *BUILT_IN)
-        return [text for pipeline in self.pipelines for text in pipeline.unserved(served)]
-
     def _add(self, pipelines: Sequence[Pipeline]) -> None:
         names = [*self._pipelines, *(each.name for each in pipelines)]
         for name in names:

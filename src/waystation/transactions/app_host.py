@@ -10,7 +10,7 @@ import asyncio
 
 from waystation import __version__
 from waystation.clock import Clock
-from waystation.errors import CatalogueError, ConflictError, StoreError
+from waystation.errors import WaystationError
 from waystation.ids import Identity
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
@@ -57,7 +57,9 @@ class AppHost:
         #: What this node is called in records, heads and journals.
         self.node_id = new_node_id(identity)
         self._worker: Worker | None = None
-        self._changes: set[asyncio.Task[None]] = set()
+        #: The app that is to take the place of the one that runs, and who sees to it.
+        self._wanted: App | None = None
+        self._changing: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -89,6 +91,7 @@ class AppHost:
         await self._worker.start()
         try:
             await self._register(book)
+            await self._tell_unserved(app)
         except BaseException:
             await self.stop()
             raise
@@ -97,19 +100,25 @@ class AppHost:
 
     def change(self, app: App) -> None:
         """Another app in the place of the one before, as soon as it can be."""
-        task = asyncio.get_running_loop().create_task(self._change(app))
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        self._wanted = app
+        if self._changing is None or self._changing.done():
+            self._changing = asyncio.get_running_loop().create_task(self._take_up())
 
     async def stop(self) -> None:
         """Is off the list of nodes, lets steps end, and gives back what it holds."""
-        doing = [*self._changes, *([self._watch] if self._watch is not None else [])]
+        doing = [task for task in (self._changing, self._watch) if task is not None]
         for task in doing:
             task.cancel()
         await asyncio.gather(*doing, return_exceptions=True)
         await self._nodes.stop()
         if self._worker is not None:
             await self._worker.stop()
+
+    async def _take_up(self) -> None:
+        # One after the other: the last one counts, however long the one before it takes.
+        while (app := self._wanted) is not None:
+            self._wanted = None
+            await self._change(app)
 
     async def _change(self, app: App) -> None:
         assert self._worker is not None, "start first"
@@ -119,7 +128,8 @@ class AppHost:
         try:
             await self._register(book)
             await self._define(app)
-        except (CatalogueError, ConflictError, StoreError) as error:
+            await self._tell_unserved(app)
+        except WaystationError as error:
             _log.error("the pipelines of the app were not all defined anew", problem=str(error))
 
     async def _register(self, book: StepBook) -> None:
@@ -127,11 +137,13 @@ class AppHost:
         await self._nodes.register(record)
 
     async def _define(self, app: App) -> None:
-        for each in app.unserved():
-            # By name: another process may serve it, but often nobody does.
-            _log.warning("a step is not in the app", problem=each)
         for pipeline in app.pipelines:
             await self._pipelines.put(DEFAULT_PROJECT, pipeline)
+
+    async def _tell_unserved(self, app: App) -> None:
+        for each in await self._nodes.unserved(app.pipelines):
+            # By name: another process may come that serves it, but often nobody does.
+            _log.warning("a step is not served", problem=each)
 
 
 def _loaded(app: App | str) -> App:

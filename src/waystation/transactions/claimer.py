@@ -17,6 +17,7 @@ from waystation.clock import Clock
 from waystation.errors import BusyError, OutcomeUnknownError, StoreError
 from waystation.store import Wakeups
 from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
@@ -27,6 +28,7 @@ from waystation.transactions.store_time import StoreTime
 _log = logger("claimer")
 
 _PAUSE_SECONDS = 0.2
+_with_work, _empty, _failed = map(metrics.transaction_claims.of, ("work", "empty", "failed"))
 
 
 class Claimer:
@@ -153,7 +155,7 @@ class Claimer:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _claim(self, cell: int, most: int) -> bool:
-        number = next(self._number)
+        number, since_ms = next(self._number), self._since_ms[cell]
         try:
             claim = await self._holding.claim(
                 cell,
@@ -164,14 +166,16 @@ class Claimer:
                 lease_ms=self.lease_ms,
             )
         except OutcomeUnknownError:
-            return await self._reclaim(cell, number)
+            return await self._reclaim(cell, number, since_ms)
         except (StoreError, BusyError) as error:
             _log.warning("a claim failed", cell=cell, problem=str(error))
+            _failed.inc()
             self._maybe[cell] = True
             return False
         except Exception as error:
             # Something in the store that is not ours. What was claimed beside it is rescued.
             _log.error("a claim cannot be read", error=error, cell=cell)
+            _failed.inc()
             self._maybe[cell] = True
             return False
         self._accept(cell, claim)
@@ -182,25 +186,30 @@ class Claimer:
             self._on_admin()
         return True
 
-    async def _reclaim(self, cell: int, number: int) -> bool:
+    async def _reclaim(self, cell: int, number: int, since_ms: int) -> bool:
         """The reply to a claim was lost: what it took is ours, and nobody would know."""
         self._maybe[cell] = True
         until = self._clock.real_seconds() + self.lease_ms / 1000
         while self._clock.real_seconds() < until:
             try:
                 claim = await self._holding.reclaim(
-                    cell, node=self._node, number=number, since_ms=self._since_ms[cell]
+                    cell, node=self._node, number=number, since_ms=since_ms
                 )
             except (StoreError, BusyError) as error:
                 _log.warning("a lost claim was not found", cell=cell, problem=str(error))
+                if self._stopping:
+                    break
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._accept(cell, claim)
             return True
-        return False  # The leases are over by now: what it took is rescued.
+        _failed.inc()
+        return False  # When its leases are over, what it took is rescued.
 
     def _accept(self, cell: int, claim: Claim) -> None:
         self.answered_at = self._clock.real_seconds()
+        (_with_work if claim.items else _empty).inc()
+        metrics.transactions_claimed.inc(len(claim.items))
         self._time.tell(claim.now_ms)
         self._since_ms[cell] = claim.now_ms
         for claimed in claim.items:

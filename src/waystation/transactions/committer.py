@@ -30,9 +30,9 @@ from waystation.transactions.run import Run
 
 _log = logger("committer")
 
-#: States and details of one call, give or take one move.
+#: What one call carries; a single move may have more.
 _BYTES_MAX = 4 * 1_048_576
-#: Fields to drop in one call, give or take one move: a script has no longer list of arguments.
+#: Fields to drop in one call; a single move may have more.
 _DROPS_MAX = 4000
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 1.0
@@ -124,9 +124,11 @@ class Committer:
 def _batch(waiting: deque[_Pair]) -> list[_Pair]:
     pairs: list[_Pair] = []
     size = drops = 0
-    while waiting and len(pairs) < BATCH_MAX and size < _BYTES_MAX and drops < _DROPS_MAX:
-        pair = waiting.popleft()
-        size += len(pair[1].state) + len(pair[1].detail)
-        drops += len(pair[1].drop)
-        pairs.append(pair)
+    while waiting and len(pairs) < BATCH_MAX:
+        move = waiting[0][1]
+        size += move.size
+        drops += len(move.drop)
+        if pairs and (size > _BYTES_MAX or drops > _DROPS_MAX):
+            break
+        pairs.append(waiting.popleft())
     return pairs

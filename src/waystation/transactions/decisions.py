@@ -13,7 +13,16 @@ import msgspec
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
 from waystation.transactions.pipeline import Pipeline
-from waystation.transactions.progress import Commit, FanOpen, FanWait, Finish, Move, PassOn, Sleep
+from waystation.transactions.progress import (
+    Commit,
+    FanOpen,
+    FanWait,
+    Finish,
+    Move,
+    PassOn,
+    Sleep,
+    next_round,
+)
 from waystation.transactions.record import Fan, FanChild, Frame, TransactionState, encode
 from waystation.transactions.run import Ended, Ending, Run
 from waystation.transactions.states import Status
@@ -28,6 +37,13 @@ _encode = msgspec.json.Encoder().encode
 
 class StateTooLargeError(Exception):
     """A state that is not kept: the transaction has to end with less."""
+
+
+#: What `word_of` can say.
+WORDS = (
+    *("success", "failed", "aborted", "internal-error", "timeout"),
+    *("waiting", "retry", "child", "parallel"),
+)
 
 
 def word_of(outcome: Outcome | Ending) -> str:
@@ -77,7 +93,7 @@ def _decide(
         case Call(input=given):
             return _call(run, ended, given, called[0], state_bytes_max)
         case Calls():
-            return _fan(run, ended, outcome, called)
+            return _fan(run, ended, outcome, called, state_bytes_max)
 
 
 def end(run: Run, ending: Ending, drop: tuple[str, ...], *, state_bytes_max: int) -> Finish:
@@ -113,7 +129,8 @@ def fan_wait(run: Run) -> FanWait:
 def put_off(run: Run, note: str, *, delay_ms: int) -> Sleep:
     """A while later, perhaps elsewhere: nothing was tried here."""
     run.state.note = note
-    return _sleep(run, Pause(delay_ms=delay_ms), "", encode(run.state))
+    move = _sleep(run, Pause(delay_ms=delay_ms), "", encode(run.state))
+    return msgspec.structs.replace(move, untried=True)
 
 
 # -- By outcome ------------------------------------------------------------------------------
@@ -123,7 +140,8 @@ def _succeed(run: Run, ended: Ended, outcome: Success, state_bytes_max: int) -> 
     frames, snapshot, returned = run.state.frames, outcome.snapshot, False
     while True:
         frame, pipeline = frames[-1], run.definitions[-1]
-        frame.step, frame.retries, frame.input = frame.step + 1, 0, outcome.output
+        frame.step, frame.retries, frame.waits = frame.step + 1, 0, ""
+        frame.input = outcome.output
         if frame.step < len(pipeline.steps):
             break
         if len(frames) == 1:
@@ -151,7 +169,13 @@ def _succeed(run: Run, ended: Ended, outcome: Success, state_bytes_max: int) -> 
 
 
 def _pause(run: Run, ended: Ended, outcome: Pause, state_bytes_max: int) -> Sleep:
-    run.frame.retries += 1
+    frame = run.frame
+    if outcome.switch:
+        if outcome.switch == frame.waits and run.timed_out:
+            # It was told that the time is over, and waits on: it must not spin.
+            outcome = msgspec.structs.replace(outcome, at_most_ms=None)
+        frame.waits = outcome.switch
+    frame.retries += 1
     run.state.note = outcome.note
     return _sleep(run, outcome, ended.seen, packed(run.state, state_bytes_max))
 
@@ -170,12 +194,9 @@ def _sleep(run: Run, pause: Pause, seen: str, state: bytes) -> Sleep:
 
 
 def _call(run: Run, ended: Ended, given: bytes, child: Pipeline, state_bytes_max: int) -> Move:
-    frames = run.state.frames
-    if len(frames) >= FRAMES_MAX:
-        note = f"More than {FRAMES_MAX} pipelines call each other."
-        told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
-        return end(run, told, ended.drop, state_bytes_max=state_bytes_max)
-    parent = run.frame.place
+    if run.state.depth + len(run.state.frames) >= FRAMES_MAX:
+        return _too_deep(run, ended, state_bytes_max)
+    frames, parent = run.state.frames, run.frame.place
     frames.append(Frame(child.name, child.version, child.group, 0, given, 0, parent))
     run.definitions.append(child)
     return PassOn(
@@ -190,21 +211,37 @@ def _call(run: Run, ended: Ended, given: bytes, child: Pipeline, state_bytes_max
     )
 
 
-def _fan(run: Run, ended: Ended, calls: Calls, called: Sequence[Pipeline]) -> FanOpen:
+def _too_deep(run: Run, ended: Ended, state_bytes_max: int) -> Finish:
+    note = f"More than {FRAMES_MAX} pipelines call each other."
+    told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
+    return end(run, told, ended.drop, state_bytes_max=state_bytes_max)
+
+
+def _fan(
+    run: Run, ended: Ended, calls: Calls, called: Sequence[Pipeline], state_bytes_max: int
+) -> Move:
+    if run.state.depth + len(run.state.frames) >= FRAMES_MAX:
+        return _too_deep(run, ended, state_bytes_max)
+    largest = max(len(call.input) for call in calls.children)
+    if 2 * largest > state_bytes_max:
+        # A child has it twice: as its data, and as the input of its first step.
+        raise StateTooLargeError(f"The input of a child has {largest} bytes.")
     children = [
         FanChild(pipeline.name, pipeline.version, pipeline.group, call.input)
         for call, pipeline in zip(calls.children, called, strict=True)
     ]
-    # The version has never been as high before: ids of children belong to one round alone.
-    run.state.fan = Fan(run.version, calls.policy, children)
+    round_ = next_round(run.held)
+    run.state.fan = Fan(round_, calls.policy, children)
     return FanOpen(
         held=run.held,
         state=packed(run.state, FAN_BYTES_MAX),
         detail=detail(run),
         drop=ended.drop,
-        round=run.version,
+        round=round_,
         total=len(children),
         policy=calls.policy,
+        # What they give becomes a state of ours: more than that is not even gathered.
+        room=state_bytes_max,
     )
 
 
@@ -224,14 +261,26 @@ def detail(
 
 
 def packed(state: TransactionState, bytes_max: int) -> bytes:
-    """The stored form. What is too large loses the older parts of its journal first."""
+    """The stored form. What is too large loses its journal first: older parts, then older steps."""
     found = encode(state)
-    if len(found) <= bytes_max:
-        return found
-    for journal in state.journal[:-1]:
-        journal.logs = []
-        del journal.last[:-1]
-    found = encode(state)
+    for shorten in (_forget_details, _forget_steps):
+        if len(found) <= bytes_max:
+            return found
+        shorten(state)
+        found = encode(state)
     if len(found) > bytes_max:
         raise StateTooLargeError(f"The state has {len(found)} bytes.")
     return found
+
+
+def _forget_details(state: TransactionState) -> None:
+    for journal in state.journal[:-1]:
+        journal.logs = []
+        del journal.last[:-1]
+
+
+def _forget_steps(state: TransactionState) -> None:
+    del state.journal[:-1]
+    for journal in state.journal:
+        journal.logs = []
+        del journal.last[:-1]

@@ -14,6 +14,7 @@ from waystation.clock import Clock
 from waystation.ids import Identity
 from waystation.logs import Logs
 from waystation.store.opening import OpenStore
+from waystation.telemetry import metrics
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions.app import App
 from waystation.transactions.app_host import AppHost
@@ -54,6 +55,14 @@ class Engine:
         """Finishes changes of pipelines that a process died in; a part of upkeep."""
         async for row in self.pipelines.everything():
             await self.pipelines.mend(row)
+
+    async def count(self) -> None:
+        """Tells how many sleep, for all nodes; a part of upkeep, too."""
+        metrics.transactions_sleeping.set(await self.listing.asleep())
+
+    def stop_counting(self) -> None:
+        """Another node counts: figures are summed up over all of them."""
+        metrics.transactions_sleeping.set(0)
 
     @property
     def host(self) -> AppHost | None:

@@ -47,6 +47,7 @@ def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
         cause=run.id,
         traceparent=run.state.traceparent,
         frames=[Frame(child.pipeline, child.version, child.group, 0, child.input)],
+        depth=run.state.depth + len(run.state.frames),
     )
     detail = StartedDetail(
         type=child.pipeline,
@@ -70,12 +71,16 @@ def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
     )
 
 
-def ended_fan(run: Run, kids: Kids) -> Ended:
+def ended_fan(run: Run, kids: Kids, *, state_bytes_max: int) -> Ended:
     """What the step ends with, now that all children have."""
     results = [run.extras.get(f"result:{n}".encode(), b"") for n in range(1, kids.total + 1)]
-    drop = ("kids", *(f"result:{n}" for n in range(1, kids.total + 1)))
+    drop = ("kids", "room", *(f"result:{n}" for n in range(1, kids.total + 1)))
     if kids.failed:
         return Ended(_failure(run, kids, results), drop)
+    if not all(b" " in each for each in results):
+        # A script leaves the output out where there is no room for it: a status, and no blank.
+        note = f"The outputs of the children have more than {state_bytes_max} bytes."
+        return Ended(Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note), drop)
     outputs = (each.partition(b" ")[2] or b"null" for each in results)
     return Ended(Success(b"[" + b",".join(outputs) + b"]"), drop)
 

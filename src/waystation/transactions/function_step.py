@@ -144,7 +144,8 @@ def _hints(step_type: str, fn: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(
             fn if inspect.isroutine(fn) else type(fn).__call__, include_extras=True
         )
-    except (NameError, TypeError) as error:
+    except Exception as error:
+        # An annotation can be any code: a name that is not there, an attribute, no Python at all.
         raise InvalidInputError(
             f"The annotations of step {step_type} cannot be read: {error}.",
             hint="Types of steps are defined at the top of a module.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ Outcome = Literal[
     "unknown",
     "waiting",
 ]
+VERDICTS: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):

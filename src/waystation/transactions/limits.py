@@ -19,7 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 5.0
     #: What a step that runs gets to end when its transaction was cancelled, or is over its time.
     cancel_grace_ms: int = 30_000
-    #: No step may take longer, whatever it says.
+    #: The most that a step can ask for by its `timeout`; without one it has `TIMEOUT_SECONDS`.
     step_seconds_max: float = 3600.0
     #: Of a packed state.
     state_bytes_max: int = 1_048_576

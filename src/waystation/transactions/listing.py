@@ -96,6 +96,18 @@ class Listing:
         found = await self._store.call("GET", key, repeatable=True)
         return [] if found is None else await self._rows(project, [found.decode()])
 
+    async def asleep(self) -> int:
+        """How many sleep, wait for a switch or are scheduled, in all projects."""
+        count = 0
+        for first in range(0, self._cells, _STEP):
+            cells = range(first, min(first + _STEP, self._cells))
+            commands = [("ZCARD", names.sorted_set(cell, "sleepingZ")) for cell in cells]
+            for reply in await self._store.pipeline(commands, repeatable=True):
+                if isinstance(reply, Exception):
+                    raise reply
+                count += int(reply)
+        return count
+
     def _place(self, cursor: str) -> tuple[int, str]:
         if not cursor:
             return 0, "0"

@@ -26,7 +26,10 @@ _log = logger("app")
 
 _LOOK_SECONDS = 0.5
 #: Folders below the app's in which others' code is.
-_NOT_OURS = ("site-packages", "dist-packages", "node_modules")
+_NOT_USERS = ("site-packages", "dist-packages", "node_modules")
+
+#: Where our own code is.
+_OURS = Path(__file__).parents[1]
 
 #: Files with what tells one content from the next.
 _Stamps = dict[Path, tuple[int, int]]
@@ -125,7 +128,7 @@ class AppFiles:
             parts = file.resolve().relative_to(self._folder).parts
         except ValueError:
             return False
-        return not any(part in _NOT_OURS or part.startswith(".") for part in parts)
+        return not any(part in _NOT_USERS or part.startswith(".") for part in parts)
 
     def _files(self) -> list[Path]:
         own = (getattr(module, "__file__", None) for module in self._modules().values())
@@ -181,8 +184,14 @@ def _import_problem(module: str, error: BaseException) -> str:
         return f"There is no module {module} in {Path.cwd()}, nor among those installed."
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {error.msg}."
+    frames = list(traceback.extract_tb(error.__traceback__))
+    told = f"{type(error).__name__}: {error}"
     if isinstance(error, WaystationError):
-        return f"Module {module} cannot be imported: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
+        # Raised by us, for what stands where we were called.
+        told, frames = str(error), [each for each in frames if not _is_ours(each.filename)]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"Module {module} cannot be imported: {type(error).__name__}: {error}{where}."
+    return f"Module {module} cannot be imported: {told}{where}{'.' * (told[-1:] != '.')}"
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).is_relative_to(_OURS)

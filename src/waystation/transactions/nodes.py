@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from waystation.clock import Clock
-from waystation.errors import InvalidInputError, StoreError
+from waystation.errors import BusyError, InvalidInputError, StoreError
 from waystation.ids import Identity, require_name
 from waystation.store import Store, script
 from waystation.telemetry.logging import logger
@@ -130,7 +130,7 @@ class Nodes:
         record, self._record = self._record, None
         if record is not None:
             # Not for long: whoever cannot be told will see it run out.
-            with contextlib.suppress(StoreError, TimeoutError):
+            with contextlib.suppress(StoreError, BusyError, TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS_MAX):
                     await self._store.call("DEL", record.key, repeatable=True)
                     await self._store.call("ZREM", names.NODES, record.key, repeatable=True)
@@ -142,7 +142,7 @@ class Nodes:
             if self._record is not None:
                 try:
                     await self._beat(self._record)
-                except StoreError as error:
+                except (StoreError, BusyError) as error:
                     _log.warning("this node could not be registered", problem=str(error))
 
     async def _beat(self, record: NodeRecord) -> None:

@@ -193,7 +193,11 @@ def _metadata(text: bytes, where: str) -> tuple[bytes, _Metadata | None]:
 
 
 def _unreadable(error: Exception, where: str = "") -> InvalidInputError:
-    text = str(error) if isinstance(error, msgspec.MsgspecError) else "it is not JSON"
+    text = str(error)
+    if isinstance(error, RecursionError):
+        text = "it is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        text = "it is not UTF-8"
     found = _place(text)
     inner = found.group(1) if found is not None else ""
     field = ".".join(part for part in (where, inner) if part)

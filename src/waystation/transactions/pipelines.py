@@ -169,7 +169,7 @@ class Pipelines:
         )
 
     async def pause(self, project: str, name: str) -> PipelineRow:
-        """Holds what would begin the pipeline from now on; what is under way goes on."""
+        """Holds what would begin the pipeline, or wakes in it, from now on; what runs goes on."""
         return await self._change(project, name, lambda row: row.pausing(True))
 
     async def resume(self, project: str, name: str) -> PipelineRow:

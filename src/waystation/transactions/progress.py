@@ -62,6 +62,11 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True):
     #: Fields of the step that has ended: `once:…`, `wait:…`, `result:…`, `kids`.
     drop: tuple[str, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes that it carries."""
+        return len(self.state) + len(self.detail)
+
 
 class Commit(_Move, frozen=True, kw_only=True):
     """Keeps what came of a step; its holder goes on."""
@@ -80,6 +85,11 @@ class Finish(_Move, frozen=True, kw_only=True):
     status: Status
     #: JSON; for its parent, if it has one.
     output: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it carries."""
+        return len(self.state) + len(self.detail) + len(self.output)
 
     def words(self) -> _Words:
         """What only this move says."""
@@ -116,6 +126,8 @@ class Sleep(_Move, frozen=True, kw_only=True):
     #: What the step has seen of switches: `seen_text`.
     acknowledged: str = ""
     snapshot: bool = False
+    #: The step was not called: what is known of it, a suspicion, say, stays as it is.
+    untried: bool = False
 
     def words(self) -> _Words:
         """What only this move says."""
@@ -126,6 +138,7 @@ class Sleep(_Move, frozen=True, kw_only=True):
             self.place,
             "" if self.at_most_ms is None else self.at_most_ms,
             self.acknowledged,
+            "untried" if self.untried else "",
         )
 
 
@@ -136,10 +149,12 @@ class FanOpen(_Move, frozen=True, kw_only=True):
     round: int
     total: int
     policy: Policy = "cancel_rest"
+    #: Bytes that results of children may have together; those beyond are left out.
+    room: int = 1_048_576
 
     def words(self) -> _Words:
         """What only this move says."""
-        return (self.round, self.total, self.policy)
+        return (self.round, self.total, self.policy, self.room)
 
 
 class FanWait(_Move, frozen=True, kw_only=True):

@@ -58,6 +58,8 @@ class Frame(msgspec.Struct, array_like=True):
     retries: int = 0
     #: Place of the step of the parent frame; empty at the bottom.
     parent: str = ""
+    #: The switch that this step has waited for last; empty: none yet.
+    waits: str = ""
 
     @property
     def place(self) -> str:
@@ -106,6 +108,8 @@ class TransactionState(msgspec.Struct, array_like=True, kw_only=True):
     note: str = ""
     fan: Fan | None = None
     journal: list[StepJournal] = msgspec.field(default_factory=list)
+    #: How many pipelines of other transactions wait for this one: of a Parallel's parents.
+    depth: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode

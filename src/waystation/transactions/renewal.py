@@ -66,6 +66,12 @@ class Renewal:
         """Begins to keep."""
         self._thread.start()
 
+    def use_lease(self, lease_ms: int) -> None:
+        """Leases of another length from now on, which may be over before the next beat was due."""
+        if lease_ms != self.lease_ms:
+            self.lease_ms = lease_ms
+            self._wake.set()
+
     def hold(self, run: Run) -> None:
         """Keeps the lease of a run from now on."""
         if not self._held:

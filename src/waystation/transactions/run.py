@@ -136,23 +136,25 @@ class Run:
         """The step that is next, as its pipeline has it."""
         return self.definitions[-1].steps[self.frame.step]
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether `at_most` has passed of the switch that the step has waited for last."""
+        waits = self.frame.waits
+        until = self.extras.get(f"wait:{self.frame.place}:{waits}".encode()) if waits else None
+        return until is not None and int(until) <= self.claimed_ms
+
     def call(self, records: Records, now_ms: Callable[[], int]) -> StepCall:
         """A call of the next step."""
         frame = self.frame
         place = frame.place
         recorded: Mapping[str, bytes] = _NOTHING
-        timed_out = False
         if self.extras:
-            once, wait = f"once:{place}:".encode(), f"wait:{place}:".encode()
+            once = f"once:{place}:".encode()
             recorded = {
                 name[len(once) :].decode(): value
                 for name, value in self.extras.items()
                 if name.startswith(once)
             }
-            timed_out = any(
-                name.startswith(wait) and int(until) <= self.claimed_ms
-                for name, until in self.extras.items()
-            )
         return StepCall(
             transaction=self.facts,
             held=self.held,
@@ -160,7 +162,7 @@ class Run:
             records=records,
             now_ms=now_ms,
             switches=self.switches,
-            timed_out=timed_out,
+            timed_out=self.timed_out,
             retries=frame.retries,
             recorded=recorded,
         )

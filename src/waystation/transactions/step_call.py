@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from waystation.errors import BusyError, InvalidInputError, StoreError
+from waystation.errors import BusyError, InvalidInputError, StoreError, TooLargeError
 from waystation.transactions.step_log import StepLog
 from waystation.transactions.switches import Scalar
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from waystation.transactions.held import Held, Verdict
     from waystation.transactions.record import LogLine
 
+#: What a step may keep by `once`, in all its calls; it is read with every claim.
+ONCE_NAMES_MAX = 1000
+ONCE_STEP_BYTES_MAX = 4 * 1_048_576
 _is_once_name = re.compile(r"[0-9A-Za-z][0-9A-Za-z_./-]{0,62}").fullmatch
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _decode = msgspec.json.Decoder().decode
@@ -71,6 +74,7 @@ class StepCall:
     __slots__ = (
         "_log",
         "_names",
+        "_once_bytes",
         "ended",
         "held",
         "input",
@@ -121,6 +125,7 @@ class StepCall:
         #: Whether the call is past; whoever it left behind writes nothing any more.
         self.over = False
         self._names: set[str] | None = None
+        self._once_bytes = 0
         self._log: StepLog | None = None
 
     @property
@@ -157,12 +162,29 @@ class StepCall:
         names = self._names = self._names or set()
         if name in names:
             raise InvalidInputError(f"once {name!r} was used twice in one step.", field="name")
+        found = self.recorded.get(name)
+        if found is None:
+            # Before anything happens: what cannot be recorded must not be done.
+            self._require_room(names)
         names.add(name)
-        return self.recorded.get(name)
+        return found
+
+    def _require_room(self, names: set[str]) -> None:
+        if len(self.recorded.keys() | names) >= ONCE_NAMES_MAX:
+            raise InvalidInputError(
+                f"A step uses once with at most {ONCE_NAMES_MAX} names.", field="name"
+            )
+        kept = self._once_bytes + sum(map(len, self.recorded.values()))
+        if kept >= ONCE_STEP_BYTES_MAX:
+            raise TooLargeError(
+                f"The step has kept {kept} bytes by once, and may keep {ONCE_STEP_BYTES_MAX}.",
+                field="result",
+            )
 
     async def record_once(self, name: str, result: bytes) -> None:
         """Makes a result durable, or ends the step."""
         self.require_alive()
+        self._once_bytes += len(result)
         await self._write(self.records.once(self.held, self.place, name, result))
 
     async def report(self, progress: bytes) -> None:

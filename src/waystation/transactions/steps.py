@@ -17,9 +17,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from waystation.errors import InvalidInputError
+from waystation.telemetry.logging import logger
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Failure, Outcome
 from waystation.transactions.step_call import StepEnded
+
+_log = logger("steps")
 
 #: What a step may take unless it says so itself.
 TIMEOUT_SECONDS = 180.0
@@ -181,6 +184,15 @@ def _broken(step_type: str, ctx: Context, error: BaseException) -> Failure:
         "place": ctx.place,
     }
     note = f"{error.__class__.__name__} in step {step_type}"
+    # Not its text, nor its trace, which is in the journal: they may hold a payload.
+    last = traceback.extract_tb(error.__traceback__, limit=-1)
+    _log.error(
+        "a step broke",
+        problem=note,
+        where=", ".join(f"{each.filename}, line {each.lineno}" for each in last),
+        transaction=ctx.transaction.id,
+        place=ctx.place,
+    )
     return Failure("internal-error", _encode(told), note, _trace(error))
 
 

@@ -20,13 +20,14 @@ from waystation.errors import (
     StoreError,
     StoreFullError,
 )
+from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import decisions, fans
 from waystation.transactions.committer import Committer
 from waystation.transactions.context import Context
 from waystation.transactions.entry import Entry
-from waystation.transactions.held import Verdict
+from waystation.transactions.held import VERDICTS, Verdict
 from waystation.transactions.holding import Holding
 from waystation.transactions.kids import read_kids
 from waystation.transactions.limits import Limits
@@ -53,6 +54,8 @@ _FULL_SECONDS = 0.5
 #: What keeps us from going on now, and says nothing about the transaction.
 _AWAY = (StoreError, BusyError, CatalogueError)
 _encode = msgspec.json.Encoder().encode
+_steps = {word: metrics.transaction_steps.of(word) for word in decisions.WORDS}
+_commits = {verdict: metrics.transaction_commits.of(verdict) for verdict in VERDICTS}
 
 
 class Turns:
@@ -113,6 +116,7 @@ class Turns:
         """What the store has made of a move."""
         run.moving = False
         outcome = verdict.outcome if verdict is not None else "refused"
+        _commits[outcome].inc()
         if verdict is not None and outcome in ("done", "known"):
             if isinstance(move, Commit | FanOpen):
                 run.confirm(verdict)
@@ -135,11 +139,7 @@ class Turns:
         """The next move; None: the run is not ours, or cannot be worked on now."""
         if run.lost:
             return None
-        if run.suspect and run.ended is None:
-            # If it kills the process again, that counts.
-            verdict = await self._holding.begin(run.held)
-            if verdict.outcome != "done":
-                return None
+        begun = not run.suspect
         while run.ended is None:
             if run.stopping:
                 run.stopping = False
@@ -150,11 +150,19 @@ class Turns:
                 except PipelineUnknownError as error:
                     run.ended = Ended(_broken(error.message))
                     break
-            if run.state.fan is not None:
-                return await self._fan(run, run.state.fan)
-            step = self.book.find(run.use.type)
-            if step is None:
+            fan = run.state.fan
+            step = self.book.find(run.use.type) if fan is None else None
+            if fan is None and step is None:
                 return self._unserved(run)
+            if not begun:
+                # From here on it can kill the process again, and that counts.
+                verdict = await self._holding.begin(run.held)
+                if verdict.outcome != "done":
+                    return None
+                begun = True
+            if fan is not None:
+                return await self._fan(run, fan)
+            assert step is not None
             run.ended = await self._call(run, step, slot)
             if run.ended is None:
                 return None
@@ -200,7 +208,7 @@ class Turns:
             )
 
     def _unserved(self, run: Run) -> Move:
-        note = f"Nobody here serves step {run.use.type}."
+        note = f"node {self._node} does not serve step {run.use.type}"
         _log.warning("a step is not served here", transaction=run.id, step=run.use.type)
         return decisions.put_off(run, note, delay_ms=UNSERVED_MS)
 
@@ -261,6 +269,8 @@ class Turns:
             note=getattr(outcome, "note", ""),
             trace=getattr(outcome, "trace", ""),
         )
+        _steps[attempt.outcome].inc()
+        metrics.transaction_step_seconds.note((attempt.ended_ms - begun_ms) / 1000)
         run.note(call, step_type, attempt, begun_after=begun_after)
 
     # -- A Parallel --------------------------------------------------------------------------
@@ -275,7 +285,7 @@ class Turns:
             created, total = kids.created, kids.total
             if kids.done == kids.total:
                 run.state.fan = None
-                run.ended = fans.ended_fan(run, kids)
+                run.ended = fans.ended_fan(run, kids, state_bytes_max=self._limits.state_bytes_max)
                 return await self._decide(run)
         while created < total and not run.lost:
             items = fans.chunk(run, fan, created, self._time.now_ms())

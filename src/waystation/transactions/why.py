@@ -102,13 +102,15 @@ class Why:
         if _ARCHIVE_FAILED in found.extras:
             cause = found.extras[_ARCHIVE_FAILED].decode(errors="replace")
             return look.reason(
-                "archiving_failed", f"It could not be archived: {cause}.", cause=cause
+                "archiving_failed",
+                f"It could not be archived: {cause.removesuffix('.')}.",
+                cause=cause,
             )
         if found.head.state is State.COMPLETE:
             return _final(look)
         if found.head.cancelling:
             return _cancelling(look)
-        if found.head.suspect:
+        if found.head.suspect and found.head.state in (State.QUEUED, State.RUNNING):
             return _suspect(look)
         return await self._alive(look)
 
@@ -196,7 +198,7 @@ def _final(look: _Look) -> Reason:
     cause = look.found.extras.get(b"cause", b"").decode(errors="replace")
     if not cause and status is not Status.SUCCESS:
         cause = look.kept.note
-    because = f": {cause}" if cause else ""
+    because = f": {cause.removesuffix('.')}" if cause else ""
     text = f"It has ended as {status} at {_time(head.since)}{because}."
     return look.reason("final", text, status=status.value, cause=cause, ended_ms=head.since)
 
@@ -264,7 +266,7 @@ def _asleep(look: _Look) -> Reason:
         text = f"It sleeps until {_time(wake)} in {look.step}."
         return look.reason("sleeping_until", text, wake_ms=wake)
     note = look.kept.note
-    told = f": {note}" if note else ""
+    told = f": {note.removesuffix('.')}" if note else ""
     text = f"It calls {look.step} again at {_time(wake)}, retry {frame.retries:,}{told}."
     return look.reason("retrying", text, wake_ms=wake, retries=frame.retries, note=note)
 

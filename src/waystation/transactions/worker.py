@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from waystation.clock import Clock
 from waystation.errors import BusyError, StoreError
 from waystation.store import Store, Wakeups
+from waystation.telemetry import metrics
 from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
@@ -194,6 +195,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._renewal.close()
+        metrics.transactions_held.set(self.held)
         self._turns.threads.shutdown(wait=False)
 
     # -- Runs come and go --------------------------------------------------------------------
@@ -248,6 +250,7 @@ class Worker:
 
     def _watch(self) -> None:
         self._renewal.moved()
+        metrics.transactions_held.set(self.held)
         now, before = self._clock.real_seconds(), self._watched_at
         self._watched_at = now
         if self._stopping or self._claimer.answered_at >= before:
@@ -274,6 +277,7 @@ class Worker:
         self._workers = told.workers or limits.workers
         self._prefetch = limits.prefetch if told.prefetch is None else told.prefetch
         self._slots.resize(self._workers)
-        self._renewal.lease_ms = self._claimer.lease_ms = told.lease_ms or limits.lease_ms
+        self._claimer.lease_ms = told.lease_ms or limits.lease_ms
+        self._renewal.use_lease(self._claimer.lease_ms)
         self._claimer.paused = told.paused
         self._claimer.look()

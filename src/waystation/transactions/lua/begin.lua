@@ -8,8 +8,7 @@
 --- @include "head"
 --- @include "owned_by"
 local log_end = redis.call('HGET', KEYS[1] .. ':head', 'end') or '0'
-local line = redis.call('HGET', state_key(ARGV[1]), 'head')
-local head = line and head_read(line)
+local head = head_of(ARGV[1])
 if not head then
   return { 'unknown', 0, log_end }
 end

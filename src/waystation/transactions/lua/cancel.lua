@@ -21,10 +21,9 @@
 local at, reply = now(), {}
 for i = 5, #ARGV do
   local id = ARGV[i]
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_rest(head_read(line))
+  local head = head_of(id)
   local outcome, status = 'unknown', '-'
-  if head and (ARGV[2] == '' or head.owner == ARGV[2]) then
+  if head and (head_rest(head).owner == ARGV[2] or ARGV[2] == '') then
     if head.state == 'complete' then
       outcome = head.status == 'cancelled' and 'known' or 'final'
     else

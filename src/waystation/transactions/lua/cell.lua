@@ -3,9 +3,16 @@
 --   state_key(id)                   the hash of a transaction
 --   pipeline_key(owner, pipeline)   how a pipeline is called in names of keys; another project's
 --                                   is `<project>.<pipeline>`, since a name has no dot
+--   drop_fields(id, first, last)    takes fields off a transaction: ARGV[first] to ARGV[last], in
+--                                   pieces, since Lua unpacks no more than some thousands
 local cell = string.sub(KEYS[1], 1, -4)
 local function state_key(id)
   return cell .. 'stateH:' .. id
+end
+local function drop_fields(id, first, last)
+  for from = first, last, 1000 do
+    redis.call('HDEL', state_key(id), unpack(ARGV, from, math.min(from + 999, last)))
+  end
 end
 local function pipeline_key(owner, pipeline)
   return owner == 'default' and pipeline or owner .. '.' .. pipeline

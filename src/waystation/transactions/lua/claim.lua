@@ -49,7 +49,8 @@ end
 
 local function take(id)
   local key = state_key(id)
-  local found = redis.call('HMGET', key, 'head', 'state')
+  -- What is there and no hash is dropped as what is not there: an error would lose the others.
+  local found = redis.pcall('HMGET', key, 'head', 'state')
   local line, queue, pipeline, owner, flags
   if found[1] and found[2] then
     line, queue, pipeline, owner, flags = head_claimed(found[1], since, node)

@@ -4,12 +4,13 @@
 --                            expiry, those who wait for one hear of it; then all else that was
 --                            gathered is written. Returns the log's end
 
--- A child has ended: its result goes into its parent, and the last one queues it.
+-- A child has ended: its result goes into its parent, and the last one queues it. Where there is no
+-- room for its output the result is a status alone: so many children must not fill one hash.
 local function tell_parent(child, at)
   local link = redis.call('HGET', state_key(child.id), 'parent') or ''
   local parent, round, n = string.match(link, '^(%S+) (%d+) (%d+)$')
   local key = parent and state_key(parent)
-  local found = key and redis.call('HMGET', key, 'head', 'kids', 'result:' .. n) or {}
+  local found = key and redis.call('HMGET', key, 'head', 'kids', 'result:' .. n, 'room') or {}
   local head, kids = found[1] and head_read(found[1]), kids_read(found[2])
   if not head or head.state == 'complete' or not kids or kids.round ~= round or found[3] then
     return
@@ -22,7 +23,12 @@ local function tell_parent(child, at)
       due_hint('sweepZ', at)
     end
   end
-  redis.call('HSET', key, 'kids', kids_text(kids), 'result:' .. n, child.status .. ' ' .. child.output)
+  local room, result = tonumber(found[4] or '0') - #child.output, child.status
+  if room >= 0 then
+    result = result .. ' ' .. child.output
+    redis.call('HSET', key, 'room', room)
+  end
+  redis.call('HSET', key, 'kids', kids_text(kids), 'result:' .. n, result)
   local last = kids.done == kids.total and head.state == 'waiting_children'
   local stopped = last and STOPPED[string.match(head.flags, '[ct]')]
   if stopped then

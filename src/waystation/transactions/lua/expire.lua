@@ -21,8 +21,7 @@
 local at = now()
 local due = redis.call('ZRANGE', cell .. 'deadlineZ', '-inf', at, 'BYSCORE', 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(due) do
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_read(line)
+  local head = head_of(id)
   if not head or head.state == 'complete' then
     off('deadlineZ', id)
   elseif flagged(head, 'ct') then

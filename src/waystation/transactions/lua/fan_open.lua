@@ -3,8 +3,8 @@
 -- Opens the counter of parallel children, with the state that lists them.
 -- From here on a rescue goes on creating them instead of calling the step again.
 -- KEYS  1 record log
--- ARGV  1 terms, then items as in "moves", each with three own words: round, number of children,
---       'cancel_rest' | 'wait_all'
+-- ARGV  1 terms, then items as in "moves", each with four own words: round, number of children,
+--       'cancel_rest' | 'wait_all', bytes that their results may have together
 -- Reply {log end, outcome, version, ...}; outcomes as of commit
 --- @include "now"
 --- @include "log_trim"
@@ -21,7 +21,7 @@
 --- @include "complete"
 --- @include "ended"
 --- @include "moves"
-return moves(now(), 'fanned', 3, function(id, _, own)
+return moves(now(), 'fanned', 4, function(id, _, own)
   local before = kids_read(redis.call('HGET', state_key(id), 'kids'))
   if before then
     -- A result that is there counts as told: those of another round must not be.
@@ -35,5 +35,5 @@ return moves(now(), 'fanned', 3, function(id, _, own)
     round = ARGV[own + 1], total = ARGV[own + 2], created = 0, done = 0, policy = ARGV[own + 3],
     swept = 0, failed = '-'
   }
-  return 'done', { 'kids', kids_text(kids) }
+  return 'done', { 'kids', kids_text(kids), 'room', ARGV[own + 4] }
 end)

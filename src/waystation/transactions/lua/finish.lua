@@ -26,9 +26,8 @@ local FINAL = {
 local at, reply, from = now(), { '' }, 2
 while from <= #ARGV do
   local id, drops = ARGV[from], tonumber(ARGV[from + 5])
-  local key, own = state_key(id), from + 5 + drops
-  local status, line = ARGV[own + 1], redis.call('HGET', key, 'head')
-  local head = line and head_read(line)
+  local own = from + 5 + drops
+  local status, head = ARGV[own + 1], head_of(id)
   local outcome
   if not head then
     outcome = 'unknown'
@@ -45,11 +44,9 @@ while from <= #ARGV do
     outcome = 'done'
     if flagged(head, 'ct') then
       -- Why it was to end is no cause of how it has ended.
-      redis.call('HDEL', key, 'cause')
+      redis.call('HDEL', state_key(id), 'cause')
     end
-    if drops > 0 then
-      redis.call('HDEL', key, unpack(ARGV, from + 6, own))
-    end
+    drop_fields(id, from + 6, own)
     head.commits = head.commits + 1
     complete(id, head, status, at, nil, ARGV[own + 2], ARGV[from + 3])
     record('finished', id, head, ARGV[from + 4])

@@ -30,7 +30,10 @@ for i = 3, #ARGV do
       local list = 'holdL:' .. pipeline_key(head.owner, head.pipeline)
       place = redis.call('LPOS', cell .. list, id, 'MAXLEN', most)
     end
-    one = { times, place or -1, unpack(fields) }
+    one = { times, place or -1 }
+    for j = 1, #fields do
+      one[j + 2] = fields[j]
+    end
   end
   reply[#reply + 1] = one
 end

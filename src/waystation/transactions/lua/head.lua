@@ -2,6 +2,9 @@
 -- are carried along as one piece until somebody asks for them.
 --   head_read(line)         a table: since, state, version, epoch, commits, flags, group, queue, and
 --                           rest; version, epoch and commits are numbers. Nil for what is no head
+--   head_of(id)             the same, of a transaction; nil without one. Include "cell" before it. What
+--                           is there and no hash counts as none: a script has no rollback, and an
+--                           error here would leave half of what it did for others
 --   head_rest(head)         adds pipeline, owner, status, wake, switch, rescues, node, archive
 --   head_line(head, at)     the line, one version later; `at` is given where the state has changed
 --   head_claimed(line, since, node)
@@ -29,6 +32,10 @@ local function head_read(line)
     since = since, state = state, version = tonumber(version), epoch = tonumber(epoch),
     commits = tonumber(commits), flags = flags, group = group, queue = queue, rest = rest
   }
+end
+local function head_of(id)
+  local line = redis.pcall('HGET', state_key(id), 'head')
+  return type(line) == 'string' and head_read(line) or nil
 end
 local function head_rest(head)
   if not head.pipeline then

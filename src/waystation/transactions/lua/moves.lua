@@ -3,7 +3,8 @@
 -- commits after this move, state, detail, number of fields to drop, the fields; then its own words.
 --   moves(at, kind, words, move)   goes through the items. move(id, head, own) changes the head and
 --                                  returns the outcome and a list of fields to set, or the outcome
---                                  alone where it refuses; ARGV[own + 1] is the first own word.
+--                                  alone where it refuses; ARGV[own + 1] is the first own word. A
+--                                  third value is true where nothing was tried: a suspect stays one.
 --                                  Returns the reply: log end, then outcome and version of each
 --   leave(id, head, state)         for a move that ends the run: off the sets of what runs
 local function leave(id, head, state)
@@ -15,7 +16,7 @@ end
 local function moved(id, head, at, item, fields)
   local from = item.from
   unflag(head, 'b')
-  if flagged(head, 's') then
+  if flagged(head, 's') and not item.untried then
     -- Only a suspect can have been rescued since the last commit.
     head_rest(head).rescues = 0
     unflag(head, 's')
@@ -25,16 +26,13 @@ local function moved(id, head, at, item, fields)
   end
   local line = head_line(head, head.state ~= 'running' and at or nil)
   redis.call('HSET', state_key(id), 'head', line, 'state', ARGV[from + 3], unpack(fields))
-  if item.drops > 0 then
-    redis.call('HDEL', state_key(id), unpack(ARGV, from + 6, from + 5 + item.drops))
-  end
+  drop_fields(id, from + 6, from + 5 + item.drops)
 end
 local function moves(at, kind, words, move)
   local reply, from = { '' }, 2
   while from <= #ARGV do
     local id, drops = ARGV[from], tonumber(ARGV[from + 5])
-    local line = redis.call('HGET', state_key(id), 'head')
-    local head = line and head_read(line)
+    local head = head_of(id)
     local outcome, fields = 'unknown', nil
     if head then
       outcome = owned(head, ARGV[from + 1], ARGV[from + 2])
@@ -51,9 +49,10 @@ local function moves(at, kind, words, move)
         complete(id, head, stopped[1], at, nil, nil, ARGV[from + 3])
         record(stopped[2], id, head, ARGV[from + 4])
       else
-        outcome, fields = move(id, head, from + 5 + drops)
+        local untried
+        outcome, fields, untried = move(id, head, from + 5 + drops)
         if fields then
-          moved(id, head, at, { from = from, drops = drops }, fields)
+          moved(id, head, at, { from = from, drops = drops, untried = untried }, fields)
           record(kind, id, head, ARGV[from + 4])
         end
       end

@@ -23,8 +23,7 @@
 local at, reply = now(), { '' }
 for i = 2, #ARGV, 3 do
   local id, epoch = ARGV[i], tonumber(ARGV[i + 1])
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head, outcome = line and head_read(line), 'refused'
+  local head, outcome = head_of(id), 'refused'
   local held = head and holds(head, epoch, ARGV[i + 2])
   local stopped = held and STOPPED[string.match(head.flags, '[ct]')]
   if not head then

@@ -12,8 +12,7 @@ local at = now()
 local lease_end, lost, stopping = at + tonumber(ARGV[1]), {}, {}
 for i = 2, #ARGV, 2 do
   local id = ARGV[i]
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_read(line)
+  local head = head_of(id)
   if head and head.state == 'running' and head.epoch == tonumber(ARGV[i + 1]) then
     put('leaseZ', lease_end, id)
     if flagged(head, 'ct') then

@@ -54,8 +54,7 @@ end
 for _, id in ipairs(over) do
   off('processingZ', id)
   off('leaseZ', id)
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_read(line)
+  local head = head_of(id)
   if head and head.state == 'running' then
     rescue(id, head)
     rescued = rescued + 1

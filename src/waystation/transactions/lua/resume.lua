@@ -20,8 +20,7 @@ if redis.call('HGET', cell .. 'pipelineH:' .. ARGV[2], 'paused') == '1' then
 end
 local ids = redis.call('LRANGE', list, -tonumber(ARGV[3]), -1)
 for _, id in ipairs(ids) do
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_read(line)
+  local head = head_of(id)
   -- Others have ended while they were held; their entry is all that was left of them here.
   if head and head.state == 'held' then
     head.state = 'queued'

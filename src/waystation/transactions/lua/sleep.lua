@@ -3,9 +3,9 @@
 -- Puts transactions to sleep until a time, or until a switch changes.
 -- One whose switch has changed since its step looked is queued at once: no wake-up is lost.
 -- KEYS  1 record log
--- ARGV  1 terms, then items as in "moves", each with six own words: 'snapshot' or '' (for what is
+-- ARGV  1 terms, then items as in "moves", each with seven own words: 'snapshot' or '' (for what is
 --       queued at once), delay in ms or '', switch or '', place of the step, ms that it waits at most
---       or '', switches as the step has seen them
+--       or '', switches as the step has seen them, 'untried' or '' (nobody has called the step)
 -- Reply {log end, outcome, version, ...}; outcomes: waiting, queued, and as of commit
 --- @include "now"
 --- @include "log_trim"
@@ -26,19 +26,18 @@
 local SWITCH_MS, PLAIN_MS = 7200000, 300000
 local at, first = now(), math.huge
 
--- When `at_most` has passed is fixed by the first Wait. Once the step was told so, it no longer counts.
+-- When `at_most` has passed is fixed by the first Wait. A step that was told so, and waits on, names
+-- none any more.
 local function wait_until(id, field, at_most, wake, fields)
   local til = tonumber(redis.call('HGET', state_key(id), field) or nil)
   if not til then
     til = at + tonumber(at_most)
     fields[1], fields[2] = field, string.format('%.0f', til)
-  elseif til <= at and til <= tonumber(redis.call('ZSCORE', cell .. 'processingZ', id)) then
-    return wake
   end
   return math.min(til, wake)
 end
 
-local reply = moves(at, 'slept', 6, function(id, head, own)
+local reply = moves(at, 'slept', 7, function(id, head, own)
   local switch, at_most = ARGV[own + 3], ARGV[own + 5]
   local fields, changed = {}, false
   local wake = at + (tonumber(ARGV[own + 2]) or switch ~= '' and SWITCH_MS or PLAIN_MS)
@@ -73,7 +72,7 @@ local reply = moves(at, 'slept', 6, function(id, head, own)
   put('sleepingZ', wake, id)
   put('toArchiveZ', at + archive_ms, id)
   first = math.min(first, wake)
-  return 'waiting', fields
+  return 'waiting', fields, ARGV[own + 7] ~= ''
 end)
 if first < math.huge then
   due_hint('sleepingZ', first)

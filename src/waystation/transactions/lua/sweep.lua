@@ -30,8 +30,7 @@ local function sweep(key, head, kids)
   while swept < 100 and kids.swept < kids.created do
     swept, kids.swept = swept + 1, kids.swept + 1
     local id = child_id(parent, kids.round, kids.swept)
-    local line = redis.call('HGET', state_key(id), 'head')
-    local child = line and head_read(line)
+    local child = head_of(id)
     if child and child.state ~= 'complete' then
       stop(id, child, 'c', at, cause, ARGV[2], true)
     end

@@ -14,9 +14,8 @@
 --- @include "counts"
 --- @include "sets"
 --- @include "awaken"
-local at, line = now(), redis.call('HGET', state_key(ARGV[3]), 'head')
-local head = line and head_rest(head_read(line))
-if not head or (ARGV[2] ~= '' and head.owner ~= ARGV[2]) then
+local at, head = now(), head_of(ARGV[3])
+if not head or (ARGV[2] ~= '' and head_rest(head).owner ~= ARGV[2]) then
   return { 'unknown', '' }
 end
 if not ASLEEP[head.state] then

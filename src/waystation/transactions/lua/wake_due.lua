@@ -18,8 +18,7 @@
 local at, reply = now(), { 0, -1 }
 local due = redis.call('ZRANGE', cell .. 'sleepingZ', '-inf', at, 'BYSCORE', 'LIMIT', 0, ARGV[2])
 for _, id in ipairs(due) do
-  local line = redis.call('HGET', state_key(id), 'head')
-  local head = line and head_read(line)
+  local head = head_of(id)
   if head and ASLEEP[head.state] then
     awaken(id, head, at)
   else
