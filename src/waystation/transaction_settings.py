@@ -34,7 +34,7 @@ class TransactionSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fi
     prefetch: Annotated[int, Meta(ge=0, le=10_000)] = 200
     #: Load the app anew when one of its files changes; `dev` says yes.
     reload: bool = False
-    #: How often a step that runs alone may take its process down; the next time ends its transaction.
+    #: How often a step that runs alone may take its process down; once more ends its transaction.
     rescues_max: Count = 3
     #: Larger states are refused: data, outputs and journal of a transaction together.
     state_bytes_max: Annotated[int, Meta(ge=1024, le=8_388_608)] = 1_048_576

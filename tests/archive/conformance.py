@@ -224,9 +224,9 @@ class ArchiveConformance:
     async def test_who_is_not_there_is_not_in_the_answer(self, make: Make) -> None:
         async with opened(make) as archive:
             await archive.upsert([archived("tx-1")])
-            assert await archive.get(["tx-0", "tx-1", "tx-1", "TX-1", ""]) == {
-                "tx-1": archived("tx-1")
-            }
+            asked = ["tx-0", "tx-1", "tx-1", "TX-1", "", "tx-1\0", "\ud800"]
+            assert await archive.get(asked) == {"tx-1": archived("tx-1")}
+            assert await archive.get(["\0"]) == {}
 
     async def test_thousands_are_kept_and_loaded_at_once(self, make: Make) -> None:
         states = {f"tx-{number:05}": archived(f"tx-{number:05}") for number in range(3000)}
@@ -251,7 +251,10 @@ class ArchiveConformance:
             found = await archive.find("shop", "order-1")
             assert found is not None
             assert found.id == "tx-3"
-            for owner, external_id in (("default", "order"), ("art", "order-1"), ("default", "")):
+            for owner, external_id in (
+                *(("default", "order"), ("art", "order-1"), ("default", "")),
+                *(("default", "order-1\0"), ("default", "\udfff")),
+            ):
                 assert await archive.find(owner, external_id) is None
 
     async def test_pages_come_newest_first_and_go_on_where_they_ended(self, make: Make) -> None:

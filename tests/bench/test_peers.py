@@ -41,7 +41,8 @@ def test_a_peer_gets_an_environment_of_its_own_which_is_made_once(tmp_path: Path
     code = (
         "import tiny_peer, importlib.util as u; print(tiny_peer.ANSWER, u.find_spec('waystation'))"
     )
-    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    isolated = [python, "-I", "-c", code]
+    said = subprocess.run(isolated, capture_output=True, text=True, check=True).stdout
     assert said.strip() == "42 None"
 
     # And when it is asked for again, nothing is made anew

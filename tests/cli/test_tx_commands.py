@@ -199,7 +199,9 @@ def test_what_is_in_the_way_is_told_with_where_to_look(here: Here) -> None:
     taken = here("tx", "start", "refund", "2", "--external-id", "in-the-way")
     assert (taken.returncode, transaction_id in taken.stderr) == (6, True)
     assert "waystation tx get ID" in taken.stderr
-    awake = here("tx", "wake", started(here, "lonely", "--start-at", "0s"))
+    parent = started(here, "fan", "1")
+    until(here, parent, "waiting_children")
+    awake = here("tx", "wake", parent)
     assert (awake.returncode, "waystation why ID" in awake.stderr) == (6, True)
     here("tx", "cancel", transaction_id)
     for verb in (("wake",), ("switch", "approved", "yes")):

@@ -222,6 +222,8 @@ class PostgresServer:
             return
         # Stopped first: it must not have another child meanwhile, which would live on.
         self.process.send_signal(signal.SIGSTOP)
+        while _state_of(self.process.pid) not in "TZ":
+            time.sleep(0.001)
         all_of_them = self.processes()
         for process_id in all_of_them:
             with suppress(ProcessLookupError):
@@ -252,6 +254,10 @@ def postgres_server(*options: str, programs: Path | None = None) -> Iterator[Pos
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _state_of(process_id: int) -> str:
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _other_user() -> dict[str, Any]:

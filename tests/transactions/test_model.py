@@ -462,7 +462,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 def test_transactions_behave_as_their_model_does(bridge: Bridge) -> None:
-    """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
+    """EXAMPLES=2000 and --timeout=0 look harder; a failure prints how to replay it."""
     TransactionMachine.bridge = bridge
     until = time.monotonic() + SECONDS_MAX
     for batch in range(EXAMPLES // BATCH):

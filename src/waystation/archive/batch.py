@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from waystation.archive.protocol import ArchivedState, Refused, Upserted
 
+_NUMBER_MAX = 2**63 - 1
+
 
 class PoisonedError(Exception):
     """A batch was refused, as a whole, because of a state in it; the text is for people."""
@@ -25,8 +27,8 @@ async def write_batch(states: Sequence[ArchivedState], write: Write) -> Upserted
     highest: dict[str, ArchivedState] = {}
     refused: list[Refused] = []
     for state in states:
-        if _has_nul(state):
-            refused.append(Refused(state.id, "a text of it has a NUL"))
+        if reason := _unfit(state):
+            refused.append(Refused(state.id, reason))
         elif (other := highest.get(state.id)) is None or other.version < state.version:
             highest[state.id] = state
     applied = 0
@@ -44,7 +46,23 @@ async def write_batch(states: Sequence[ArchivedState], write: Write) -> Upserted
     return Upserted(applied, refused)
 
 
-def _has_nul(state: ArchivedState) -> bool:
-    """SQLite would keep it and find it badly, PostgreSQL would not; so neither does."""
+def is_fit(text: str) -> bool:
+    """Whether a text can be kept at all: PostgreSQL has no NUL, and nobody half a character."""
+    if "\0" in text:
+        return False
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _unfit(state: ArchivedState) -> str:
+    """What no database would keep; told here, so that all refuse the same."""
     texts = state.id, state.owner, state.external_id, state.pipeline, state.status, state.step
-    return "\0" in "".join(texts)
+    if not is_fit("".join(texts)):
+        return "a text of it has a NUL, or is no Unicode"
+    times = state.wake_ms, state.deadline_ms, state.started_ms, state.updated_ms
+    numbers = state.version, *times, state.completed_ms
+    if max(numbers) > _NUMBER_MAX or min(numbers) < -_NUMBER_MAX:
+        return "a number of it is too large"
+    return ""

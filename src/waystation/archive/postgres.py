@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import psycopg
 
-from waystation.archive.batch import PoisonedError, write_batch
+from waystation.archive.batch import PoisonedError, is_fit, write_batch
 from waystation.archive.columns import ASSIGNMENTS, COLUMNS, FACTS, TYPES, facts_of, state_of
 from waystation.archive.protocol import ArchivedFacts, ArchivedState, Mark, Upserted
 from waystation.archive.trouble import fail
@@ -87,12 +87,13 @@ class PostgresArchive:
         return await write_batch(states, self._upsert)
 
     async def get(self, ids: Sequence[str]) -> dict[str, ArchivedState]:
-        if not ids:
-            return {}
-        rows = await self._database.query(_STATES, (list(ids),))
+        fit = [each for each in ids if is_fit(each)]
+        rows = await self._database.query(_STATES, (fit,)) if fit else []
         return {row[0]: state_of(row) for row in rows}
 
     async def find(self, owner: str, external_id: str) -> ArchivedFacts | None:
+        if not is_fit(owner + external_id):
+            return None
         rows = await self._database.query(_FIND, (owner, external_id))
         return facts_of(rows[0]) if rows else None
 
@@ -141,10 +142,3 @@ class PostgresArchive:
         except psycopg.Error as error:
             # Not `from error`: it knows the row, which is nobody's to read in a log.
             raise PoisonedError(first_line(error)) from None
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise PoisonedError(_unfit(error)) from None
-
-
-def _unfit(error: Exception) -> str:
-    unicode = isinstance(error, UnicodeEncodeError)
-    return "a text of it is no Unicode" if unicode else "a number of it is too large"

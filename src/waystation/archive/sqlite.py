@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.archive.batch import PoisonedError, write_batch
+from waystation.archive.batch import PoisonedError, is_fit, write_batch
 from waystation.archive.columns import ASSIGNMENTS, COLUMNS, FACTS, facts_of, state_of
 from waystation.archive.protocol import ArchivedFacts, ArchivedState, Mark, Upserted
 from waystation.archive.trouble import fail
@@ -73,15 +73,17 @@ class SqliteArchive:
         return await write_batch(states, self._upsert)
 
     async def get(self, ids: Sequence[str]) -> dict[str, ArchivedState]:
-        found = {}
-        for first in range(0, len(ids), _IDS_MAX):
-            some = tuple(ids[first : first + _IDS_MAX])
+        found, fit = {}, [each for each in ids if is_fit(each)]
+        for first in range(0, len(fit), _IDS_MAX):
+            some = tuple(fit[first : first + _IDS_MAX])
             places = ", ".join("?" * len(some))
             for row in await self._reader.query(f"{_STATES} ({places})", some):
                 found[row[0]] = state_of(row)
         return found
 
     async def find(self, owner: str, external_id: str) -> ArchivedFacts | None:
+        if not is_fit(owner + external_id):
+            return None
         rows = await self._reader.query(
             f"{_FACTS} WHERE owner = ? AND external_id = ? AND external_id <> ''"
             " ORDER BY started_ms DESC, id DESC LIMIT 1",
@@ -123,7 +125,5 @@ class SqliteArchive:
         rows = [msgspec.structs.astuple(state) for state in states]
         try:
             return await self._writer.change(lambda file: file.executemany(_UPSERT, rows).rowcount)
-        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise PoisonedError(str(error)) from error
-        except UnicodeEncodeError as error:
-            raise PoisonedError("a text of it is no Unicode") from error

@@ -21,7 +21,8 @@ import uvloop
 
 from waystation.bench.benchmark import BenchmarkError
 
-#: The longest that a child may take for one answer; more means that it hangs.
+#: The longest that a child may take for one answer, unless its parent knows better; more means
+#: that it hangs.
 _ANSWER_SECONDS_MAX = 120.0
 _END_SECONDS_MAX = 10.0
 
@@ -64,11 +65,11 @@ class Child:
         """Of this child."""
         return self._process.pid
 
-    def ask(self, question: object) -> Any:
+    def ask(self, question: object, *, seconds_max: float = _ANSWER_SECONDS_MAX) -> Any:
         """Sends a question and returns the answer; BenchmarkError with the child's own words."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        guard = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
+        guard = threading.Timer(seconds_max, self._process.kill)
         guard.start()
         try:
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")

@@ -68,8 +68,9 @@ async def fill(target: Target, count: int, *, pipeline: str) -> Sample:
 
     The node group is paused: a station that comes can get ready before it works.
     """
-    await relax(target, 0)
     async with opened(target) as node:
+        # Not before: a node looks whether the store is of its level.
+        await relax(target, 0)
         await node.engine.nodes.tell(_GROUP, "paused", 1)
         window = Window(target, os.getpid())
         await _start(node, Order(type=pipeline, data=DATA), count)

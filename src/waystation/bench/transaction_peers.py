@@ -34,7 +34,7 @@ PYTHON_PEERS = (
     Peer("huey", ("huey==3.5.4", *_CLIENT)),
     Peer("taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4", "uvloop==0.23.0", *_CLIENT)),
     Peer("arq", ("arq==0.28.0", "hiredis==3.5.0", "redis==5.3.1", "uvloop==0.23.0"), quick=False),
-    Peer("celery", ("celery==5.7.0", *_CLIENT), quick=False),
+    Peer("celery", ("celery[redis]==5.7.0", *_CLIENT), quick=False),
     Peer(
         "saq",
         ("saq==0.26.4", "hiredis==3.5.0", "redis==7.4.1", "typing-extensions", "uvloop==0.23.0"),

@@ -24,6 +24,8 @@ from waystation.store.embedded import EmbeddedServer
 #: Run by name, in processes of their own.
 _SERVERS = servers.__name__
 _DRIVER = driver.__name__
+#: The longest that a job may take: a million transactions may have to be started for it.
+_SECONDS_MAX = 900.0
 
 
 class Workshop:
@@ -102,7 +104,8 @@ class Workshop:
     def drive(self, job: str, amount: object, process: int = 0) -> Sample:
         """One round of a job of the driver."""
         target = msgspec.structs.replace(self._target, process=process)
-        answer = self._driver.ask({"job": job, "target": target, "amount": amount})
+        question = {"job": job, "target": target, "amount": amount}
+        answer = self._driver.ask(question, seconds_max=_SECONDS_MAX)
         return msgspec.convert(answer, Sample)
 
     def _drain(self, steps: int, count: int) -> Sample:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def bench(
     name: Annotated[str, typer.Argument(help="Which one; without a name they are listed.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Within 45 seconds, rougher.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Rougher: within 45 seconds, `transactions` in minutes."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure us, our peers and the limit in one run. Exit code 1 when a bar does not hold."""

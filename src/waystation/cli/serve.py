@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _log = logger("station")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: What tasks get to end that nobody waits for any more.
+_STUBBORN_SECONDS = 1.0
 
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes any free one.", metavar="N")
@@ -139,9 +143,28 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
                 await server.stop()
         finally:
             await node.close()
+        await _leave_behind()
     finally:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+async def _leave_behind() -> None:
+    """Ends the process here if a task of a user's step will not end: asyncio waits for ever.
+
+    Everything was put in order before, and what the step held was given back.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return
+    _, stubborn = await asyncio.wait(tasks, timeout=_STUBBORN_SECONDS)
+    if stubborn:
+        _log.warning("steps do not end; the process ends without them", count=len(stubborn))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def _opened_unless_stopped(

@@ -51,8 +51,7 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
     (
         transaction_errors.PipelineUnknownError,
         "",
-        "See which there are with `waystation pipeline list`, and versions of one with"
-        " `waystation pipeline show PIPELINE`.",
+        "See which there are: `waystation pipeline list`; versions: `waystation pipeline show`.",
     ),
     (
         transaction_errors.TransactionUnknownError,

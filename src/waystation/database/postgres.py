@@ -130,7 +130,7 @@ class Postgres:
             raise self._fail(Trouble.AWAY, f"{self._name} is closed.")
         task = asyncio.ensure_future(call)
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(self._forget)
         try:
             done, _ = await asyncio.wait([task], timeout=seconds)
         except asyncio.CancelledError:
@@ -150,6 +150,12 @@ class Postgres:
             raise self._fail(trouble, f"{self._name}: {self._told(error)}.") from None
         except OSError as error:
             raise self._fail(Trouble.AWAY, f"{self._name}: {error}.") from error
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            # Of a call that was given up nobody asks: the event loop must not log what it said.
+            task.exception()
 
     async def _with_connection(self, work: Work[_T]) -> _T:
         async with self._slots:

@@ -101,6 +101,7 @@ class SqliteFile:
     # -- In the thread -----------------------------------------------------------------------
 
     def _open(self) -> None:
+        self._close()  # Whoever could not open all of what it needs may try again.
         make_private(self._file.parent)
         database = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
         try:

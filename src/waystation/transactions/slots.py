@@ -21,6 +21,9 @@ WATCH_SECONDS = 0.25
 #: Runs after which a slot lets the event loop send what has come of them.
 _RUNS_PER_TURN = 32
 
+#: What steps that were given up get to end, before they are left behind.
+_END_SECONDS_MAX = 1.0
+
 #: Why a step was given up.
 GivenUp = Literal["", "timeout", "lost", "stopping"]
 
@@ -165,7 +168,7 @@ class Slots:
             await asyncio.sleep(0.01)
         for slot in list(self._slots):
             slot.give_up("stopping")
-        until = self._clock.real_seconds() + 1.0
+        until = self._clock.real_seconds() + _END_SECONDS_MAX
         while self.busy and self._clock.real_seconds() < until:
             await asyncio.sleep(0.01)
 
@@ -176,7 +179,9 @@ class Slots:
         tasks += [self._watchdog] if self._watchdog is not None else []
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            # Not for ever: a step may take being cancelled for one more failure, and go on.
+            await asyncio.wait(tasks, timeout=_END_SECONDS_MAX)
 
     # -- Working -----------------------------------------------------------------------------
 

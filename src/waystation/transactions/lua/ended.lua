@@ -23,12 +23,13 @@ local function tell_parent(child, at)
       due_hint('sweepZ', at)
     end
   end
-  local room, result = tonumber(found[4] or '0') - #child.output, child.status
+  local room = tonumber(found[4] or '0') - #child.output
+  local fields = { 'kids', kids_text(kids), 'result:' .. n, child.status }
   if room >= 0 then
-    result = result .. ' ' .. child.output
-    redis.call('HSET', key, 'room', room)
+    fields[4] = child.status .. ' ' .. child.output
+    fields[5], fields[6] = 'room', room
   end
-  redis.call('HSET', key, 'kids', kids_text(kids), 'result:' .. n, result)
+  redis.call('HSET', key, unpack(fields))
   local last = kids.done == kids.total and head.state == 'waiting_children'
   local stopped = last and STOPPED[string.match(head.flags, '[ct]')]
   if stopped then
