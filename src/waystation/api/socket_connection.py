@@ -140,7 +140,9 @@ def bounded_socket(bounds: Bounds) -> type[asyncio.Protocol]:
 def is_blocked_socket(send: Send) -> bool:
     """Whether the client has not taken what was sent so far."""
     connection = getattr(send, "__self__", None)
-    return isinstance(connection, BoundedSocket) and not connection.writable.is_set()
+    return isinstance(connection, BoundedSocket) and (
+        not connection.writable.is_set() or connection.transport.get_write_buffer_size() > 0
+    )
 
 
 def note_refused(send: Send) -> None:

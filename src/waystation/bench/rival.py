@@ -81,7 +81,7 @@ class CeleryRival:
 
 
 class DramatiqRival:
-    """Eight threads, as its command line has by default."""
+    """Eight threads and its own middleware (retries, limits), as its command line has it."""
 
     def __init__(self, path: str, on_call: OnCall) -> None:
         os.environ["dramatiq_queue_prefetch"] = str(PREFETCH)  # noqa: SIM112 (its name)
@@ -89,7 +89,7 @@ class DramatiqRival:
         from dramatiq.brokers.redis import RedisBroker  # noqa: PLC0415
         from redis import Redis  # noqa: PLC0415
 
-        self._broker = RedisBroker(client=Redis(unix_socket_path=path), middleware=[])
+        self._broker = RedisBroker(client=Redis(unix_socket_path=path))
         self._worker = dramatiq.Worker
         self._job = dramatiq.actor(on_call, actor_name="job", broker=self._broker)
 
