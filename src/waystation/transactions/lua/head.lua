@@ -20,8 +20,8 @@ local function head_claimed(line, since, node)
   local version, epoch, flags, group, queue, pipeline, owner, middle, archive =
     string.match(line, HEAD_QUEUED)
   if version then
-    return since .. ' running ' .. version + 1 .. ' ' .. epoch + 1 .. ' 0 ' .. flags .. ' ' .. group
-      .. ' ' .. queue .. ' ' .. pipeline .. ' ' .. owner .. ' ' .. middle .. ' ' .. node .. ' '
+    return since .. ' running ' .. text_of(version + 1) .. ' ' .. text_of(epoch + 1) .. ' 0 ' .. flags
+      .. ' ' .. group .. ' ' .. queue .. ' ' .. pipeline .. ' ' .. owner .. ' ' .. middle .. ' ' .. node .. ' '
       .. archive, queue, pipeline, owner, flags
   end
 end
@@ -45,23 +45,18 @@ local function head_rest(head)
   end
   return head
 end
--- One time a script: to make a text of a time costs as much as to make the rest of the line.
-local head_at, head_since
 local function head_line(head, at)
   head.version = head.version + 1
   if at then
-    if at ~= head_at then
-      head_at, head_since = at, string.format('%.0f', at)
-    end
-    head.since = head_since
+    head.since = text_of(at)
   end
   local rest = head.rest
   if head.pipeline then
     rest = head.pipeline .. ' ' .. head.owner .. ' ' .. head.status .. ' ' .. head.wake .. ' '
-      .. head.switch .. ' ' .. head.rescues .. ' ' .. head.node .. ' ' .. head.archive
+      .. head.switch .. ' ' .. text_of(head.rescues) .. ' ' .. head.node .. ' ' .. head.archive
   end
-  return head.since .. ' ' .. head.state .. ' ' .. head.version .. ' ' .. head.epoch .. ' '
-    .. head.commits .. ' ' .. head.flags .. ' ' .. head.group .. ' ' .. head.queue .. ' ' .. rest
+  return head.since .. ' ' .. head.state .. ' ' .. text_of(head.version) .. ' '
+    .. text_of(head.epoch) .. ' ' .. text_of(head.commits) .. ' ' .. head.flags .. ' ' .. head.group .. ' ' .. head.queue .. ' ' .. rest
 end
 local function flagged(head, letters)
   return head.flags ~= '-' and string.find(head.flags, '[' .. letters .. ']') ~= nil

@@ -23,8 +23,8 @@ local function record_facts(facts, detail)
 end
 local function record(kind, id, head, detail, cause)
   local status = head.status or string.match(head.rest, '^%S+ %S+ (%S+)')
-  local facts = kind .. ' ' .. id .. ' ' .. head.version .. ' ' .. head.epoch .. ' ' .. head.state
-    .. ' ' .. status
+  local facts = kind .. ' ' .. id .. ' ' .. text_of(head.version) .. ' ' .. text_of(head.epoch) .. ' '
+    .. head.state .. ' ' .. status
   if cause and #cause > 2000 then
     -- Between letters: a broken one would make the whole entry unreadable.
     cause = string.gsub(string.sub(cause, 1, 2000), '[\192-\255][\128-\191]*$', '')
