@@ -57,9 +57,9 @@ class Node:
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
         self.channels.close()
+        await self.upkeep.close()
         await self.engine.close()
         await self.delivery.close()
-        await self.upkeep.close()
         await self.census.close()
         await self.gate.close()
         await self.opened.close()

@@ -154,6 +154,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) 
     async with station(settings) as node:
         # A lease given back and a leave taken at the end would be the last that is written.
         await node.upkeep.close()
+        await node.engine.close()
         await node.census.close()
         await node.channels.subscribe(*CHANNEL, "me")
         await node.channels.publish(*CHANNEL, "m-1", b"1")

@@ -21,7 +21,7 @@ from waystation.store import Store, Wakeups
 from waystation.store.address import Address
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
-from waystation.transactions.cells import open_cells
+from waystation.transactions.cells import BATCH_MAX, open_cells
 from waystation.transactions.entry import Entry, NewTransaction
 from waystation.transactions.limits import Limits
 from waystation.transactions.log_entry import Fact, unpack
@@ -35,6 +35,8 @@ OWNER = "default"
 #: Short, so that a rescue can be waited for.
 LEASE_MS = 300
 QUICK = Limits(lease_ms=LEASE_MS, workers=20, prefetch=20, grace_seconds=1.0)
+#: So long that no rescue can be the reason for anything.
+PATIENT = Limits(workers=5, prefetch=5, lease_ms=60_000, grace_seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -242,3 +244,22 @@ async def open_machine(
         await wakeups.close()
         await store.close()
         await catalogue.close()
+
+
+async def start_many(machine: Machine, count: int, name: str = "p") -> list[str]:
+    """Starts so many, each with its number; returns their ids."""
+    new = [await machine.new(name, number) for number in range(count)]
+    for cell in range(machine.cells):
+        here = [each for each in new if names.cell_of(each.id) == cell]
+        for at in range(0, len(here), BATCH_MAX):
+            await machine.entry.start(cell, here[at : at + BATCH_MAX])
+    return [each.id for each in new]
+
+
+async def all_started(machine: Machine, count: int) -> list[Fact]:
+    """The records of all starts, once there are so many."""
+    while True:
+        facts = [each for each in await machine.facts() if each.kind == "started"]
+        if len(facts) == count:
+            return facts
+        await asyncio.sleep(0.002)

@@ -8,6 +8,13 @@ import psycopg
 from psycopg.errors import ForeignKeyViolation, UniqueViolation
 
 from waystation.catalogue.protocol import DefinitionRecord, KeyRecord, ProjectRecord
+from waystation.catalogue.rows import (
+    DEFINITION_COLUMNS,
+    KEY_COLUMNS,
+    definition_of,
+    key_of,
+    key_row,
+)
 from waystation.catalogue.trouble import fail
 from waystation.database import Migrations, read_migrations
 from waystation.database.postgres import Postgres, Sql
@@ -55,7 +62,7 @@ class PostgresCatalogue:
             ("INSERT INTO project VALUES (%s, %s)", (project.name, project.created_ms))
         ]
         if key is not None:
-            statements.append((_INSERT_KEY, _key_row(key)))
+            statements.append((_INSERT_KEY, key_row(key)))
         try:
             await self._write(*statements, _STEP)
         except UniqueViolation as error:
@@ -69,7 +76,7 @@ class PostgresCatalogue:
 
     async def add_key(self, key: KeyRecord) -> None:
         try:
-            await self._write((_INSERT_KEY, _key_row(key)), _STEP)
+            await self._write((_INSERT_KEY, key_row(key)), _STEP)
         except UniqueViolation as error:
             raise ConflictError(f"There is a key {key.id} already.") from error
         except ForeignKeyViolation as error:
@@ -80,24 +87,12 @@ class PostgresCatalogue:
 
     async def keys(self, project: str | None = None) -> list[KeyRecord]:
         rows = await self._database.query(
-            "SELECT id, project, scopes, secret_hash, label, created_ms, expires_ms, revoked_ms"
+            f"SELECT {KEY_COLUMNS}"  # noqa: S608 (constants)
             " FROM api_key WHERE %(project)s::text IS NULL OR project = %(project)s"
             " ORDER BY created_ms, id",
             {"project": project},
         )
-        return [
-            KeyRecord(
-                id=row[0],
-                project=row[1],
-                scopes=tuple(row[2].split()),
-                secret_hash=row[3],
-                label=row[4],
-                created_ms=row[5],
-                expires_ms=row[6],
-                revoked_ms=row[7],
-            )
-            for row in rows
-        ]
+        return [key_of(row) for row in rows]
 
     async def revoke_key(self, project: str | None, key_id: str, *, now_ms: int) -> bool:
         sql = (
@@ -132,21 +127,21 @@ class PostgresCatalogue:
 
     async def definition(self, kind: str, project: str, name: str) -> DefinitionRecord | None:
         rows = await self._database.query(
-            "SELECT kind, project, name, version, body, changed_ms FROM definition"
+            f"SELECT {DEFINITION_COLUMNS} FROM definition"  # noqa: S608 (constants)
             " WHERE kind = %s AND project = %s AND name = %s",
             (kind, project, name),
         )
-        return _definition(rows[0]) if rows else None
+        return definition_of(rows[0]) if rows else None
 
     async def definitions(
         self, kind: str, project: str, *, after: str = "", limit: int
     ) -> list[DefinitionRecord]:
         rows = await self._database.query(
-            "SELECT kind, project, name, version, body, changed_ms FROM definition"
+            f"SELECT {DEFINITION_COLUMNS} FROM definition"  # noqa: S608 (constants)
             " WHERE kind = %s AND project = %s AND name > %s ORDER BY name LIMIT %s",
             (kind, project, after, limit),
         )
-        return [_definition(row) for row in rows]
+        return [definition_of(row) for row in rows]
 
     async def _write(self, *statements: tuple[Sql, Any]) -> int:
         try:
@@ -154,23 +149,3 @@ class PostgresCatalogue:
         except psycopg.DataError:
             # A NUL in a label, say: SQLite would keep it.
             raise InvalidInputError("PostgreSQL cannot keep a NUL in a text.") from None
-
-
-def _definition(row: tuple[Any, ...]) -> DefinitionRecord:
-    kind, project, name, version, body, changed_ms = row
-    return DefinitionRecord(
-        kind=kind, project=project, name=name, version=version, body=body, changed_ms=changed_ms
-    )
-
-
-def _key_row(key: KeyRecord) -> tuple[object, ...]:
-    return (
-        key.id,
-        key.project,
-        " ".join(key.scopes),
-        key.secret_hash,
-        key.label,
-        key.created_ms,
-        key.expires_ms,
-        key.revoked_ms,
-    )

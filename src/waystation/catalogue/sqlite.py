@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 from waystation.catalogue.protocol import DefinitionRecord, KeyRecord, ProjectRecord
+from waystation.catalogue.rows import (
+    DEFINITION_COLUMNS,
+    KEY_COLUMNS,
+    definition_of,
+    key_of,
+    key_row,
+)
 from waystation.catalogue.trouble import fail
 from waystation.database import Migrations, SqliteFile, read_migrations
 from waystation.database.sqlite import Statement
@@ -20,7 +26,7 @@ def migrations() -> Migrations:
 
 #: Steps the number by which processes notice that projects or keys have changed.
 _STEP: Statement = ("UPDATE generation SET number = number + 1", ())
-_DEFINITION = "SELECT kind, project, name, version, body, changed_ms FROM definition"
+_DEFINITION = f"SELECT {DEFINITION_COLUMNS} FROM definition"  # noqa: S608 (constants)
 _INSERT_KEY = "INSERT INTO api_key VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -48,7 +54,7 @@ class SqliteCatalogue:
             ("INSERT INTO project VALUES (?, ?)", (project.name, project.created_ms))
         ]
         if key is not None:
-            statements.append((_INSERT_KEY, _key_row(key)))
+            statements.append((_INSERT_KEY, key_row(key)))
         try:
             await self._file.write(*statements, _STEP)
         except sqlite3.IntegrityError as error:
@@ -62,7 +68,7 @@ class SqliteCatalogue:
 
     async def add_key(self, key: KeyRecord) -> None:
         try:
-            await self._file.write((_INSERT_KEY, _key_row(key)), _STEP)
+            await self._file.write((_INSERT_KEY, key_row(key)), _STEP)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorname != "SQLITE_CONSTRAINT_FOREIGNKEY":
                 raise ConflictError(f"There is a key {key.id} already.") from error
@@ -73,23 +79,11 @@ class SqliteCatalogue:
 
     async def keys(self, project: str | None = None) -> list[KeyRecord]:
         rows = await self._file.query(
-            "SELECT id, project, scopes, secret_hash, label, created_ms, expires_ms, revoked_ms"
+            f"SELECT {KEY_COLUMNS}"  # noqa: S608 (constants)
             " FROM api_key WHERE ? IS NULL OR project = ? ORDER BY created_ms, id",
             (project, project),
         )
-        return [
-            KeyRecord(
-                id=row[0],
-                project=row[1],
-                scopes=tuple(row[2].split()),
-                secret_hash=row[3],
-                label=row[4],
-                created_ms=row[5],
-                expires_ms=row[6],
-                revoked_ms=row[7],
-            )
-            for row in rows
-        ]
+        return [key_of(row) for row in rows]
 
     async def revoke_key(self, project: str | None, key_id: str, *, now_ms: int) -> bool:
         sql = (
@@ -124,31 +118,11 @@ class SqliteCatalogue:
     async def definition(self, kind: str, project: str, name: str) -> DefinitionRecord | None:
         where = " WHERE kind = ? AND project = ? AND name = ?"
         rows = await self._file.query(_DEFINITION + where, (kind, project, name))
-        return _definition(rows[0]) if rows else None
+        return definition_of(rows[0]) if rows else None
 
     async def definitions(
         self, kind: str, project: str, *, after: str = "", limit: int
     ) -> list[DefinitionRecord]:
         where = " WHERE kind = ? AND project = ? AND name > ? ORDER BY name LIMIT ?"
         rows = await self._file.query(_DEFINITION + where, (kind, project, after, limit))
-        return [_definition(row) for row in rows]
-
-
-def _definition(row: tuple[Any, ...]) -> DefinitionRecord:
-    kind, project, name, version, body, changed_ms = row
-    return DefinitionRecord(
-        kind=kind, project=project, name=name, version=version, body=body, changed_ms=changed_ms
-    )
-
-
-def _key_row(key: KeyRecord) -> tuple[object, ...]:
-    return (
-        key.id,
-        key.project,
-        " ".join(key.scopes),
-        key.secret_hash,
-        key.label,
-        key.created_ms,
-        key.expires_ms,
-        key.revoked_ms,
-    )
+        return [definition_of(row) for row in rows]
