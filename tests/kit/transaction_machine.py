@@ -23,11 +23,14 @@ from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, open_cells
 from waystation.transactions.entry import Entry, NewTransaction
+from waystation.transactions.found import Found
+from waystation.transactions.holding import Holding
 from waystation.transactions.limits import Limits
 from waystation.transactions.log_entry import Fact, unpack
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.record import Frame, StepJournal, TransactionState, decode, encode
-from waystation.transactions.signals import Found, Signals
+from waystation.transactions.services import Services
+from waystation.transactions.signals import Signals
 from waystation.transactions.states import State, Status
 from waystation.transactions.worker import Worker
 
@@ -84,6 +87,8 @@ class Machine:
     identity: CountingIdentity = field(default_factory=CountingIdentity)
     workers: list[Worker] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
+    #: What steps reach the world with.
+    services: Services | None = None
     _turn: int = 0
 
     async def worker(
@@ -107,6 +112,7 @@ class Machine:
             group=group,
             node=f"n{len(self.workers) + 1}",
             limits=limits,
+            services=self.services,
             on_deaf=on_deaf or self.deaf.append,
         )
         self.workers.append(worker)
@@ -186,6 +192,14 @@ class Machine:
             raise AssertionError(f"{transaction_id} is {found.head}") from None
         return found
 
+    async def rescue(self, transaction_id: str) -> None:
+        """Takes a transaction from its holder, as if that had died, however often it renews."""
+        cell, epoch = names.cell_of(transaction_id), (await self.found(transaction_id)).head.epoch
+        while (await self.found(transaction_id)).head.epoch == epoch:
+            lease = names.sorted_set(cell, "leaseZ")
+            await self.store.call("ZADD", lease, "XX", 1, transaction_id)
+            await Holding(self.store, TERMS).rescue(cell, most=BATCH_MAX, rescues_max=3)
+
     async def facts(self, cell: int = 0) -> list[Fact]:
         """All that the record log of a cell tells."""
         entries = await self.logs.read(names.LOG, cell, 0, limit=100_000, bytes_max=1 << 30)
@@ -208,6 +222,7 @@ async def open_machine(
     limits: Limits = QUICK,
     flush: bool = True,
     clock: Clock | None = None,
+    services: Services | None = None,
 ) -> AsyncIterator[Machine]:
     """Opens an app on an empty store, with a time machine and so many workers."""
     store, wakeups, clock = Store(address, test_mode=True), Wakeups(address), clock or Clock()
@@ -224,6 +239,7 @@ async def open_machine(
         entry=Entry(store, TERMS),
         signals=Signals(store, TERMS),
         cells=cells,
+        services=services,
     )
     await catalogue.open()
     try:

@@ -382,7 +382,7 @@ class TransactionModel:
             ended = parent.state is State.COMPLETE
             if not failed and not ended and not self._stopped(parent):
                 continue
-            parent.version += 1
+            parent.version += kids.swept < kids.created
             while kids.swept < kids.created:
                 kids.swept += 1
                 child = self.all.get(names.child_id(parent.id, kids.round, kids.swept))

@@ -16,6 +16,7 @@ from waystation.store import Store, Wakeups
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
+from waystation.transactions.archiving import Archiving
 from waystation.transactions.cells import Terms, open_cells
 from waystation.transactions.entry import Entry, NewTransaction
 from waystation.transactions.head import Head, parse
@@ -23,6 +24,7 @@ from waystation.transactions.held import Held
 from waystation.transactions.holding import Claimed, Holding
 from waystation.transactions.log_entry import Fact, unpack
 from waystation.transactions.progress import Progress
+from waystation.transactions.restoring import Restoring
 from waystation.transactions.signals import Signals
 from waystation.transactions.states import State
 
@@ -34,7 +36,17 @@ LEASE_MS = 10_000
 GRACE_MS = 30_000
 ARCHIVE_MS = 60_000
 EXTERNAL_MS = 3_600_000
-TERMS = Terms(dataset="ds-test", archive_delay_ms=ARCHIVE_MS, external_id_ms=EXTERNAL_MS)
+CACHE_MS = 300_000
+LOAD_MS = 30_000
+ROLE_MS = 60_000
+ROLE_GRACE_MS = 5_000
+TERMS = Terms(
+    dataset="ds-test",
+    archive_delay_ms=ARCHIVE_MS,
+    external_id_ms=EXTERNAL_MS,
+    cache_ms=CACHE_MS,
+    load_ms=LOAD_MS,
+)
 SETS = ("processingZ", "leaseZ", "sleepingZ", "deadlineZ", "sweepZ", "toArchiveZ")
 ASLEEP = (State.SLEEPING, State.WAITING_SWITCH, State.SCHEDULED)
 
@@ -119,6 +131,8 @@ class TransactionStore:
     holding: Holding
     progress: Progress
     signals: Signals
+    archiving: Archiving
+    restoring: Restoring
     wakeups: Wakeups
     identity: CountingIdentity
     #: It jumps when the machine advances.
@@ -268,6 +282,8 @@ async def open_transactions(
         holding=Holding(store, TERMS),
         progress=Progress(store, TERMS),
         signals=Signals(store, TERMS),
+        archiving=Archiving(store, TERMS, role_ms=ROLE_MS, grace_ms=ROLE_GRACE_MS),
+        restoring=Restoring(store, TERMS),
         wakeups=wakeups,
         identity=CountingIdentity(),
         clock=clock,

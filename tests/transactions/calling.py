@@ -19,6 +19,9 @@ class NoRecords:
     async def once(self, held: Held, place: str, name: str, result: bytes) -> Verdict:
         raise AssertionError(f"once {name} was recorded")
 
+    async def open_callback(self, held: Held, place: str) -> Verdict:
+        raise AssertionError("a callback was opened")
+
     async def report(self, held: Held, progress: bytes) -> Verdict:
         raise AssertionError("progress was reported")
 

@@ -29,19 +29,25 @@ def of(transaction: int) -> TransactionFacts:
     return TransactionFacts(id=f"tx-0000{transaction:036x}", type="p")
 
 
-def test_there_are_eight_and_two_of_them_share_the_next_commit() -> None:
+def test_what_is_built_in_and_which_of_it_shares_the_next_commit() -> None:
     assert sorted(BUILT_IN) == [
         "util/checkpoint",
         "util/child",
         "util/delay",
         "util/fixed-reply",
+        "util/hand",
+        "util/http",
+        "util/map",
         "util/parallel",
+        "util/produce",
         "util/progressReport",
+        "util/publish",
         "util/router",
+        "util/validate",
         "util/wait",
     ]
     pure = {each.type for each in BUILT_IN.values() if each.pure}
-    assert pure == {"util/router", "util/fixed-reply"}
+    assert pure == {"util/router", "util/fixed-reply", "util/map", "util/validate"}
     assert all(each.description.endswith(".") for each in BUILT_IN.values())
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.kit.transaction_machine import QUICK, Machine, open_machine
 from tests.kit.transaction_store import TERMS
@@ -107,6 +108,7 @@ async def alive(machine: Machine) -> tuple[int, list[str]]:
     return len(ids), [each.id for each in found if each.head.state is not State.COMPLETE]
 
 
+@pytest.mark.slow
 async def test_whatever_happens_each_transaction_ends_once_and_nothing_is_left_behind(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

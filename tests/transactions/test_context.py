@@ -196,7 +196,7 @@ async def test_a_store_that_is_away_ends_the_step_and_fails_no_transaction(
     async with (
         holding_one(store_server) as (opened, claimed),
         proxy_to(store_server.address) as proxy,
-        store_at(proxy.address, call_seconds_max=0.3, test_mode=True) as store,
+        store_at(proxy.address, call_seconds_max=2.0, test_mode=True) as store,
     ):
         await store.ping()
         await proxy.set_fates(replies=Fate.SWALLOW)

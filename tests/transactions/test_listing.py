@@ -99,7 +99,7 @@ async def test_an_external_id_leads_to_its_transaction(
         assert await outside.engine.listing.by_external_id("default", "r-9") == []
 
 
-@pytest.mark.parametrize("cursor", ["x", "0", "9.0", "0.x", "0.99999999999999999999", "-1.0"])
+@pytest.mark.parametrize("cursor", ["x", "0", "9.0", "0.x", "0." + "9" * 24, "-1.0"])
 async def test_a_cursor_that_is_none_of_ours_is_refused(
     store_server: EmbeddedServer, tmp_path: Path, cursor: str
 ) -> None:

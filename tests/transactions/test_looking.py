@@ -75,7 +75,12 @@ async def test_a_look_tells_when_the_first_of_each_kind_is_due(
     async with open_transactions(store_server) as tx:
         empty = await tx.signals.look(CELL)
         assert empty == Look(
-            now_ms=empty.now_ms, sleeping_ms=None, lease_ms=None, deadline_ms=None, sweep_ms=None
+            now_ms=empty.now_ms,
+            sleeping_ms=None,
+            lease_ms=None,
+            deadline_ms=None,
+            sweep_ms=None,
+            archive_ms=None,
         )
         await tx.start(delay_ms=70_000)
         await tx.start(delay_ms=50_000)

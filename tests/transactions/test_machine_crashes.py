@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.kit.transaction_store import TERMS
 from waystation import App, Context
@@ -29,10 +30,12 @@ from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.progress import Progress
 from waystation.transactions.record import Frame, TransactionState, decode, encode
 from waystation.transactions.run import Run
+from waystation.transactions.services import Services
 from waystation.transactions.signals import Signals
 from waystation.transactions.slots import Slot
 from waystation.transactions.states import State, Status
 from waystation.transactions.store_time import StoreTime
+from waystation.transactions.switches import CALLBACK_SWITCH
 from waystation.transactions.turns import Turns
 
 ID = "tx-0000" + "0" * 36
@@ -47,6 +50,8 @@ class World:
         self.name = name
         self.data = msgspec.json.encode(data)
         self.effects = folder / "effects"
+        #: What its steps reach the world with.
+        self.services: Services | None = None
 
     def effect(self, what: str) -> int:
         """Something outside; returns how often anything has happened."""
@@ -98,6 +103,7 @@ class World:
             node="n",
             limits=Limits(),
             time=StoreTime(clock),
+            services=self.services,
         )
         turns.committer = Committer(progress, turns.on_verdict)
         turns.again, turns.let_go = line.append, lambda _: None
@@ -107,11 +113,11 @@ class World:
             while line:
                 await turns.take(line.popleft(), Slot(clock))
                 await asyncio.gather(*turns.committer._tasks)
-            if not claim.items and await self._nudge(store, signals):
+            if not claim.items and await self.nudge(store, signals):
                 break
         await catalogue.close()
 
-    async def _nudge(self, store: Store, signals: Signals) -> bool:
+    async def nudge(self, store: Store, signals: Signals) -> bool:
         """Time passes, somebody sets a switch; whether all has ended."""
         keys = await store.call("KEYS", f"{names.tag(0)}stateH:*")
         found = await signals.get("", sorted(key.decode().rpartition(":")[2] for key in keys))
@@ -120,11 +126,17 @@ class World:
             match each.head.state:
                 case State.SLEEPING:
                     await signals.wake("", each.id)
+                case State.WAITING_SWITCH if each.head.switch == CALLBACK_SWITCH:
+                    await self.call_back(signals)
                 case State.WAITING_SWITCH:
                     await signals.set_switch("", each.id, each.head.switch, True)
                 case State.RUNNING:
                     raise AssertionError(f"nobody goes on with {each.id}: {each.head}")
         return all(each is not None and each.head.state is State.COMPLETE for each in found)
+
+    async def call_back(self, signals: Signals) -> None:
+        """Somebody answers who was asked."""
+        raise AssertionError("nobody was asked")
 
     async def finish(self, store: Store) -> tuple[Status | None, Any, list[Fact]]:
         """Another worker, after the death; returns how it ended, and all that was recorded."""
@@ -136,7 +148,8 @@ class World:
         for key in ("processingZ", "leaseZ", "sleepingZ", "deadlineZ", "sweepZ"):
             assert await store.call("ZCARD", names.sorted_set(0, key)) == 0, key
         assert not {b"kids", b"progress"} & end.extras.keys()
-        assert not [name for name in end.extras if name.startswith((b"once:", b"wait:"))]
+        of_steps = (b"once:", b"wait:", b"callback:")
+        assert not [name for name in end.extras if name.startswith(of_steps)]
         entries = await StreamLogs(store).read(names.LOG, 0, 0, limit=1000)
         facts = [fact for entry in entries for fact in unpack(entry.payload).facts]
         return end.head.status, msgspec.json.decode(decode(end.state).output), facts
@@ -154,6 +167,7 @@ def successes(facts: list[Fact]) -> Counter[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_may_die_at_every_call_of_a_pipeline_that_sleeps_waits_calls_and_charges(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -197,6 +211,7 @@ def test_a_worker_may_die_at_every_call_of_a_pipeline_that_sleeps_waits_calls_an
     assert len(points) > 60
 
 
+@pytest.mark.slow
 def test_a_parent_may_die_at_every_call_of_a_parallel(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

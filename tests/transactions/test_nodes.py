@@ -59,12 +59,13 @@ async def test_a_node_is_registered_as_seed_001_says(store_server: EmbeddedServe
             "description": "Does what has to be done.",
             "defaultDefinition": {"description": "Does what has to be done."},
         }
-        assert len(body["stepTypes"]) == 9
+        assert len(body["stepTypes"]) == 15
         assert 0 < await opened.store.call("PTTL", key) <= GONE_MS
         assert await nodes.all() == [record]
         await nodes.stop()
         assert await nodes.all() == []
-        assert not await opened.store.call("EXISTS", key, names.NODES)
+        for each in (key, names.NODES):
+            assert not await opened.store.call("EXISTS", each)
 
 
 async def test_a_node_that_is_silent_is_gone_after_a_minute(store_server: EmbeddedServer) -> None:
@@ -87,22 +88,24 @@ async def test_a_node_that_is_silent_is_gone_after_a_minute(store_server: Embedd
 
 
 async def test_a_living_node_stays_over_days_of_a_time_machine(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("waystation.transactions.nodes.BEAT_SECONDS", 30.0)
     async with open_transactions(store_server) as opened:
         nodes = Nodes(opened.store, clock=opened.clock)
         await nodes.register(record_of("a"))
         await opened.machine.advance(3 * 86_400)
-        async with asyncio.timeout(2):  # Far less than the pause between two beats.
+        async with asyncio.timeout(20):  # Less than the pause between two beats.
             while not await nodes.all():
                 await asyncio.sleep(0.005)
         await nodes.stop()
 
 
 async def test_a_beat_that_finds_its_process_busy_is_not_the_last(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many calls wait for the store: that is over soon, and the node lives."""
+    monkeypatch.setattr("waystation.transactions.nodes.BEAT_SECONDS", 30.0)
     async with (
         open_transactions(store_server) as opened,
         store_at(store_server.address, test_mode=True) as store,
@@ -120,8 +123,8 @@ async def test_a_beat_that_finds_its_process_busy_is_not_the_last(
         await refused.wait()
         store._submit = submit  # type: ignore[method-assign]
         assert not await nodes.all()
-        await opened.machine.advance(10)
-        async with asyncio.timeout(2):
+        await opened.machine.advance(31)
+        async with asyncio.timeout(20):
             while not await nodes.all():
                 await asyncio.sleep(0.005)
         store._submit = busy  # type: ignore[method-assign]

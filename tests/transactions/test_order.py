@@ -9,6 +9,7 @@ import pytest
 
 from waystation.errors import InvalidInputError
 from waystation.transactions.order import ORDERS_MAX, Moment, Order, read_moment, read_orders
+from waystation.transactions.wanted import Wanted
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
@@ -44,6 +45,51 @@ def test_a_list_has_orders_in_their_order() -> None:
     assert [(each.type, each.data) for each in orders] == [("a", b"null"), ("b", b"7")]
 
 
+def test_who_is_to_hear_of_it_is_read_and_kept_where_it_was() -> None:
+    metadata = {
+        "webhook": "https://shop.example/hook?token=1",
+        "channel": "orders",
+        "topic": "refunds",
+        "progressReports": True,
+        "statusChanges": True,
+        "pollReplyCancelsWebhook": True,
+    }
+    (order,), _ = read_orders(body(type="refund", metadata=metadata))
+    assert order.wanted == Wanted(
+        webhook="https://shop.example/hook?token=1",
+        channel="orders",
+        topic="refunds",
+        progress=True,
+        status=True,
+        poll_cancels=True,
+    )
+    assert msgspec.json.decode(order.metadata) == metadata
+    assert not order.long_poll
+
+
+def test_without_a_receiver_nobody_hears_of_it() -> None:
+    metadata = {"webhook": None, "channel": "", "progressReports": True}
+    (order,), _ = read_orders(body(type="refund", metadata=metadata))
+    assert order.wanted is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "kept", "long_poll"),
+    [
+        ("longpoll", {"poll": "long"}, True),
+        ("shortpoll", {"poll": "short"}, False),
+        ("http://old.example/hook", {"webhook": "http://old.example/hook"}, False),
+    ],
+)
+def test_what_older_clients_say_is_kept_in_the_words_of_today(
+    reply: str, kept: dict[str, str], long_poll: bool
+) -> None:
+    (order,), _ = read_orders(body(type="refund", metadata={"reply": reply, "mine": 1}))
+    assert msgspec.json.decode(order.metadata) == {"mine": 1, **kept}
+    assert order.long_poll == long_poll
+    assert (order.wanted.webhook if order.wanted else "") == kept.get("webhook", "")
+
+
 def test_names_that_belong_to_the_station_are_not_kept() -> None:
     metadata = {"owner": "other", "transactionType": "x", "nodeGroup": "g", "onComplete": 1}
     (order,), _ = read_orders(body(type="refund", metadata={**metadata, "kept": 1}))
@@ -68,7 +114,20 @@ def test_what_is_no_trace_context_does_not_stop_a_start() -> None:
         ({"type": "a", "metadata": {"externalId": "a\n"}}, "metadata.externalId"),
         ({"type": "a", "metadata": {"externalId": "x" * 201}}, "metadata.externalId"),
         ({"type": "a", "metadata": {"poll": "never"}}, "metadata.poll"),
-        ({"type": "a", "metadata": {"webhook": "ftp://x"}}, "metadata.webhook"),
+        ({"type": "a", "metadata": {"webhook": 7}}, "metadata.webhook"),
+        ({"type": "a", "metadata": {"webhook": "http://" + "x" * 2000}}, "metadata.webhook"),
+        ({"type": "a", "metadata": {"channel": ["x"]}}, "metadata.channel"),
+        ({"type": "a", "metadata": {"topic": 1}}, "metadata.topic"),
+        ({"type": "a", "metadata": {"statusChanges": 1}}, "metadata.statusChanges"),
+        (
+            {"type": "a", "metadata": {"reply": "http://a/", "webhook": "http://b/"}},
+            "metadata.reply",
+        ),
+        ({"type": "a", "metadata": {"reply": "shortpoll", "poll": "long"}}, "metadata.reply"),
+        (
+            {"transactions": [{"type": "a"}, {"type": "b", "metadata": {"poll": "long"}}]},
+            "transactions[1].metadata.poll",
+        ),
         ({"type": "a", "metadata": {"progressReports": "yes"}}, "metadata.progressReports"),
         ({"type": "a", "metadata": {"startAt": "soon"}}, "metadata.startAt"),
         ({"type": "a", "metadata": {"deadline": True}}, "metadata.deadline"),

@@ -49,6 +49,8 @@ def test_the_version_of_a_definition_never_changes_with_a_release() -> None:
         define("refund", ["a"], description="of a purchase"),
         define("refund", ["a"], startable=False),
         define("refund", ["a"], snapshot=True),
+        define("refund", ["a"], record="headers"),
+        define("refund", ["a"], redact=["/card"]),
     ],
 )
 def test_another_content_is_another_version(other: Any) -> None:
@@ -79,6 +81,15 @@ def test_what_is_no_pipeline_is_refused_with_the_place_of_the_fault(
         define(*arguments)
     assert told in refused.value.message
     assert refused.value.code == "pipeline.invalid"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"record": "some"}, "record"), ({"redact": ["card"]}, "redact")]
+)
+def test_what_is_recorded_is_said_in_words_that_are_known(options: Any, field: str) -> None:
+    with pytest.raises(PipelineInvalidError) as refused:
+        define("refund", ["a"], **options)
+    assert refused.value.field == field
 
 
 def test_a_node_group_has_a_name() -> None:

@@ -232,8 +232,9 @@ async def test_pipelines_are_listed_by_name_in_pages(
 
 
 async def test_a_change_reaches_every_node_by_a_hint(
-    store_server: EmbeddedServer, tmp_path: Path
+    store_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("waystation.transactions.pipelines._FRESH_SECONDS", 60.0)
     async with (
         opened(store_server, tmp_path) as ours,
         opened(store_server, tmp_path, flush=False) as theirs,
@@ -247,7 +248,7 @@ async def test_a_change_reaches_every_node_by_a_hint(
             while not await ours.store.call("PUBSUB", "CHANNELS", names.PIPELINES_TOPIC):
                 await asyncio.sleep(0.002)
             await ours.pipelines.put("default", TWO)
-            async with asyncio.timeout(1.5):  # Before what is known would be read again anyway.
+            async with asyncio.timeout(20):  # Before what is known would be read again anyway.
                 while await theirs.pipelines.active("default", "refund") != TWO:
                     await asyncio.sleep(0.002)
         finally:
@@ -456,6 +457,7 @@ async def test_a_pause_stays_over_another_version(
 # -- Deaths ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_whoever_dies_while_changing_a_pipeline_is_finished_by_upkeep(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

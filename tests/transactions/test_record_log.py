@@ -12,6 +12,7 @@ from tests.transactions.cell_store import TERMS, open_cell_store
 from waystation import App, Context, Wait
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
+from waystation.transactions.cells import open_cells
 from waystation.transactions.log_entry import StepDetail, unpack
 from waystation.transactions.record import decode
 from waystation.transactions.signals import Signals
@@ -62,6 +63,16 @@ async def test_until_history_holds_it_a_log_drops_and_counts_beyond_256_mib(
         for cell in range(2):
             retention = (await cells.logs.trim(names.LOG, cell)).retention
             assert (retention.policy, retention.max_bytes) == ("drop_and_count", 256 * 1_048_576)
+
+
+async def test_what_a_full_log_does_is_what_the_last_who_opened_the_cells_has_said(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_cell_store(store_server, cells=2) as cells:
+        for full in ("refuse", "drop_and_count"):
+            await open_cells(cells.store, cells.logs, 2, full=full)
+            found = [(await cells.logs.trim(names.LOG, cell)).retention for cell in range(2)]
+            assert {each.policy for each in found} == {full}
 
 
 async def test_a_sleep_is_recorded_with_its_attempt_and_the_state_that_sleeps(

@@ -113,12 +113,19 @@ async def test_what_was_not_started_yet_begins_when_it_is_due(store_server: Embe
         assert [each.id for each in await tx.claim()] == [started]
 
 
-async def test_an_id_without_a_state_is_told_and_forgotten(store_server: EmbeddedServer) -> None:
+async def test_an_id_without_a_state_is_kept_for_the_archive_and_holds_nobody_up(
+    store_server: EmbeddedServer,
+) -> None:
     async with open_transactions(store_server) as tx:
+        held = await tx.running()
+        await sleep(tx, held, delay_ms=0)
         await tx.store.call("ZADD", names.sorted_set(CELL, "sleepingZ"), 1, NOBODY)
-        assert (await tx.signals.wake_due(CELL)).missing == (NOBODY,)
-        assert (await tx.signals.wake_due(CELL)).done == 0
-        assert (await tx.picture()).heads == {}
+        due = await tx.signals.wake_due(CELL)
+        assert (due.done, due.missing) == (2, ())
+        assert due.next_ms > 0
+        picture = await tx.picture()
+        assert set(picture.heads) == {held.id}
+        assert set(picture.sets["sleepingZ"]) == {NOBODY}
 
 
 async def test_an_expiry_goes_with_every_change_of_what_sleeps(

@@ -212,6 +212,14 @@ async def switch(tx: TransactionStore, held: Held) -> None:
         return
 
 
+async def callback(tx: TransactionStore, held: Held) -> None:
+    if (await tx.head(held.id)).state is State.SCHEDULED:
+        return  # No step has run, so none can have asked.
+    await tx.store.call("HSET", names.state(held.id), "callback:1", "-")
+    words = (TERMS.argument, "", held.id, "1", "0badcafe", b"{}")
+    await tx.signals.reach(script("waystation.transactions", "callback"), CELL, words)
+
+
 async def expire(tx: TransactionStore, held: Held) -> None:
     await tx.store.call("ZADD", names.sorted_set(CELL, "deadlineZ"), "XX", 1, held.id)
     await tx.signals.expire(CELL, grace_ms=60_000)
@@ -252,6 +260,7 @@ VERBS: dict[str, Verb] = {
     "cancel": lambda tx, held: tx.signals.cancel("default", [held.id], cause="", grace_ms=60_000),
     "expire": expire,
     "switch": switch,
+    "callback": callback,
     "child_end": end_child,
 }
 
@@ -281,7 +290,7 @@ async def observe(tx: TransactionStore, maker: Maker, verb: str) -> Row | None:
     assert later.version > before.version
     if later.state is before.state and (before.state, verb, later.state) not in TABLE:
         # A note on it, and no transition: a switch, the result of a child.
-        assert verb in ("switch", "child_end")
+        assert verb in ("switch", "callback", "child_end")
         return None
     return before.state, verb, later.state
 

@@ -125,6 +125,6 @@ async def test_a_cancelled_wait_leaves_nothing_behind(
         await outside.finish(claimed)
         await outside.engine.waiting.ended(claimed.id, 0)
         await outside.machine.advance(120)
-        await outside.signals.mark(["tx-0000" + "e" * 36], wait_ms=1)
+        await outside.signals.mark(["tx-0000" + "e" * 36], wait_ms=60_000)
         waited = await outside.store.call("ZRANGE", names.sorted_set(0, "waitersZ"), 0, -1)
         assert waited == [b"tx-0000" + b"e" * 36], "what is over goes"

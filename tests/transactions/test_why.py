@@ -12,9 +12,11 @@ import pytest
 
 from tests.kit.outside import GROUP, Outside, open_outside, packed, state_of
 from tests.kit.transaction_store import after
+from waystation.archive import Archive, SqliteArchive
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.app import App
+from waystation.transactions.archive_row import row_of
 from waystation.transactions.entry import NewTransaction
 from waystation.transactions.holding import Claimed
 from waystation.transactions.nodes import node_record
@@ -387,15 +389,121 @@ async def test_final_success_has_no_cause(open_here: OpenHere) -> None:
 
 
 async def test_archiving_failed(open_here: OpenHere) -> None:
-    """The archive leaves its note in the hash."""
+    """The archive has refused it, and it was set aside."""
     async with open_here() as outside:
         claimed = await outside.running()
         await outside.finish(claimed)
-        key = names.state(claimed.id)
-        await outside.store.call("HSET", key, "archiveFailed", "the disk is full")
+        key = names.archive_failed(names.cell_of(claimed.id))
+        await outside.store.call("HSET", key, claimed.id, "1700000000000 1 the disk is full")
         reason = await why(outside, claimed.id)
         assert reason.code == "archiving_failed"
         assert reason.text == "It could not be archived: the disk is full."
+
+
+async def test_archiving_failed_tells_the_cause_as_a_fact(open_here: OpenHere) -> None:
+    async with open_here() as outside:
+        claimed = await outside.running()
+        await asleep(outside, claimed, state=packed(claimed), delay_ms=3_600_000)
+        key = names.archive_failed(names.cell_of(claimed.id))
+        cause = "text that is not UTF-8."
+        await outside.store.call("HSET", key, claimed.id, f"1700000000000 3 {cause}")
+        reason = await why(outside, claimed.id)
+        assert reason.code == "archiving_failed"
+        assert reason.text == "It could not be archived: text that is not UTF-8."
+        assert (reason.facts["cause"], reason.facts["state"]) == (cause, "sleeping")
+
+
+@asynccontextmanager
+async def with_archive(open_here: OpenHere, folder: Path) -> AsyncIterator[tuple[Outside, Archive]]:
+    """An engine that archives nothing by itself, and its archive."""
+    archive = SqliteArchive(folder / "archive.db")
+    await archive.open()
+    try:
+        async with open_here(archive=archive, archive_batch=0) as outside:
+            yield outside, archive
+    finally:
+        await archive.close()
+
+
+async def to_archive(outside: Outside, archive: Archive, transaction_id: str) -> None:
+    """From the store into the archive, as it is."""
+    key = names.state(transaction_id)
+    flat = await outside.store.call("HGETALL", key)
+    row = row_of(transaction_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+    assert (await archive.upsert([row])).applied == 1
+    await outside.store.call("DEL", key)
+
+
+IN_ARCHIVE = "Until then it is in the archive alone, and takes no room in the store."
+
+
+async def test_archived(open_here: OpenHere, tmp_path: Path) -> None:
+    async with with_archive(open_here, tmp_path) as (outside, archive):
+        claimed = await outside.running()
+        wake = await asleep(outside, claimed, state=packed(claimed), switch="approved", place="1")
+        before = await why(outside, claimed.id)
+        assert before.code == "waiting_switch"
+        await to_archive(outside, archive, claimed.id)
+        reason = await why(outside, claimed.id)
+        assert reason.code == "archived"
+        assert reason.text == f"{before.text} {IN_ARCHIVE}"
+        assert reason.facts == {**before.facts, "reason": "waiting_switch"}
+        assert reason.facts["wake_ms"] == wake
+        assert (await why(outside, claimed.id, "shop")).code == "unknown"
+        assert await outside.store.call("EXISTS", names.state(claimed.id)) == 0, "it only looks"
+        await outside.engine.nodes.stop()
+        assert (await why(outside, claimed.id)).code == "archived", "a switch needs no node"
+
+
+async def test_archived_and_nobody_serves_it(open_here: OpenHere, tmp_path: Path) -> None:
+    async with with_archive(open_here, tmp_path) as (outside, archive):
+        await outside.define("other", "nobody/serves")
+        await outside.start("other")
+        (claimed,) = await outside.claim()
+        await asleep(outside, claimed, state=packed(claimed), delay_ms=3_600_000)
+        await to_archive(outside, archive, claimed.id)
+        assert (await why(outside, claimed.id)).code == "no_node_for_step"
+
+
+async def test_what_has_ended_is_final_in_the_archive_too(
+    open_here: OpenHere, tmp_path: Path
+) -> None:
+    async with with_archive(open_here, tmp_path) as (outside, archive):
+        claimed = await outside.running()
+        await outside.finish(claimed, Status.FAILED, note="the bank has refused")
+        before = await why(outside, claimed.id)
+        await to_archive(outside, archive, claimed.id)
+        assert before.code == "final"
+        assert await why(outside, claimed.id) == before
+
+
+async def test_state_lost(open_here: OpenHere, tmp_path: Path) -> None:
+    async with with_archive(open_here, tmp_path) as (outside, _):
+        claimed = await outside.running()
+        wake = await asleep(outside, claimed, state=packed(claimed), delay_ms=3_600_000)
+        await outside.store.call("DEL", names.state(claimed.id))
+        reason = await why(outside, claimed.id)
+        assert reason == Reason(
+            id=claimed.id,
+            code="state_lost",
+            text="It sleeps, and its state is neither in the store nor in the archive; it is"
+            f" looked for again at {told(wake)}.",
+            facts={"wake_ms": wake},
+        )
+
+
+async def test_state_lost_but_for_a_snapshot(open_here: OpenHere, tmp_path: Path) -> None:
+    async with with_archive(open_here, tmp_path) as (outside, archive):
+        claimed = await outside.running()
+        (found,) = await outside.signals.get("default", [claimed.id])
+        assert found is not None
+        await to_archive(outside, archive, claimed.id)
+        reason = await why(outside, claimed.id)
+        assert reason.code == "state_lost"
+        assert reason.text == (
+            "The store has lost it; the archive has it as it was running at"
+            f" {told(found.head.since)}."
+        )
 
 
 async def test_a_definition_that_is_gone_does_not_hide_the_rest(open_here: OpenHere) -> None:

@@ -13,7 +13,6 @@ import msgspec
 from tests.kit.store_calls import count_calls
 from tests.kit.transaction_apps import one_step
 from tests.kit.transaction_machine import (
-    LEASE_MS,
     PATIENT,
     QUICK,
     Machine,
@@ -21,10 +20,10 @@ from tests.kit.transaction_machine import (
     start_many,
 )
 from tests.kit.transaction_store import TERMS
-from tests.proxy import Fate, proxy_to
+from tests.proxy import Fate, Proxy, proxy_to
 from tests.stores import store_at
 from waystation import Context
-from waystation.store import script
+from waystation.store import Store, script
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
@@ -33,6 +32,7 @@ from waystation.transactions.holding import Claim, Holding
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.states import State, Status
 from waystation.transactions.timekeeper import Timekeeper
+from waystation.transactions.worker import Worker
 
 RESCUE = script("waystation.transactions", "rescue")
 
@@ -133,6 +133,18 @@ async def test_an_idle_worker_starts_new_work_at_once_and_asks_for_none_meanwhil
         assert calls() <= 4
 
 
+async def until_quiet(worker: Worker, store: Store, proxy: Proxy) -> None:
+    """Waits until nothing of the worker's is on its way: the next reply is that of a claim."""
+    async with asyncio.timeout(20):
+        while worker.held:
+            await asyncio.sleep(0.005)
+        chunks = -1
+        while proxy.chunks != chunks:
+            await store.ping()
+            chunks = proxy.chunks
+            await asyncio.sleep(0.2)
+
+
 async def test_a_claim_whose_reply_is_lost_is_found_again(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -148,6 +160,7 @@ async def test_a_claim_whose_reply_is_lost_is_found_again(
         worker = await machine.worker(limits=PATIENT, store=store)
         for _ in range(2):
             await machine.run("p")
+        await until_quiet(worker, store, proxy)
         await proxy.set_fates(replies=Fate.CUT)
         started = await machine.start("p")
         await proxy.met.wait()
@@ -170,15 +183,16 @@ async def test_a_worker_that_stops_does_not_wait_for_a_lost_claim(
     async with (
         open_machine(store_server.address, app, tmp_path, workers=0) as machine,
         proxy_to(store_server.address) as proxy,
-        store_at(proxy.address, test_mode=True, call_seconds_max=0.3) as store,
+        store_at(proxy.address, test_mode=True, call_seconds_max=1.0) as store,
     ):
         worker = await machine.worker(limits=PATIENT, store=store)
         for _ in range(2):
             await machine.run("p")
+        await until_quiet(worker, store, proxy)
         await proxy.set_fates(replies=Fate.CUT)
         started = await machine.start("p")
         await machine.reached(started, State.RUNNING)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await worker.stop()
 
 
@@ -192,17 +206,18 @@ async def test_a_worker_is_healthy_while_it_is_heard_and_deaf_after_three_leases
         return None
 
     app = one_step(step)
+    limits = msgspec.structs.replace(QUICK, lease_ms=1000)
     async with (
         open_machine(store_server.address, app, tmp_path, workers=0) as machine,
         proxy_to(store_server.address) as proxy,
-        store_at(proxy.address, call_seconds_max=0.2, test_mode=True) as store,
+        store_at(proxy.address, call_seconds_max=1.0, test_mode=True) as store,
     ):
-        worker = await machine.worker(store=store)
+        worker = await machine.worker(limits=limits, store=store)
         await machine.run("p")
-        await asyncio.sleep(2.5 * LEASE_MS / 1000)
+        await asyncio.sleep(2.2 * limits.lease_ms / 1000)
         assert worker.healthy
         await proxy.set_fates(replies=Fate.SWALLOW)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while worker.healthy:
                 await asyncio.sleep(0.01)
             assert not machine.deaf
@@ -211,7 +226,7 @@ async def test_a_worker_is_healthy_while_it_is_heard_and_deaf_after_three_leases
         assert machine.deaf[0] == "no claim was answered for three leases"
         # A worker that was only cut off takes work again.
         await proxy.set_fates()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not worker.healthy:
                 await asyncio.sleep(0.01)
         assert (await machine.run("p")).status is Status.SUCCESS

@@ -37,6 +37,7 @@ async def noted(folder: Path, count: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 async def test_a_poison_is_given_up_and_fails_nothing_that_ran_beside_it(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -69,8 +70,10 @@ async def test_a_poison_is_given_up_and_fails_nothing_that_ran_beside_it(
 class _worker:  # noqa: N801 - used as a verb
     """A worker process that works for the length of a block."""
 
-    def __init__(self, machine: Machine, server: EmbeddedServer, folder: Path) -> None:
-        self._process = WorkerProcess(server.address, folder, SPEC)
+    def __init__(
+        self, machine: Machine, server: EmbeddedServer, folder: Path, *, lease_ms: int = 300
+    ) -> None:
+        self._process = WorkerProcess(server.address, folder, SPEC, lease_ms=lease_ms)
 
     async def __aenter__(self) -> WorkerProcess:
         await self._process.working()
@@ -131,7 +134,8 @@ async def test_a_worker_that_is_told_to_end_gives_back_what_it_holds(
 ) -> None:
     """F-34."""
     async with open_machine(store_server.address, app, tmp_path, workers=0) as machine:
-        async with _worker(machine, store_server, tmp_path) as first:
+        # With leases so long that none of it can have been rescued.
+        async with _worker(machine, store_server, tmp_path, lease_ms=60_000) as first:
             started = [await machine.start("thread") for _ in range(30)]
             await noted(tmp_path, 20)
             first.signal(signal.SIGTERM)
@@ -140,6 +144,7 @@ async def test_a_worker_that_is_told_to_end_gives_back_what_it_holds(
         assert {(head.state, head.flags, head.rescues) for head in heads} == {(State.QUEUED, "", 0)}
 
 
+@pytest.mark.slow
 async def test_a_step_that_hangs_in_the_event_loop_costs_its_process(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

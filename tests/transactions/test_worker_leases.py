@@ -11,7 +11,6 @@ import msgspec
 
 from tests.kit.transaction_apps import one_step
 from tests.kit.transaction_machine import (
-    LEASE_MS,
     PATIENT,
     QUICK,
     open_machine,
@@ -40,11 +39,12 @@ async def test_a_step_that_blocks_the_event_loop_keeps_its_lease_and_those_of_th
 ) -> None:
     """F-14: nothing is rescued meanwhile, though somebody looks for it all the time."""
     rescued = []
+    limits = msgspec.structs.replace(QUICK, workers=1, lease_ms=1000)
 
     async def blocks(ctx: Context, number: int) -> int:
         if number == 0:
             line = Line(store_server.address, test_mode=True)
-            until = time.monotonic() + 3 * LEASE_MS / 1000
+            until = time.monotonic() + 3 * limits.lease_ms / 1000
             while time.monotonic() < until:
                 arguments = [TERMS.argument, 100, 3]
                 call = ([names.log(0)], arguments)
@@ -55,7 +55,6 @@ async def test_a_step_that_blocks_the_event_loop_keeps_its_lease_and_those_of_th
         return number
 
     app = one_step(blocks)
-    limits = msgspec.structs.replace(QUICK, workers=1)
     async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
         started = await start_many(machine, 10)
         ends = [await machine.ended(each) for each in started]
@@ -91,7 +90,10 @@ async def test_a_late_commit_is_refused_and_costs_the_others_nothing(
         assert calls == {number: 2 if number == 3 else 1 for number in range(8)}
         # One is the record of its end, the other one's was never written.
         assert (await machine.kinds(started[3])).count("finished") == 1
-        assert machine.workers[0].held == 0
+        # An end is seen by others before its worker has heard of it.
+        async with asyncio.timeout(10):
+            while machine.workers[0].held:
+                await asyncio.sleep(0.001)
 
 
 async def test_a_move_that_cannot_be_applied_costs_the_others_nothing(
@@ -174,17 +176,19 @@ async def test_one_call_renews_all_that_is_held_in_a_cell_three_times_a_lease(
         await asyncio.sleep(3600)
 
     app = one_step(long)
-    limits = msgspec.structs.replace(QUICK, workers=2, prefetch=100, lease_ms=900)
+    limits = msgspec.structs.replace(QUICK, workers=2, prefetch=100, lease_ms=1500)
     async with open_machine(store_server.address, app, tmp_path, cells=2, limits=limits) as machine:
         started = await start_many(machine, 60)
         for each in started:
             await machine.reached(each, State.RUNNING)
+        begun = time.monotonic()
         await machine.store.call("CONFIG", "RESETSTAT")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2.5)
         stats = (await machine.store.call("INFO", "commandstats")).decode()
+        beats = (time.monotonic() - begun) / 0.5
         # Whoever keeps leases sends scripts whole; nobody else does.
         (evals,) = [line for line in stats.splitlines() if line.startswith("cmdstat_eval:")]
-        assert 6 <= int(evals.partition("calls=")[2].partition(",")[0]) <= 12
+        assert 6 <= int(evals.partition("calls=")[2].partition(",")[0]) <= 2 * (beats + 1)
         heads = [(await machine.found(each)).head for each in started]
         assert {(head.state, head.epoch) for head in heads} == {(State.RUNNING, 1)}
 
@@ -199,7 +203,10 @@ async def test_a_jump_of_the_time_machine_takes_nothing_from_those_who_live(
         return ctx._call.held.epoch
 
     app = one_step(step)
-    async with open_machine(store_server.address, app, tmp_path, workers=2) as machine:
+    # Leases of a minute: they end by the jump, and not because a process stood still.
+    async with open_machine(
+        store_server.address, app, tmp_path, workers=2, limits=PATIENT
+    ) as machine:
         started = await machine.start("p")
         await machine.reached(started, State.RUNNING)
         await machine.time.advance(3 * 86_400)

@@ -20,6 +20,7 @@ from types import TracebackType
 import msgspec
 
 from tests.kit.transaction_machine import QUICK, open_machine
+from tests.stores import address_of
 from waystation.store.address import Address
 from waystation.transactions.worker import end_process
 
@@ -27,7 +28,7 @@ from waystation.transactions.worker import end_process
 async def main(address: str, folder: str, spec: str, lease_ms: str) -> None:
     module, _, name = spec.partition(":")
     app = getattr(import_module(module), name)
-    at = Address(path=address) if "/" in address else Address(host="127.0.0.1", port=int(address))
+    at = address_of(address)
     limits = msgspec.structs.replace(
         QUICK, lease_ms=int(lease_ms), rescues_max=2, hung_seconds=1.0, grace_seconds=1.5
     )

@@ -52,6 +52,7 @@ _COUNTS = (
     b"SELECT status, count(*) FROM state"
     b" WHERE %(owner)s::text IS NULL OR owner = %(owner)s GROUP BY status"
 )
+_OLDEST = b"SELECT coalesce(min(completed_ms), 0) FROM state WHERE completed_ms > 0"
 #: The condition twice: a row may have changed since it was chosen.
 _DELETE = (
     b"DELETE FROM state WHERE id = ANY(ARRAY(SELECT id FROM state"
@@ -82,6 +83,10 @@ class PostgresArchive:
 
     async def ping(self) -> None:
         await self._database.query("SELECT 1")
+
+    async def identity(self) -> str:
+        rows = await self._database.query("SELECT name FROM identity")
+        return str(rows[0][0])
 
     async def upsert(self, states: Sequence[ArchivedState]) -> Upserted:
         return await write_batch(states, self._upsert)
@@ -122,6 +127,9 @@ class PostgresArchive:
 
     async def counts(self, owner: str | None = None) -> dict[str, int]:
         return dict(await self._database.query(_COUNTS, {"owner": owner}))
+
+    async def oldest_completed(self) -> int:
+        return int((await self._database.query(_OLDEST))[0][0])
 
     async def delete_completed(self, *, before_ms: int, most: int) -> int:
         return await self._database.write((_DELETE, {"before": before_ms, "most": most}))

@@ -87,6 +87,13 @@ class Archive(Protocol):
         """One round trip, or ArchiveUnavailableError."""
         ...
 
+    async def identity(self) -> str:
+        """What this archive was called when it was made; no other has that name.
+
+        A backup of it has, so it can take its place.
+        """
+        ...
+
     async def upsert(self, states: Sequence[ArchivedState]) -> Upserted:
         """Keeps states where they are of a higher version than what is there.
 
@@ -120,6 +127,10 @@ class Archive(Protocol):
 
     async def counts(self, owner: str | None = None) -> dict[str, int]:
         """How many there are by status, of one owner or of all. Reads a whole index: not often."""
+        ...
+
+    async def oldest_completed(self) -> int:
+        """When the first of all that it has was completed, in ms; 0: nothing was."""
         ...
 
     async def delete_completed(self, *, before_ms: int, most: int) -> int:

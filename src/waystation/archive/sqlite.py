@@ -34,6 +34,7 @@ _RANGE = (
     " AND (updated_ms, id) < (?, ?) AND (? = '' OR pipeline = ?)"
     " ORDER BY updated_ms DESC, id DESC LIMIT ?)"
 )
+_OLDEST = "SELECT coalesce(min(completed_ms), 0) FROM state WHERE completed_ms > 0"
 _DELETE = (
     "DELETE FROM state WHERE id IN (SELECT id FROM state"
     " WHERE completed_ms > 0 AND completed_ms < ? ORDER BY completed_ms LIMIT ?)"
@@ -68,6 +69,10 @@ class SqliteArchive:
 
     async def ping(self) -> None:
         await self._reader.query("SELECT 1")
+
+    async def identity(self) -> str:
+        rows = await self._reader.query("SELECT name FROM identity")
+        return str(rows[0][0])
 
     async def upsert(self, states: Sequence[ArchivedState]) -> Upserted:
         return await write_batch(states, self._upsert)
@@ -117,6 +122,9 @@ class SqliteArchive:
             (owner, owner),
         )
         return dict(rows)
+
+    async def oldest_completed(self) -> int:
+        return int((await self._reader.query(_OLDEST))[0][0])
 
     async def delete_completed(self, *, before_ms: int, most: int) -> int:
         return await self._writer.write((_DELETE, (before_ms, most)))

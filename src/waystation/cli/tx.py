@@ -11,11 +11,12 @@ from rich.text import Text
 
 from waystation.cli.exits import FAILED
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table
 from waystation.cli.patience import note
 from waystation.cli.station import open_station
-from waystation.cli.topic_messages import time_of
-from waystation.cli.tx_shown import show, show_journal
+from waystation.cli.tx_list import list_
+from waystation.cli.tx_shown import show, show_journal, show_progress
+from waystation.cli.webhooks import webhook
 from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
 
@@ -81,14 +82,22 @@ def start(
 
 @app.command()
 def get(
-    transaction_id: IdArgument,
+    transaction_id: Annotated[str, typer.Argument(help="Id of the transaction.")] = "",
+    external_id: Annotated[
+        str, typer.Option("--external-id", help="Instead of the id: the newest that has it.")
+    ] = "",
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show how a transaction stands, and its output."""
+    if bool(transaction_id) == bool(external_id):
+        raise InvalidInputError("Give an id, or --external-id.")
     with open_station(url, key, scope="read") as station:
-        summary = station.transactions.get(transaction_id)
+        if external_id:
+            summary = station.transactions.by_external_id(external_id).summary
+        else:
+            summary = station.transactions.get(transaction_id)
     if as_json:
         emit_json(summary)
     else:
@@ -99,13 +108,17 @@ def get(
 def wait(
     transaction_id: IdArgument,
     at_most: Annotated[str, typer.Argument(help="How long: 30s, 5m.", metavar="TIME")] = "30s",
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Print progress reports as they come.")
+    ] = False,
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Wait for the end of a transaction; exit code 1 unless it is a success."""
+    told = (lambda report: show_progress(report, as_json=as_json)) if progress else None
     with open_station(url, key, scope="read") as station:
-        summary = station.transactions.wait(transaction_id, at_most)
+        summary = station.transactions.wait(transaction_id, at_most, progress=told)
     if as_json:
         emit_json(summary)
     else:
@@ -113,49 +126,8 @@ def wait(
     _end_with(summary, waited=True)
 
 
-@app.command("list")
-def list_(
-    state: Annotated[
-        str, typer.Option("--state", help="Only these: queued, running, sleeping, complete, …")
-    ] = "",
-    pipeline: Annotated[str, typer.Option("--pipeline", help="Only of this pipeline.")] = "",
-    external_id: Annotated[
-        str, typer.Option("--external-id", help="Only the one that has it.")
-    ] = "",
-    most: Annotated[int, typer.Option("--most", help="At most so many.", min=1)] = 100,
-    url: UrlOption = "",
-    key: KeyOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """List transactions."""
-    found: dict[str, Any] = {}
-    with open_station(url, key, scope="read") as station:
-        for each in station.transactions.list(
-            state=state, pipeline=pipeline, external_id=external_id
-        ):
-            found[each.id] = each
-            if len(found) == most:
-                break
-    rows = list(found.values())
-    if as_json:
-        emit_json({"transactions": rows})
-        return
-    emit_table(
-        ("transaction", "external id", "pipeline", "state", "status", "since"),
-        [
-            (
-                each.id,
-                printable(each.external_id or ""),
-                each.pipeline,
-                each.state,
-                each.status,
-                time_of(each.since_ms),
-            )
-            for each in rows
-        ],
-        empty="No such transactions.",
-        whole=("transaction",),
-    )
+app.command("list")(list_)
+app.command()(webhook)
 
 
 @app.command()

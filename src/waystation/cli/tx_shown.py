@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.text import Text
 
-from waystation.cli.output import console, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.topic_messages import time_of
 
 if TYPE_CHECKING:
-    import msgspec
-
     from waystation.client import Journal, TransactionSummary
 
 
@@ -29,6 +28,15 @@ def show(summary: TransactionSummary) -> None:
     if summary.status == "internal-error":
         hint = f"  where it broke: waystation tx journal {summary.id}"
         console.print(Text(hint, style="dim"), soft_wrap=True)
+
+
+def show_progress(report: Any, *, as_json: bool) -> None:
+    """A progress report, on a line of its own."""
+    if as_json:
+        emit_json({"progress": report})
+        return
+    text = msgspec.json.encode(report).decode()
+    console.print(Text(f"  progress {printable(text)}", style="dim"), soft_wrap=True)
 
 
 def show_journal(found: Journal) -> None:

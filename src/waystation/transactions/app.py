@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
+from waystation.recording import Record
 from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.builtins import BUILT_IN
 from waystation.transactions.function_step import FunctionStep
@@ -76,8 +77,14 @@ class App:
         description: str = "",
         startable: bool = True,
         snapshot: bool = False,
+        on_failure: str = "",
+        record: Record = "full",
+        redact: Sequence[str] = (),
     ) -> Pipeline:
-        """Defines a pipeline."""
+        """Defines a pipeline; `on_failure` names the one that undoes what it did, if it fails.
+
+        `record` and `redact` say what history keeps of its transactions.
+        """
         pipeline = define(
             name,
             steps,
@@ -85,6 +92,9 @@ class App:
             description=description,
             startable=startable,
             snapshot=snapshot,
+            on_failure=on_failure,
+            record=record,
+            redact=redact,
         )
         self._add([pipeline])
         return pipeline

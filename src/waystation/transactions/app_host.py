@@ -11,16 +11,17 @@ import asyncio
 from waystation import __version__
 from waystation.clock import Clock
 from waystation.errors import WaystationError
-from waystation.ids import Identity
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
 from waystation.telemetry.logging import logger
 from waystation.transactions.app import App
 from waystation.transactions.cells import Terms
 from waystation.transactions.limits import Limits
+from waystation.transactions.loader import Loader
 from waystation.transactions.loading import AppFiles, load
-from waystation.transactions.nodes import Nodes, new_node_id, node_record
+from waystation.transactions.nodes import Nodes, node_record
 from waystation.transactions.pipelines import Pipelines
+from waystation.transactions.services import Services
 from waystation.transactions.steps import StepBook
 from waystation.transactions.worker import Worker
 
@@ -40,11 +41,13 @@ class AppHost:
         nodes: Nodes,
         *,
         clock: Clock,
-        identity: Identity,
+        node_id: str,
         terms: Terms,
         cells: int,
         group: str,
         limits: Limits,
+        services: Services | None = None,
+        loader: Loader | None = None,
     ) -> None:
         self._opened = opened
         self._pipelines = pipelines
@@ -54,8 +57,10 @@ class AppHost:
         self._cells = cells
         self._group = group
         self._limits = limits
+        self._services = services
+        self._loader = loader
         #: What this node is called in records, heads and journals.
-        self.node_id = new_node_id(identity)
+        self.node_id = node_id
         self._worker: Worker | None = None
         #: The app that is to take the place of the one that runs, and who sees to it.
         self._wanted: App | None = None
@@ -87,6 +92,8 @@ class AppHost:
             group=self._group,
             node=self.node_id,
             limits=self._limits,
+            services=self._services,
+            loader=self._loader,
         )
         await self._worker.start()
         try:

@@ -6,8 +6,10 @@ import msgspec
 
 from waystation.errors import SettingsError
 from waystation.logs import Logs, Retention
+from waystation.logs.protocol import FullPolicy
 from waystation.store import Store
 from waystation.store.format import stamp_cells
+from waystation.store.pacing import for_each
 from waystation.transactions.names import CELLS_MAX, LOG
 
 #: What a record log keeps until history reads it.
@@ -17,13 +19,17 @@ BATCH_MAX = 100
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What scripts that change a transaction are told first."""
+    """What scripts work on; those that change a transaction are told the first three first."""
 
     dataset: str
     #: How long what is complete stays before it may be archived.
     archive_delay_ms: int
     #: How long the external id of what is complete stays taken.
     external_id_ms: int
+    #: How long a state stays in the store that the archive has, too.
+    cache_ms: int = 300_000
+    #: How long nobody else loads what was given to somebody to load.
+    load_ms: int = 30_000
 
     @property
     def argument(self) -> str:
@@ -31,10 +37,21 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.dataset} {self.archive_delay_ms} {self.external_id_ms}"
 
 
-async def open_cells(store: Store, logs: Logs, cells: int) -> None:
-    """Makes the cells usable, as often as it is called; refuses another number than the first."""
+async def open_cells(
+    store: Store, logs: Logs, cells: int, *, full: FullPolicy = "drop_and_count"
+) -> None:
+    """Makes the cells usable, as often as it is called; refuses another number than the first.
+
+    `full` says what a record log does that is full of what history has not read: it drops its
+    oldest, or nothing is started any more until history has caught up.
+    """
     if not 1 <= cells <= CELLS_MAX:
         raise SettingsError(f"transactions.cells is {cells}; it can be 1 to {CELLS_MAX}.")
     await stamp_cells(store, cells)
-    retention = Retention(max_bytes=LOG_BYTES_MAX, policy="drop_and_count")
-    await logs.create(LOG, cells, retention)
+    retention = Retention(max_bytes=LOG_BYTES_MAX, policy=full)
+
+    async def retain(cell: int) -> None:
+        await logs.retain(LOG, cell, retention)
+
+    if not await logs.create(LOG, cells, retention):
+        await for_each(range(cells), retain)

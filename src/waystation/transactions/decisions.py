@@ -1,15 +1,19 @@
 """What comes of a step: the move of its transaction. Nothing here waits, or reaches the store.
 
 A success leads to the next step, in this pipeline or in the one that called it, or to the end. A
-failure is the end, whatever called the pipeline: its status bubbles up unchanged.
+failure is the end, whatever called the pipeline: its status bubbles up unchanged, once that what
+pipelines have for this case has run (`compensation.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
+from waystation.recording import strictest
+from waystation.transactions import compensation
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
 from waystation.transactions.pipeline import Pipeline
@@ -23,77 +27,105 @@ from waystation.transactions.progress import (
     Sleep,
     next_round,
 )
-from waystation.transactions.record import Fan, FanChild, Frame, TransactionState, encode
+from waystation.transactions.record import Fan, FanChild, Frame, encode
 from waystation.transactions.run import Ended, Ending, Run
+from waystation.transactions.state_size import StateTooLargeError, packed
 from waystation.transactions.states import Status
 
 #: Pipelines that call each other, at one time.
 FRAMES_MAX = 32
 #: What a packed state may have while it lists the children of a Parallel.
 FAN_BYTES_MAX = 8 * 1_048_576
+_NO_UNDOS: Mapping[str, Pipeline] = MappingProxyType({})
 _pack = msgspec.msgpack.Encoder().encode
 _encode = msgspec.json.Encoder().encode
 
 
-class StateTooLargeError(Exception):
-    """A state that is not kept: the transaction has to end with less."""
-
-
-#: What `word_of` can say.
-WORDS = (
-    *("success", "failed", "aborted", "internal-error", "timeout"),
-    *("waiting", "retry", "child", "parallel"),
-)
-
-
-def word_of(outcome: Outcome | Ending) -> str:
-    """How a journal calls an outcome."""
-    match outcome:
-        case Success():
-            return "success"
-        case Failure() | Ending():
-            return str(outcome.status)
-        case Pause(switch=switch):
-            return "waiting" if switch else "retry"
-        case Call():
-            return "child"
-        case Calls():
-            return "parallel"
-
-
 def decide(
-    run: Run, ended: Ended, called: Sequence[Pipeline] = (), *, state_bytes_max: int
+    run: Run,
+    ended: Ended,
+    called: Sequence[Pipeline] = (),
+    undos: Mapping[str, Pipeline] = _NO_UNDOS,
+    *,
+    state_bytes_max: int,
 ) -> Move | None:
     """The move; None: the run goes on without one. `called` are the pipelines of Call or Calls."""
+    kept = _kept(run) if undos or run.state.failing else None
     try:
-        return _decide(run, ended, called, state_bytes_max)
+        if compensation.is_called_again(run):
+            return _fail(run, None, ended.drop, undos, state_bytes_max)
+        match ended.outcome:
+            case Failure(status=status, output=output, note=note):
+                failed = Ending(Status(status), output, note)
+                return _fail(run, failed, ended.drop, undos, state_bytes_max)
+            case Ending() as failed:
+                return _fail(run, failed, ended.drop, undos, state_bytes_max)
+            case _ if _is_too_deep(run, ended.outcome):
+                return _fail(run, _too_deep(), ended.drop, undos, state_bytes_max)
+            case _:
+                return _decide(run, ended, called, undos, state_bytes_max)
     except StateTooLargeError as error:
         # What was kept before did fit. What has grown since is left out.
         run.state.fan = None
-        run.frame.input = b"null"
-        note = f"{error} A transaction may have {state_bytes_max} bytes."
-        told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
-        return end(run, told, ended.drop, state_bytes_max=FAN_BYTES_MAX)
+        if kept is not None:
+            run.state.frames, run.definitions = kept
+        else:
+            run.frame.input = b"null"
+        return _fail(run, _too_large(error, state_bytes_max), ended.drop, undos, state_bytes_max)
+
+
+def _kept(run: Run) -> tuple[list[Frame], list[Pipeline]]:
+    """The frames as they are, to come back to: what compensates goes by them."""
+    return list(map(msgspec.structs.replace, run.state.frames)), list(run.definitions)
 
 
 def _decide(
-    run: Run, ended: Ended, called: Sequence[Pipeline], state_bytes_max: int
+    run: Run,
+    ended: Ended,
+    called: Sequence[Pipeline],
+    undos: Mapping[str, Pipeline],
+    state_bytes_max: int,
 ) -> Move | None:
     outcome = ended.outcome
     match outcome:
         case Success():
-            return _succeed(run, ended, outcome, state_bytes_max)
-        case Failure(status=status, output=output, note=note):
-            failed = Ending(Status(status), output, note)
-            return end(run, failed, ended.drop, state_bytes_max=state_bytes_max)
-        case Ending():
-            return end(run, outcome, ended.drop, state_bytes_max=state_bytes_max)
+            return _succeed(run, ended, outcome, undos, state_bytes_max)
         case Pause():
             return _pause(run, ended, outcome, state_bytes_max)
         case Call(input=given):
             return _call(run, ended, given, called[0], state_bytes_max)
         case Calls():
             return _fan(run, ended, outcome, called, state_bytes_max)
+        case _:
+            raise AssertionError("a failure was dealt with")
+
+
+def _fail(
+    run: Run,
+    failed: Ending | None,
+    drop: tuple[str, ...],
+    undos: Mapping[str, Pipeline],
+    state_bytes_max: int,
+) -> PassOn | Finish:
+    """To what compensates next, or to the end. None: what compensated has done its work."""
+    last = compensation.compensate(run, failed, undos)
+    if last is not None:
+        try:
+            return end(run, last, drop, state_bytes_max=state_bytes_max)
+        except StateTooLargeError as error:
+            run.frame.input = b"null"
+            last = _too_large(error, state_bytes_max)
+            return end(run, last, drop, state_bytes_max=FAN_BYTES_MAX)
+    run.state.note = failed.note if failed is not None else run.state.note
+    try:
+        return _enter(run, drop, state_bytes_max)
+    except StateTooLargeError:
+        compensation.shorten(run)
+    try:
+        return _enter(run, drop, state_bytes_max)
+    except StateTooLargeError as error:
+        compensation.forget_output(run, _too_large(error, state_bytes_max))
+        return _enter(run, drop, FAN_BYTES_MAX)
 
 
 def end(run: Run, ending: Ending, drop: tuple[str, ...], *, state_bytes_max: int) -> Finish:
@@ -136,7 +168,13 @@ def put_off(run: Run, note: str, *, delay_ms: int) -> Sleep:
 # -- By outcome ------------------------------------------------------------------------------
 
 
-def _succeed(run: Run, ended: Ended, outcome: Success, state_bytes_max: int) -> Move | None:
+def _succeed(
+    run: Run,
+    ended: Ended,
+    outcome: Success,
+    undos: Mapping[str, Pipeline],
+    state_bytes_max: int,
+) -> Move | None:
     frames, snapshot, returned = run.state.frames, outcome.snapshot, False
     while True:
         frame, pipeline = frames[-1], run.definitions[-1]
@@ -144,6 +182,8 @@ def _succeed(run: Run, ended: Ended, outcome: Success, state_bytes_max: int) -> 
         frame.input = outcome.output
         if frame.step < len(pipeline.steps):
             break
+        if compensation.is_over(run):
+            return _fail(run, None, ended.drop, undos, state_bytes_max)
         if len(frames) == 1:
             frame.input = b"null"
             success = Ending(Status.SUCCESS, outcome.output, outcome.note)
@@ -194,34 +234,45 @@ def _sleep(run: Run, pause: Pause, seen: str, state: bytes) -> Sleep:
 
 
 def _call(run: Run, ended: Ended, given: bytes, child: Pipeline, state_bytes_max: int) -> Move:
-    if run.state.depth + len(run.state.frames) >= FRAMES_MAX:
-        return _too_deep(run, ended, state_bytes_max)
     frames, parent = run.state.frames, run.frame.place
     frames.append(Frame(child.name, child.version, child.group, 0, given, 0, parent))
     run.definitions.append(child)
+    return _enter(run, ended.drop, state_bytes_max)
+
+
+def _enter(run: Run, drop: tuple[str, ...], state_bytes_max: int) -> PassOn:
+    """To the node group of the pipeline that was just put on top."""
+    frame = run.frame
     return PassOn(
         held=run.held,
         state=packed(run.state, state_bytes_max),
         detail=detail(run),
-        drop=ended.drop,
-        group=child.group,
+        drop=drop,
+        group=frame.group,
         queue="in",
-        pipeline=child.name,
-        version=child.version,
+        pipeline=frame.pipeline,
+        version=frame.version,
     )
 
 
-def _too_deep(run: Run, ended: Ended, state_bytes_max: int) -> Finish:
+def _is_too_deep(run: Run, outcome: Outcome | Ending) -> bool:
+    deep = run.state.depth + len(run.state.frames) >= FRAMES_MAX
+    return deep and isinstance(outcome, Call | Calls)
+
+
+def _too_large(error: StateTooLargeError, state_bytes_max: int) -> Ending:
+    note = f"{error} A transaction may have {state_bytes_max} bytes."
+    return Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
+
+
+def _too_deep() -> Ending:
     note = f"More than {FRAMES_MAX} pipelines call each other."
-    told = Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
-    return end(run, told, ended.drop, state_bytes_max=state_bytes_max)
+    return Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
 
 
 def _fan(
     run: Run, ended: Ended, calls: Calls, called: Sequence[Pipeline], state_bytes_max: int
 ) -> Move:
-    if run.state.depth + len(run.state.frames) >= FRAMES_MAX:
-        return _too_deep(run, ended, state_bytes_max)
     largest = max(len(call.input) for call in calls.children)
     if 2 * largest > state_bytes_max:
         # A child has it twice: as its data, and as the input of its first step.
@@ -257,30 +308,4 @@ def detail(
     told = StepDetail(
         attempts=run.attempts, output=output, delay_ms=delay_ms, switch=switch, state=state
     )
-    return _pack(told)
-
-
-def packed(state: TransactionState, bytes_max: int) -> bytes:
-    """The stored form. What is too large loses its journal first: older parts, then older steps."""
-    found = encode(state)
-    for shorten in (_forget_details, _forget_steps):
-        if len(found) <= bytes_max:
-            return found
-        shorten(state)
-        found = encode(state)
-    if len(found) > bytes_max:
-        raise StateTooLargeError(f"The state has {len(found)} bytes.")
-    return found
-
-
-def _forget_details(state: TransactionState) -> None:
-    for journal in state.journal[:-1]:
-        journal.logs = []
-        del journal.last[:-1]
-
-
-def _forget_steps(state: TransactionState) -> None:
-    del state.journal[:-1]
-    for journal in state.journal:
-        journal.logs = []
-        del journal.last[:-1]
+    return _pack(told.kept(strictest(each.recording for each in run.definitions)))

@@ -6,26 +6,39 @@ its steps, too.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from waystation import __version__
+from waystation.archive import Archive
 from waystation.catalogue import Catalogue
 from waystation.clock import Clock
+from waystation.errors import SettingsError
 from waystation.ids import Identity
 from waystation.logs import Logs
+from waystation.logs.operation_log import OperationLog
+from waystation.logs.protocol import FullPolicy
+from waystation.recording import UNRECORDED
+from waystation.store import Store
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions.app import App
 from waystation.transactions.app_host import AppHost
+from waystation.transactions.archivist import Archivist
+from waystation.transactions.callbacks import Callbacks, CallbackUrls, open_secret
 from waystation.transactions.cells import Terms, open_cells
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry
+from waystation.transactions.finder import Finder
 from waystation.transactions.holding import Holding
 from waystation.transactions.limits import Limits
 from waystation.transactions.listing import Listing
-from waystation.transactions.nodes import Nodes
+from waystation.transactions.loader import Loader
+from waystation.transactions.nodes import NodeRecord, Nodes, new_node_id
 from waystation.transactions.pipelines import Pipelines
+from waystation.transactions.services import Services
 from waystation.transactions.signals import Signals
 from waystation.transactions.starter import Starter
 from waystation.transactions.store_time import StoreTime
@@ -40,6 +53,7 @@ class Engine:
     """The parts that others use."""
 
     terms: Terms
+    signals: Signals
     pipelines: Pipelines
     nodes: Nodes
     starter: Starter
@@ -47,9 +61,16 @@ class Engine:
     listing: Listing
     why: Why
     waiting: WaitingRoom
+    callbacks: Callbacks
+    urls: CallbackUrls
     #: Who does what is due: a worker has a timekeeper of its own.
     runner: AppHost | Timekeeper
     unfollow: Callable[[], None]
+    #: Who archives and brings back, and who finds what has left the store; None without an archive.
+    archivist: Archivist | None = None
+    finder: Finder | None = None
+    #: How long the archive keeps what has ended; 0: for ever.
+    retention_days: float = 0.0
 
     async def mend(self) -> None:
         """Finishes changes of pipelines that a process died in; a part of upkeep."""
@@ -59,6 +80,16 @@ class Engine:
     async def count(self) -> None:
         """Tells how many sleep, for all nodes; a part of upkeep, too."""
         metrics.transactions_sleeping.set(await self.listing.asleep())
+
+    async def forget(self) -> None:
+        """Deletes what the archive has kept for long enough; a part of upkeep, too."""
+        if self.archivist is not None and self.retention_days > 0:
+            now_ms = (await self.signals.look(0)).now_ms
+            await self.archivist.forget(now_ms, self.retention_days)
+
+    def archive_error(self) -> str:
+        """What this process has against the archive; empty if nothing."""
+        return self.archivist.archiver.state.error if self.archivist is not None else ""
 
     def stop_counting(self) -> None:
         """Another node counts: figures are summed up over all of them."""
@@ -72,9 +103,14 @@ class Engine:
     async def close(self) -> None:
         """Lets steps end, and what was taken over be started; ends all waits."""
         self.waiting.close()
-        await self.runner.stop()
+        stopping = [self.runner.stop(), self.nodes.stop()]
+        if self.archivist is not None:
+            stopping.append(self.archivist.stop())
+        await asyncio.gather(*stopping)
         self.unfollow()
         await self.starter.close()
+        if self.archivist is not None:
+            await self.archivist.close()
 
 
 async def open_engine(
@@ -86,66 +122,176 @@ async def open_engine(
     clock: Clock,
     identity: Identity,
     app: App | None = None,
+    services: Services | None = None,
+    urls: CallbackUrls | None = None,
+    archive: Archive | None = None,
+    retention_days: float = 0.0,
+    records_full: FullPolicy = "drop_and_count",
+    recorded: bool = True,
 ) -> Engine:
     """Opens the cells, and all that works on them; runs the steps of an app, if there is one."""
     store, cells = opened.store, settings.cells
-    await open_cells(store, logs, cells)
-    terms = Terms(
-        dataset=opened.dataset,
-        archive_delay_ms=round(settings.archive_delay_seconds * 1000),
-        external_id_ms=round(settings.external_id_seconds * 1000),
-    )
-    signals = Signals(store, terms)
-    pipelines = Pipelines(catalogue, store, cells=cells, terms=terms, clock=clock)
-    nodes, time = Nodes(store, clock=clock), StoreTime(clock)
+    await open_cells(store, logs, cells, full=records_full)
+    dataset = opened.dataset if recorded else UNRECORDED
+    terms, node_id = _terms(settings, dataset), new_node_id(identity)
+    nodes = Nodes(store, clock=clock)
+    archivist = _archivist(settings, opened, archive, nodes, app, node_id, terms, clock, logs)
+    loader = archivist.loader if archivist is not None else None
+    signals = Signals(store, terms, loader)
+    finder = Finder(store, signals, archive, cells=cells) if archive is not None else None
+    urls = urls or CallbackUrls(await open_secret(store, identity))
+    check = services.check if services is not None else None
+    pipelines = Pipelines(catalogue, store, cells=cells, terms=terms, clock=clock, check=check)
     waiting = WaitingRoom(store, opened.wakeups, signals, clock=clock)
-    limits = _limits(settings)
-    runner: AppHost | Timekeeper
-    loaded = app or settings.app
-    if not loaded:
-        runner = Timekeeper(
-            signals,
-            Holding(store, terms),
-            CountSlots(store),
-            opened.wakeups,
-            clock=clock,
-            cells=cells,
-            limits=limits,
-        )
-        runner.start()
-    else:
-        runner = AppHost(
+    runner = await _open_runner(
+        settings,
+        opened,
+        pipelines,
+        nodes,
+        signals,
+        app,
+        clock=clock,
+        node_id=node_id,
+        terms=terms,
+        services=services,
+        loader=loader,
+    )
+    if archivist is not None:
+        await archivist.start()
+    return Engine(
+        terms=terms,
+        signals=signals,
+        pipelines=pipelines,
+        nodes=nodes,
+        starter=_starter(settings, signals, pipelines, services, store, terms, clock, identity),
+        transactions=Transactions(
+            store, signals, waiting, archive, grace_ms=_limits(settings).cancel_grace_ms
+        ),
+        listing=Listing(store, archive, cells=cells),
+        why=Why(signals, pipelines, nodes, finder),
+        waiting=waiting,
+        callbacks=Callbacks(signals, urls, terms=terms, identity=identity),
+        urls=urls,
+        runner=runner,
+        unfollow=pipelines.follow(opened.wakeups),
+        archivist=archivist,
+        finder=finder,
+        retention_days=retention_days,
+    )
+
+
+def _archivist(
+    settings: TransactionSettings,
+    opened: OpenStore,
+    archive: Archive | None,
+    nodes: Nodes,
+    app: App | None,
+    node_id: str,
+    terms: Terms,
+    clock: Clock,
+    logs: Logs,
+) -> Archivist | None:
+    if archive is None:
+        return None
+    return Archivist(
+        settings,
+        opened,
+        archive,
+        nodes,
+        terms=terms,
+        operations=OperationLog(logs),
+        node_id=node_id,
+        claims=bool(app or settings.app),
+        clock=clock,
+    )
+
+
+def _starter(
+    settings: TransactionSettings,
+    signals: Signals,
+    pipelines: Pipelines,
+    services: Services | None,
+    store: Store,
+    terms: Terms,
+    clock: Clock,
+    identity: Identity,
+) -> Starter:
+    return Starter(
+        Entry(store, terms),
+        signals,
+        pipelines,
+        StoreTime(clock),
+        cells=settings.cells,
+        clock=clock,
+        identity=identity,
+        state_bytes_max=settings.state_bytes_max,
+        services=services,
+    )
+
+
+async def _open_runner(
+    settings: TransactionSettings,
+    opened: OpenStore,
+    pipelines: Pipelines,
+    nodes: Nodes,
+    signals: Signals,
+    app: App | None,
+    *,
+    clock: Clock,
+    node_id: str,
+    terms: Terms,
+    services: Services | None,
+    loader: Loader | None,
+) -> AppHost | Timekeeper:
+    """Who runs the app, or else keeps time; either way this node is on the list from now on."""
+    loaded, limits = app or settings.app, _limits(settings)
+    if loaded:
+        host = AppHost(
             opened,
             pipelines,
             nodes,
             clock=clock,
-            identity=identity,
+            node_id=node_id,
             terms=terms,
-            cells=cells,
+            cells=settings.cells,
             group=settings.group,
             limits=limits,
+            services=services,
+            loader=loader,
         )
-        await runner.start(loaded, reload=settings.reload)
-    return Engine(
-        terms=terms,
-        pipelines=pipelines,
-        nodes=nodes,
-        starter=Starter(
-            Entry(store, terms),
-            signals,
-            pipelines,
-            time,
-            cells=cells,
-            clock=clock,
-            identity=identity,
-            state_bytes_max=settings.state_bytes_max,
-        ),
-        transactions=Transactions(store, signals, waiting, grace_ms=limits.cancel_grace_ms),
-        listing=Listing(store, cells=cells),
-        why=Why(signals, pipelines, nodes),
-        waiting=waiting,
-        runner=runner,
-        unfollow=pipelines.follow(opened.wakeups),
+        await host.start(loaded, reload=settings.reload)
+        return host
+    await nodes.register(
+        NodeRecord(node_group=settings.group, node_id=node_id, datp_version=__version__)
+    )
+    timekeeper = Timekeeper(
+        signals,
+        Holding(opened.store, terms),
+        CountSlots(opened.store),
+        opened.wakeups,
+        clock=clock,
+        cells=settings.cells,
+        limits=limits,
+        loader=loader,
+    )
+    timekeeper.start()
+    return timekeeper
+
+
+def _terms(settings: TransactionSettings, dataset: str) -> Terms:
+    delay, reserved = settings.archive_delay_seconds, settings.external_id_seconds
+    if reserved <= delay:
+        raise SettingsError(
+            f"transactions.external_id_seconds is {reserved}; it must be more than"
+            f" transactions.archive_delay_seconds, which is {delay}.",
+            hint="Otherwise an external id is found nowhere between the one and the other.",
+        )
+    return Terms(
+        dataset=dataset,
+        archive_delay_ms=round(delay * 1000),
+        external_id_ms=round(reserved * 1000),
+        cache_ms=round(settings.cache_seconds * 1000),
+        load_ms=round(settings.load_pause_seconds * 1000),
     )
 
 

@@ -43,6 +43,8 @@ class NewTransaction(msgspec.Struct, frozen=True, kw_only=True):
     deadline_in_ms: int = 0
     #: Started by ourselves: the pipeline need be no type, nor the version the active one.
     inside: bool = False
+    #: Who is to hear of it: `reply_word`; empty for nobody.
+    reply: str = ""
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -113,5 +115,6 @@ def _words(items: Sequence[NewTransaction]) -> list[str | bytes | int]:
             each.deadline_in_ms,
             each.state,
             each.detail,
+            each.reply,
         )
     ]

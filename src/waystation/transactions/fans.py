@@ -6,10 +6,11 @@ where the one before has stopped, and never calls the step again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from waystation.recording import Recording
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import NewTransaction
@@ -26,7 +27,13 @@ _pack = msgspec.msgpack.Encoder().encode
 _encode = msgspec.json.Encoder().encode
 
 
-def chunk(run: Run, fan: Fan, created: int, now_ms: int) -> list[NewTransaction]:
+#: What history keeps, by pipeline and version.
+Recordings = Mapping[tuple[str, str], Recording]
+
+
+def chunk(
+    run: Run, fan: Fan, created: int, now_ms: int, recordings: Recordings
+) -> list[NewTransaction]:
     """The next children to create, of the size of one call."""
     items: list[NewTransaction] = []
     size = 0
@@ -34,11 +41,11 @@ def chunk(run: Run, fan: Fan, created: int, now_ms: int) -> list[NewTransaction]
         size += len(fan.children[n - 1].input)
         if items and size > _CHUNK_BYTES_MAX:
             break
-        items.append(_child(run, fan, n, now_ms))
+        items.append(_child(run, fan, n, now_ms, recordings))
     return items
 
 
-def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
+def _child(run: Run, fan: Fan, n: int, now_ms: int, recordings: Recordings) -> NewTransaction:
     child = fan.children[n - 1]
     state = TransactionState(
         type=child.pipeline,
@@ -58,6 +65,7 @@ def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
         cause=run.id,
         traceparent=state.traceparent,
         parent=f"{run.id} {fan.round} {n}",
+        project=run.owner,
     )
     return NewTransaction(
         id=names.child_id(run.id, fan.round, n),
@@ -66,7 +74,7 @@ def _child(run: Run, fan: Fan, n: int, now_ms: int) -> NewTransaction:
         version=child.version,
         group=child.group,
         state=encode(state),
-        detail=_pack(detail),
+        detail=_pack(detail.kept(recordings[child.pipeline, child.version])),
         inside=True,
     )
 

@@ -6,6 +6,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from waystation.transactions.restoring import Missing
+
 Outcome = Literal[
     "cancelled",
     "done",
@@ -47,5 +49,5 @@ class Due(msgspec.Struct, frozen=True):
     done: int
     #: Ms until the next is due; -1: nothing is.
     next_ms: int
-    #: Ids without a state: they are to be loaded from the archive.
-    missing: tuple[str, ...] = ()
+    #: Those without a state: they are to be loaded from the archive.
+    missing: tuple[Missing, ...] = ()

@@ -2,11 +2,14 @@
 
 An entry is `[1, data set, [[facts, detail], …]]`. Facts are words that the script writes; the
 detail is msgpack that its caller gave and nobody looked into. Offset and time are the entry's own.
+A record log can be read by itself, so what a pipeline wants kept from history never gets into it.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from waystation.recording import Recording
 
 #: The layout of an entry.
 FORMAT = 1
@@ -40,12 +43,31 @@ class StartedDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     type: str
     version: str
     external_id: str
-    metadata: bytes
-    data: bytes
+    metadata: bytes | None
+    data: bytes | None
     cause: str
     traceparent: str
     #: `<parent id> <round> <n>` of a child of a Parallel.
     parent: str = ""
+    #: Whose it is; facts do not tell. Entries of before this was recorded have none.
+    project: str = ""
+    #: What of it was kept, as the pipeline says: `redacted`, `headers` or `none`; empty: all.
+    recorded: str = ""
+
+    def kept(self, recording: Recording) -> StartedDetail:
+        """What history keeps of it."""
+        if recording.is_whole:
+            return self
+        hidden = recording.record == "none"
+        return msgspec.structs.replace(
+            self,
+            external_id="" if hidden else self.external_id,
+            metadata=recording.json(self.metadata),
+            data=recording.json(self.data),
+            cause="" if hidden else self.cause,
+            traceparent="" if hidden else self.traceparent,
+            recorded=recording.word,
+        )
 
 
 class AttemptDetail(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -73,6 +95,21 @@ class StepDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     delay_ms: int | None = None
     switch: str = ""
     state: bytes | None = None
+    #: As that of `StartedDetail`.
+    recorded: str = ""
+
+    def kept(self, recording: Recording) -> StepDetail:
+        """What history keeps of it."""
+        if recording.is_whole:
+            return self
+        if recording.record == "none":
+            return StepDetail(attempts=[], recorded=recording.word)
+        return msgspec.structs.replace(
+            self,
+            output=recording.json(self.output),
+            state=recording.opaque(self.state),
+            recorded=recording.word,
+        )
 
 
 _Entry = tuple[int, str, list[tuple[str, msgspec.Raw]]]

@@ -112,6 +112,31 @@ def sorted_set(cell: int, name: str) -> str:
     return f"{tag(cell)}{name}"
 
 
+def load_nonces(cell: int, minute: int) -> str:
+    """Who may bring back which state; by the minute in which that was asked for."""
+    return f"{tag(cell)}loadH:{minute}"
+
+
+def load_sequence(cell: int) -> str:
+    """The newest load nonce of a cell."""
+    return f"{tag(cell)}loadSeq"
+
+
+def archive_lock(cell: int, number: int) -> str:
+    """Who archives (1), and until when nobody else does (2)."""
+    return f"{tag(cell)}toArchiveLock{number}"
+
+
+def archive_failed(cell: int) -> str:
+    """What the archive has refused, and why."""
+    return f"{tag(cell)}archiveFailedH"
+
+
+def told(what: str) -> str:
+    """That operators were told of something; in cell 0 alone."""
+    return f"{tag(0)}toldS:{what}"
+
+
 def counts(cell: int, series: str, slot: int) -> str:
     """Counts of a time slot, by its first second; `metric1H`, `metric2H` or `metric3H`."""
     return f"{tag(cell)}{series}:{slot}"
@@ -130,3 +155,8 @@ def due_topic(cell: int) -> bytes:
 def ended_topic(cell: int) -> bytes:
     """The pub/sub hint with the ids that have ended, blanks between them."""
     return f"{tag(cell)}ended".encode()
+
+
+def progress_topic(cell: int) -> bytes:
+    """The pub/sub hint with the id of one that has reported progress."""
+    return f"{tag(cell)}progress".encode()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.steps import StepBook
 
 _ENLIST = script(__package__, "enlist")
+_HEED = script(__package__, "heed")
 _REGISTER = script(__package__, "register")
 _log = logger("nodes")
 
@@ -37,9 +38,16 @@ _LEAVE_SECONDS_MAX = 1.0
 _PREFIX = "datp:node-registration:RECORD:"
 #: Settings of a node group: the least and the most that each can be.
 SETTINGS: dict[str, tuple[int, int]] = {
+    "archive_batch": (0, 10_000),
+    "archive_pause_idle_ms": (10, 3_600_000),
+    "archive_pause_ms": (0, 3_600_000),
     "lease_ms": (1_000, 3_600_000),
     "paused": (0, 1),
     "prefetch": (0, 10_000),
+    "webhook_pause_busy_ms": (0, 60_000),
+    "webhook_pause_idle_ms": (10, 60_000),
+    "webhook_pause_ms": (0, 60_000),
+    "webhook_workers": (0, 10_000),
     "workers": (1, 10_000),
 }
 
@@ -62,6 +70,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     datp_version: str = "-"
     build_time: str = "-"
     step_types: tuple[StepType, ...] = ()
+    #: Whether it takes states to the archive.
+    archives: bool = False
+    #: Webhooks that it sends at a time.
+    webhook_workers: int = 0
 
     @property
     def key(self) -> str:
@@ -78,9 +90,16 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a node group was told; None: nothing, so each node does as it was started."""
 
     revision: int = 0
+    archive_batch: int | None = None
+    archive_pause_idle_ms: int | None = None
+    archive_pause_ms: int | None = None
     lease_ms: int | None = None
     paused: bool = False
     prefetch: int | None = None
+    webhook_pause_busy_ms: int | None = None
+    webhook_pause_idle_ms: int | None = None
+    webhook_pause_ms: int | None = None
+    webhook_workers: int | None = None
     workers: int | None = None
 
 
@@ -109,6 +128,9 @@ class Nodes:
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        #: What else this node does, as told with its next record.
+        self.archives: Callable[[], bool] = lambda: False
+        self.webhook_workers: Callable[[], int] = lambda: 0
         self._record: NodeRecord | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -120,6 +142,11 @@ class Nodes:
         await self._beat(record)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._beat_on())
+
+    async def renew(self) -> None:
+        """Writes the record of this node now: what it does has changed."""
+        if self._record is not None:
+            await self._beat(self._record)
 
     async def stop(self) -> None:
         """Takes this node off, so that nobody counts on it for another minute."""
@@ -146,8 +173,11 @@ class Nodes:
                     _log.warning("this node could not be registered", problem=str(error))
 
     async def _beat(self, record: NodeRecord) -> None:
+        told = msgspec.structs.replace(
+            record, archives=self.archives(), webhook_workers=self.webhook_workers()
+        )
         # In this order: what is listed can be read.
-        await self._store.run(_REGISTER, [record.key], [_encode(record), GONE_MS])
+        await self._store.run(_REGISTER, [record.key], [_encode(told), GONE_MS])
         await self._store.run(_ENLIST, [names.NODES], [record.key, GONE_MS])
 
     # -- All nodes ---------------------------------------------------------------------------
@@ -207,3 +237,8 @@ class Nodes:
         pairs = await self._store.call("HGETALL", names.node_group(group), repeatable=True)
         found = {pairs[i].decode(): pairs[i + 1].decode() for i in range(0, len(pairs), 2)}
         return msgspec.convert(found, GroupSettings, strict=False)
+
+    async def heed(self, group: str) -> int:
+        """Takes in what a node group was told, up to ten, for a process that claims nothing."""
+        require_name(group, field="group")
+        return int(await self._store.run(_HEED, [names.log(0)], [group]))

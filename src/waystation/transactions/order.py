@@ -4,8 +4,9 @@
     {"transactions": [{"type": …}, …]}
 
 Data is kept byte for byte. Metadata has the names that DATP clients know, ours (`startAt`,
-`deadline`), and whatever else the client wants to find again. The first thing that is wrong is an
-error that says where it is; then nothing of a request is started.
+`deadline`, `channel`, `topic`, `statusChanges`), and whatever else the client wants to find again.
+The first thing that is wrong is an error that says where it is; then nothing of a request is
+started. Whether a URL, a channel or a topic can be told anything is not known here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from msgspec import Meta
 from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
 from waystation.ids import require_name
+from waystation.transactions.wanted import Wanted
 
 #: Transactions of one request.
 ORDERS_MAX = 1000
@@ -29,11 +31,15 @@ _MS_MAX = 253_402_300_799_000
 #: Names that have a place of their own, or belong to the station.
 _OWN = frozenset(
     {
-        *("deadline", "externalId", "startAt"),
+        *("deadline", "externalId", "reply", "startAt"),
         *("nodeGroup", "onChange", "onComplete", "owner", "transactionType"),
     }
 )
 _Zoned = Annotated[datetime, Meta(tz=True)]
+#: A URL, or a name; empty is none.
+_Where = Annotated[str, Meta(max_length=2000)]
+#: What older clients say in `reply`.
+_POLLS = {"shortpoll": "short", "longpoll": "long"}
 _is_traceparent = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 #: At the end of what msgspec says: where in the body it was.
 _place = re.compile(r" - at `\$\.?(.*)`$").search
@@ -62,6 +68,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     start_at: Moment | None = None
     deadline: Moment | None = None
     traceparent: str = ""
+    #: Who is to hear of it; None: nobody.
+    wanted: Wanted | None = None
+    #: The client waits for the end.
+    long_poll: bool = False
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,13 +88,18 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What has a meaning, now or with the replies."""
+    """What has a meaning."""
 
     external_id: str | None = None
     poll: Literal["short", "long"] | None = None
-    webhook: Annotated[str, Meta(pattern="^https?://", max_length=2000)] | None = None
+    webhook: _Where | None = None
+    channel: _Where | None = None
+    topic: _Where | None = None
     progress_reports: bool | None = None
+    status_changes: bool | None = None
     poll_reply_cancels_webhook: bool | None = None
+    #: Of older clients: `shortpoll`, `longpoll`, or the URL of a webhook.
+    reply: _Where | None = None
     lang: Annotated[str, Meta(max_length=100)] | None = None
     trace_level: str | int | None = None
     start_at: str | int | None = None
@@ -120,10 +135,17 @@ def read_orders(body: bytes, *, traceparent: str = "") -> tuple[list[Order], boo
         raise InvalidInputError(
             f"A request starts 1 to {ORDERS_MAX} transactions.", field="transactions"
         )
-    return [
+    orders = [
         _order(each.type, each.metadata, each.data, trace, f"transactions[{position}].")
         for position, each in enumerate(found.transactions)
-    ], True
+    ]
+    for position, order in enumerate(orders):
+        if order.long_poll:
+            raise InvalidInputError(
+                "The end of one transaction is waited for, not those of a list.",
+                field=f"transactions[{position}].metadata.poll",
+            )
+    return orders, True
 
 
 def read_moment(value: str | int, *, field: str) -> Moment:
@@ -161,8 +183,9 @@ def check_external_id(value: str, *, field: str = "externalId") -> str:
 def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> Order:
     require_name(type_, field=f"{where}type")
     kept, known = _metadata(bytes(metadata), f"{where}metadata")
-    external_id, start_at, deadline = "", None, None
+    external_id, start_at, deadline, wanted, long_poll = "", None, None, None, False
     if known is not None:
+        wanted, long_poll = _wanted(known), known.poll == "long"
         if known.external_id is not None:
             external_id = check_external_id(known.external_id, field=f"{where}metadata.externalId")
         if known.start_at is not None:
@@ -177,6 +200,21 @@ def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> 
         start_at=start_at,
         deadline=deadline,
         traceparent=trace,
+        wanted=wanted,
+        long_poll=long_poll,
+    )
+
+
+def _wanted(known: _Metadata) -> Wanted | None:
+    if not (known.webhook or known.channel or known.topic):
+        return None
+    return Wanted(
+        webhook=known.webhook or "",
+        channel=known.channel or "",
+        topic=known.topic or "",
+        progress=known.progress_reports is True,
+        status=known.status_changes is True,
+        poll_cancels=known.poll_reply_cancels_webhook is True,
     )
 
 
@@ -189,7 +227,22 @@ def _metadata(text: bytes, where: str) -> tuple[bytes, _Metadata | None]:
         raise _unreadable(error, where) from error
     if _OWN.isdisjoint(found):
         return text, known
-    return _encode({name: value for name, value in found.items() if name not in _OWN}), known
+    kept: dict[str, object] = {k: value for k, value in found.items() if k not in _OWN}
+    if known.reply:
+        return _modern(kept, known, where)
+    return _encode(kept), known
+
+
+def _modern(
+    kept: dict[str, object], known: _Metadata, where: str
+) -> tuple[bytes, _Metadata | None]:
+    """What an older client has said in `reply`, in the words of today."""
+    reply = known.reply or ""
+    name, value = ("poll", _POLLS[reply]) if reply in _POLLS else ("webhook", reply)
+    if getattr(known, name) not in (None, value):
+        raise InvalidInputError(f"{name} and reply contradict each other.", field=f"{where}.reply")
+    kept[name] = value
+    return _encode(kept), msgspec.structs.replace(known, **{name: value})
 
 
 def _unreadable(error: Exception, where: str = "") -> InvalidInputError:

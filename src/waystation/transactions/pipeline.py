@@ -18,8 +18,9 @@ import msgspec
 
 from waystation.errors import InvalidInputError
 from waystation.ids import require_name
+from waystation.recording import Record, Recording, recording, require_recording
 from waystation.transaction_errors import PipelineInvalidError
-from waystation.transactions.builtins import BUILT_IN
+from waystation.transactions.builtins import BUILT_IN, http
 from waystation.transactions.steps import require_type
 
 #: The node group of a pipeline that names none.
@@ -58,6 +59,12 @@ class Pipeline(
     startable: bool = True
     #: Whether the state goes to the archive, too, when it ends as a child.
     snapshot: bool = False
+    #: The pipeline that is called when one of its steps has failed; empty: none.
+    on_failure: str = ""
+    #: What history keeps of transactions while they are in it.
+    record: Record = "full"
+    #: JSON pointers of values that history does not keep, in data, metadata and outputs.
+    redact: tuple[str, ...] = ()
 
     @cached_property
     def encoded(self) -> bytes:
@@ -68,6 +75,17 @@ class Pipeline(
     def version(self) -> str:
         """The beginning of the SHA-256 of its content."""
         return hashlib.sha256(self.encoded).hexdigest()[:_VERSION_LENGTH]
+
+    @cached_property
+    def recording(self) -> Recording:
+        """What history keeps."""
+        return recording(self.record, self.redact)
+
+    @property
+    def urls(self) -> list[tuple[int, str]]:
+        """Where its steps send requests: the place of each, and the URL."""
+        asking = (each for each in enumerate(self.steps, 1) if each[1].type == http.STEP.type)
+        return [(place, step.options["url"]) for place, step in asking]
 
     @property
     def step_types(self) -> tuple[str, ...]:
@@ -94,6 +112,9 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     description: str = ""
     startable: bool = True
     snapshot: bool = False
+    on_failure: str = ""
+    record: Record = "full"
+    redact: tuple[str, ...] = ()
 
 
 _decode = msgspec.json.Decoder(Pipeline).decode
@@ -108,6 +129,9 @@ def define(
     description: str = "",
     startable: bool = True,
     snapshot: bool = False,
+    on_failure: str = "",
+    record: Record = "full",
+    redact: Sequence[str] = (),
 ) -> Pipeline:
     """A checked definition; PipelineInvalidError says what is wrong, and where."""
     if isinstance(steps, str):
@@ -115,6 +139,9 @@ def define(
     try:
         require_name(name, field="name")
         require_name(group, field="group")
+        if on_failure:
+            require_name(on_failure, field="on_failure")
+        require_recording(record, redact)
         if not 1 <= len(steps) <= STEPS_MAX:
             raise PipelineInvalidError(
                 f"Pipeline {name} has {len(steps)} steps; it can have 1 to {STEPS_MAX}.",
@@ -129,6 +156,9 @@ def define(
             description=description,
             startable=startable,
             snapshot=snapshot,
+            on_failure=on_failure,
+            record=record,
+            redact=tuple(redact),
         )
         pipeline = _decode(pipeline.encoded)
     except PipelineInvalidError:
@@ -167,6 +197,9 @@ def parse_pipelines(text: bytes, *, source: str) -> list[Pipeline]:
                 description=each.description,
                 startable=each.startable,
                 snapshot=each.snapshot,
+                on_failure=each.on_failure,
+                record=each.record,
+                redact=each.redact,
             )
             for each in written
         ]

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from waystation.catalogue import Catalogue, DefinitionRecord
 from waystation.clock import Clock
-from waystation.errors import ConflictError
+from waystation.errors import ConflictError, InvalidInputError
 from waystation.ids import require_name
+from waystation.recording import Recording
 from waystation.store import Store, script
 from waystation.store.wakeups import Wakeups
-from waystation.transaction_errors import PipelineUnknownError
+from waystation.transaction_errors import PipelineInvalidError, PipelineUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.pipeline import Pipeline, decode
 from waystation.transactions.pipeline_row import PipelineRow, decode_row, encode_row
+from waystation.transactions.wanted import Wanted
 
 _DEFINE = script(__package__, "define")
 _RESUME = script(__package__, "resume")
@@ -45,13 +47,22 @@ class Pipelines:
     """All pipelines of all projects."""
 
     def __init__(
-        self, catalogue: Catalogue, store: Store, *, cells: int, terms: Terms, clock: Clock
+        self,
+        catalogue: Catalogue,
+        store: Store,
+        *,
+        cells: int,
+        terms: Terms,
+        clock: Clock,
+        check: Callable[[Wanted], Awaitable[None]] | None = None,
     ) -> None:
+        """With `check`, a definition is refused that sends requests where none may go."""
         self._catalogue = catalogue
         self._store = store
         self._cells = cells
         self._terms = terms
         self._clock = clock
+        self._check = check
         #: (project, name) → active version, when it was read.
         self._active: dict[tuple[str, str], tuple[str, float]] = {}
         self._versions: dict[tuple[str, str, str], Pipeline] = {}
@@ -113,6 +124,16 @@ class Pipelines:
             self._versions[key] = pipeline
         return pipeline
 
+    async def recordings(
+        self, project: str, wanted: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], Recording]:
+        """What history keeps, by name and version; of a version that nobody knows, little."""
+        found = dict.fromkeys(wanted, Recording("headers"))
+        for name, version in found:
+            with contextlib.suppress(PipelineUnknownError):
+                found[name, version] = (await self.version(project, name, version)).recording
+        return found
+
     def forget(self, project: str, name: str) -> None:
         """Reads the active version again, next time: a script has said that it is another."""
         self._active.pop((project, name), None)
@@ -152,6 +173,7 @@ class Pipelines:
 
     async def put(self, project: str, pipeline: Pipeline) -> PipelineRow:
         """Makes a definition the active version of its name; the same one again changes nothing."""
+        await self._require_allowed(project, pipeline)
         version = pipeline.version
         kept = DefinitionRecord(
             kind=_KIND_VERSION,
@@ -167,6 +189,15 @@ class Pipelines:
         return await self._change(
             project, pipeline.name, lambda row: row.activated(version), create=True
         )
+
+    async def _require_allowed(self, project: str, pipeline: Pipeline) -> None:
+        for place, url in pipeline.urls if self._check is not None else ():
+            assert self._check is not None
+            try:
+                await self._check(Wanted(project=project, webhook=url))
+            except InvalidInputError as error:
+                told = f"Step {place} of pipeline {pipeline.name}: {error.message}"
+                raise PipelineInvalidError(told, field="steps", hint=error.hint) from error
 
     async def pause(self, project: str, name: str) -> PipelineRow:
         """Holds what would begin the pipeline, or wakes in it, from now on; what runs goes on."""

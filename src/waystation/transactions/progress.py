@@ -42,6 +42,9 @@ _SLEEP = script(__package__, "sleep")
 #: A result of `once`, or a progress report, is read with every claim.
 FIELD_BYTES_MAX = 262_144
 
+#: What `callback:<place>` holds until it is used; then `+` and what was posted.
+CALLBACK_OPEN = b"-"
+
 #: More than any holder commits under one epoch.
 _ROUNDS = 1_000_000
 #: For callers who have only the word.
@@ -213,6 +216,10 @@ class Progress:
     async def once(self, held: Held, place: str, name: str, result: bytes) -> Verdict:
         """Keeps a result before its step uses it: `done`, `known` (another stays), `refused`."""
         return await self._note(_ONCE, held, [f"once:{place}:{name}", _bounded(result)])
+
+    async def open_callback(self, held: Held, place: str) -> Verdict:
+        """Lets the callback of a step be used: `done`, `known` (it was, or is used), `refused`."""
+        return await self._note(_ONCE, held, [f"callback:{place}", CALLBACK_OPEN])
 
     async def report(self, held: Held, progress: bytes) -> Verdict:
         """Keeps the newest progress report: `done`, `known` (the same), `refused`."""

@@ -84,6 +84,18 @@ class Fan(msgspec.Struct, array_like=True):
     children: list[FanChild]
 
 
+class Failing(msgspec.Struct, array_like=True):
+    """What a transaction ends with, once what was done is compensated."""
+
+    status: str
+    output: bytes
+    note: str
+    #: Of the step that failed.
+    place: str
+    #: The frame that is being compensated, from 0; the one above it does it.
+    at: int
+
+
 class TransactionState(msgspec.Struct, array_like=True, kw_only=True):
     """The packed state."""
 
@@ -110,6 +122,7 @@ class TransactionState(msgspec.Struct, array_like=True, kw_only=True):
     journal: list[StepJournal] = msgspec.field(default_factory=list)
     #: How many pipelines of other transactions wait for this one: of a Parallel's parents.
     depth: int = 0
+    failing: Failing | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -19,9 +19,10 @@ from waystation.transactions.held import Held, Verdict
 from waystation.transactions.holding import Claimed
 from waystation.transactions.journal import note_attempt
 from waystation.transactions.log_entry import AttemptDetail
-from waystation.transactions.outcomes import Outcome
+from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
 from waystation.transactions.pipeline import Pipeline, StepUse
 from waystation.transactions.record import Attempt, Frame, decode
+from waystation.transactions.services import Services
 from waystation.transactions.states import Status
 from waystation.transactions.step_call import Records, StepCall, TransactionFacts
 from waystation.transactions.switches import Scalar, parse_switches
@@ -49,6 +50,28 @@ class Ended(msgspec.Struct, frozen=True):
     seen: str = ""
     #: Whether its commit can wait for the next one.
     pure: bool = False
+
+
+#: What `word_of` can say.
+WORDS = (
+    *("success", "failed", "aborted", "internal-error", "timeout"),
+    *("waiting", "retry", "child", "parallel"),
+)
+
+
+def word_of(outcome: Outcome | Ending) -> str:
+    """How a journal calls an outcome."""
+    match outcome:
+        case Success():
+            return "success"
+        case Failure() | Ending():
+            return str(outcome.status)
+        case Pause(switch=switch):
+            return "waiting" if switch else "retry"
+        case Call():
+            return "child"
+        case Calls():
+            return "parallel"
 
 
 class Run:
@@ -115,10 +138,12 @@ class Run:
         self.facts = TransactionFacts(
             id=self.id,
             type=self.state.type,
+            project=self.owner,
             external_id=self.state.external_id,
             data_json=self.state.data,
             metadata_json=self.state.metadata,
             deadline_ms=self.state.deadline_ms,
+            traceparent=self.state.traceparent,
         )
         text = claimed.extras.get(b"switches") if claimed.extras else None
         self.switches: Mapping[str, Scalar] = parse_switches(text) if text else _NOTHING
@@ -143,12 +168,16 @@ class Run:
         until = self.extras.get(f"wait:{self.frame.place}:{waits}".encode()) if waits else None
         return until is not None and int(until) <= self.claimed_ms
 
-    def call(self, records: Records, now_ms: Callable[[], int]) -> StepCall:
+    def call(
+        self, records: Records, now_ms: Callable[[], int], services: Services | None = None
+    ) -> StepCall:
         """A call of the next step."""
         frame = self.frame
         place = frame.place
         recorded: Mapping[str, bytes] = _NOTHING
+        callback = b""
         if self.extras:
+            callback = self.extras.get(f"callback:{place}".encode(), b"")
             once = f"once:{place}:".encode()
             recorded = {
                 name[len(once) :].decode(): value
@@ -165,11 +194,15 @@ class Run:
             timed_out=self.timed_out,
             retries=frame.retries,
             recorded=recorded,
+            callback=callback,
+            services=services,
         )
 
     def note(self, call: StepCall, step_type: str, attempt: Attempt, *, begun_after: int) -> None:
         """Puts a call of the next step into the journal, and into the next record."""
         kept = note_attempt(self.state, call.place, step_type, attempt, call.log_lines)
+        if self.definitions[-1].recording.record == "none":
+            return  # The record may be made when its pipeline has ended, and is not asked any more.
         self.attempts.append(
             AttemptDetail(
                 place=call.place,
@@ -188,6 +221,8 @@ class Run:
         """Fields that the store keeps for a step until it ends."""
         place = call.place
         fields = [f"once:{place}:{name}" for name in call.once_names]
+        if call.callback:
+            fields.append(f"callback:{place}")
         if self.extras:
             starts = (f"once:{place}:", f"wait:{place}:")
             kept = (name.decode() for name in self.extras)

@@ -6,11 +6,12 @@ import msgspec
 
 from waystation.errors import InvalidInputError, TooLargeError, WaystationError
 from waystation.transactions.entry import NewTransaction
+from waystation.transactions.found import Found
 from waystation.transactions.log_entry import StartedDetail
 from waystation.transactions.order import Order
 from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.record import Frame, TransactionState, decode, encode
-from waystation.transactions.signals import Found
+from waystation.transactions.reply_lanes import reply_word
 from waystation.transactions.states import State
 from waystation.transactions.summary import Summary, SummaryMetadata, shown_status
 
@@ -54,6 +55,11 @@ class Start:
         self.state = State.QUEUED
         self.result: Receipt | WaystationError | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether its id comes from outside: somebody may have it already."""
+        return self.place is not None and bool(self.place.transaction_id)
+
     def item(self, now_ms: int, *, state_bytes_max: int) -> NewTransaction:
         """What the script gets; the id and the pipeline are known by now."""
         order, pipeline, place = self.order, self.pipeline, self.place
@@ -89,6 +95,7 @@ class Start:
             data=order.data,
             cause=cause,
             traceparent=order.traceparent,
+            project=self.project,
         )
         return NewTransaction(
             id=self.id,
@@ -97,11 +104,12 @@ class Start:
             version=pipeline.version,
             group=pipeline.group,
             state=packed,
-            detail=_pack(detail),
+            detail=_pack(detail.kept(pipeline.recording)),
             external_id=order.external_id,
             delay_ms=delay_ms,
             deadline_in_ms=deadline_in_ms,
             inside=place is not None,
+            reply="" if order.wanted is None else reply_word(self.project, order.wanted),
         )
 
     def receipt(self, now_ms: int) -> Receipt:
@@ -114,6 +122,7 @@ class Start:
             status=shown_status(self.state, None),
             completion_time=None,
             last_updated=now_ms,
+            sequence_of_update=1,
         )
         return Receipt(id=self.id, summary=Summary(metadata=metadata))
 

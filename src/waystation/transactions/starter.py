@@ -1,6 +1,7 @@
 """Starts transactions: checks orders, resolves pipelines, picks cells, shares script calls.
 
-Each order of a batch is started whole or, with its reason, not at all. An order whose external id
+Each order of a batch is started whole or, with its reason, not at all; one whose replies could not
+be sent is not. An order whose external id
 is taken is no error if it asks for the same: the receipt then has what is there. A start that fails
 leaves nothing behind, so the external id is free for the next try.
 """
@@ -11,6 +12,8 @@ import asyncio
 import itertools
 import math
 from collections.abc import Sequence
+
+import msgspec
 
 from waystation.clock import Clock
 from waystation.errors import (
@@ -26,17 +29,20 @@ from waystation.transaction_errors import (
     IllegalTransitionError,
     NotATypeError,
     PipelineUnknownError,
+    ReplyInvalidError,
 )
 from waystation.transactions import names
 from waystation.transactions.entry import Entry, NewTransaction, Started
 from waystation.transactions.order import Order
 from waystation.transactions.pipelines import Pipelines
+from waystation.transactions.services import Services
 from waystation.transactions.signals import Signals
 from waystation.transactions.start import Receipt, Start, StepPlace
 from waystation.transactions.start_lane import Batch, StartLane
 from waystation.transactions.states import State
 from waystation.transactions.store_time import StoreTime
 from waystation.transactions.summary import summary_of
+from waystation.transactions.wanted import Wanted
 
 #: How often a start is tried again because the active version has changed meanwhile.
 _STALE_MAX = 5
@@ -60,8 +66,10 @@ class Starter:
         clock: Clock,
         identity: Identity,
         state_bytes_max: int,
+        services: Services | None = None,
     ) -> None:
         self._signals = signals
+        self._services = services
         self._pipelines = pipelines
         self._time = time
         self._cells = cells
@@ -116,7 +124,11 @@ class Starter:
         for each in starts:
             try:
                 await self._resolve(each)
-                sent.append((each, self._item(each, now_ms)))
+                item = self._item(each, now_ms)
+                if each.is_given and (known := await self._known(each.id)):
+                    each.result = self._settled(each, known, now_ms)
+                else:
+                    sent.append((each, item))
             except WaystationError as error:
                 each.result = error
         if not sent:
@@ -173,6 +185,19 @@ class Starter:
                 f" {start.place.step}.",
                 field="step",
             )
+        if start.order.wanted is not None:
+            await self._check(project, start.order.wanted)
+
+    async def _check(self, project: str, wanted: Wanted) -> None:
+        """Whether all who are to hear of it can be told."""
+        if self._services is None:
+            raise ReplyInvalidError("Nothing sends replies here.", field="metadata")
+        try:
+            await self._services.check(msgspec.structs.replace(wanted, project=project))
+        except InvalidInputError as error:
+            raise ReplyInvalidError(
+                error.message, field=f"metadata.{error.field}", hint=error.hint
+            ) from error
 
     def _item(self, start: Start, now_ms: int) -> NewTransaction:
         if not start.id:
@@ -194,12 +219,16 @@ class Starter:
             return cell == names.cell_for(start.project, external_id, self._cells)
         return cell < self._cells
 
+    async def _known(self, transaction_id: str) -> Started | None:
+        """What has an id that was given already, in the archive, too, where no script looks."""
+        (found,) = await self._signals.get("", [transaction_id])
+        return None if found is None else Started("known", found.head.state)
+
     def _settled(self, start: Start, started: Started, now_ms: int) -> Result:
-        given = start.place is not None and bool(start.place.transaction_id)
         match started.outcome:
             case "started":
                 return start.receipt(now_ms)
-            case "known" if not given:
+            case "known" if not start.is_given:
                 # Nobody else has made this id: the call was sent twice, since its reply was lost.
                 return start.receipt(now_ms)
             case "known" if started.detail == State.QUEUED:

@@ -86,6 +86,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.RUNNING, "expire", _S.COMPLETE, "flag, and the grace time is over"),
     Transition(_S.SLEEPING, "wake_due", _S.QUEUED, "due"),
     Transition(_S.SLEEPING, "wake", _S.QUEUED, "by hand"),
+    Transition(_S.SLEEPING, "callback", _S.QUEUED, "its step may be called back"),
+    Transition(_S.WAITING_SWITCH, "callback", _S.QUEUED, "the same"),
     Transition(_S.WAITING_SWITCH, "switch", _S.QUEUED, "the awaited one has changed or is gone"),
     Transition(_S.WAITING_SWITCH, "wake_due", _S.QUEUED, "due"),
     Transition(_S.WAITING_SWITCH, "wake", _S.QUEUED, "by hand"),

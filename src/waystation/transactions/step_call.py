@@ -20,6 +20,7 @@ from waystation.transactions.switches import Scalar
 if TYPE_CHECKING:
     from waystation.transactions.held import Held, Verdict
     from waystation.transactions.record import LogLine
+    from waystation.transactions.services import Services
 
 #: What a step may keep by `once`, in all its calls; it is read with every claim.
 ONCE_NAMES_MAX = 1000
@@ -43,6 +44,10 @@ class Records(Protocol):
         """Records a result, unless another holds the transaction by now."""
         ...
 
+    async def open_callback(self, held: Held, place: str) -> Verdict:
+        """Lets the callback of a step be used from now on, once."""
+        ...
+
     async def report(self, held: Held, progress: bytes) -> Verdict:
         """Puts a progress report in the place of the one before."""
         ...
@@ -53,11 +58,13 @@ class TransactionFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     type: str
+    project: str = "default"
     external_id: str = ""
     #: JSON, as it came.
     data_json: bytes = b"null"
     metadata_json: bytes = b"{}"
     deadline_ms: int = 0
+    traceparent: str = ""
 
     @property
     def data(self) -> Any:
@@ -75,6 +82,7 @@ class StepCall:
         "_log",
         "_names",
         "_once_bytes",
+        "callback",
         "ended",
         "held",
         "input",
@@ -86,6 +94,7 @@ class StepCall:
         "records",
         "retries",
         "seen",
+        "services",
         "switches",
         "timed_out",
         "transaction",
@@ -103,6 +112,8 @@ class StepCall:
         timed_out: bool = False,
         retries: int = 0,
         recorded: Mapping[str, bytes] = _NOTHING,
+        callback: bytes = b"",
+        services: Services | None = None,
     ) -> None:
         self.transaction = transaction
         self.held = held
@@ -115,6 +126,10 @@ class StepCall:
         self.retries = retries
         #: Results of `once` from calls before this one, by name.
         self.recorded = recorded
+        #: `-` once somebody may call back, `+` and what was posted once somebody has; else empty.
+        self.callback = callback
+        #: What steps of ours reach the world with.
+        self.services = services
         #: Set by the step: its options, and its input as its type has it.
         self.options: Mapping[str, Any] = _NOTHING
         self.input: Any = None
@@ -186,6 +201,13 @@ class StepCall:
         self.require_alive()
         self._once_bytes += len(result)
         await self._write(self.records.once(self.held, self.place, name, result))
+
+    async def open_callback(self) -> None:
+        """Lets the step be called back, before anybody is told the way; or ends the step."""
+        self.require_alive()
+        if not self.callback:
+            self.callback = b"-"
+            await self._write(self.records.open_callback(self.held, self.place))
 
     async def report(self, progress: bytes) -> None:
         """Writes a progress report, or ends the step."""

@@ -92,7 +92,6 @@ class BuiltInStep:
     """A step that comes with us; its options are checked when a pipeline is defined."""
 
     in_thread = False
-    timeout_seconds = TIMEOUT_SECONDS
 
     def __init__(
         self,
@@ -101,9 +100,11 @@ class BuiltInStep:
         run: Callable[[Context, bytes, _Options], Coroutine[Any, Any, Outcome]],
         *,
         pure: bool = False,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self.type = step_type
         self.pure = pure
+        self.timeout_seconds = timeout_seconds
         self.description = (inspect.getdoc(run) or "").partition("\n")[0]
         self._options = options
         self._run: Callable[..., Coroutine[Any, Any, Outcome]] = run

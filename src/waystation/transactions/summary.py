@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.transactions.record import decode
-from waystation.transactions.signals import Found
+from waystation.transactions.found import Found
+from waystation.transactions.record import TransactionState, decode
 from waystation.transactions.states import State
 
 _NOTHING = msgspec.Raw(b"null")
@@ -23,6 +23,9 @@ class SummaryMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     #: Milliseconds since 1970, as all times here.
     completion_time: int | None
     last_updated: int
+    #: One more with every change; `after` of a wait for progress.
+    sequence_of_update: int
+    #: When the client was told the end first: by a long poll, or by a webhook that arrived.
     notified_time: int | None = None
 
 
@@ -47,9 +50,11 @@ def shown_status(state: State, status: str | None) -> str:
     return status or ("running" if state is State.QUEUED else state.value)
 
 
-def summary_of(found: Found, *, duplicate: bool = False) -> Summary:
-    """The summary of a transaction as it is kept."""
-    head, kept = found.head, decode(found.state)
+def summary_of(
+    found: Found, *, duplicate: bool = False, kept: TransactionState | None = None
+) -> Summary:
+    """The summary of a transaction as it is kept; `kept` is its state, if that was read before."""
+    head, kept = found.head, kept or decode(found.state)
     complete = head.state is State.COMPLETE
     kind = DuplicateSummary if duplicate else Summary
     return kind(
@@ -61,10 +66,21 @@ def summary_of(found: Found, *, duplicate: bool = False) -> Summary:
             status=shown_status(head.state, head.status),
             completion_time=head.since if complete else None,
             last_updated=head.since,
+            sequence_of_update=head.version,
+            notified_time=_ms(found.extras.get(b"notifiedTime", b"")),
         ),
         progress_report=_json(b"" if complete else found.extras.get(b"progress", b"")),
         data=_json(kept.output if complete else b""),
     )
+
+
+def progress_at(found: Found) -> int:
+    """The version that its newest progress report came with; 0 without one."""
+    return int(found.extras.get(b"progressAt", b"0"))
+
+
+def _ms(text: bytes) -> int | None:
+    return int(text) if text else None
 
 
 def _json(text: bytes) -> msgspec.Raw:

@@ -21,6 +21,10 @@ Scalar = str | int | float | bool
 VALUE_LENGTH_MAX = 32
 #: Of one transaction, so that what every claim reads stays small.
 SWITCHES_MAX = 100
+#: Ours begin with it; nobody can name, set or see them.
+OURS = "$"
+#: `<place>:<token>` of the newest callback; a step that has asked somebody waits for it.
+CALLBACK_SWITCH = "$callback"
 
 _RULE = (
     f"Use true, false, a number, or a text of at most {VALUE_LENGTH_MAX} characters"
@@ -53,11 +57,11 @@ def encode_value(value: Scalar) -> str:
 
 
 def parse_switches(text: bytes) -> dict[str, Scalar]:
-    """The switches that are set, by name."""
+    """The switches that are set, by name; without our own."""
     found: dict[str, Scalar] = {}
     for part in text.decode().split(","):
         name, _, value = part.removeprefix("!").partition("=")
-        if value:
+        if value and not name.startswith(OURS):
             found[name] = msgspec.json.decode(value)
     return found
 

@@ -1,19 +1,20 @@
 """The timekeeper: does what is due, at the millisecond, in bulk.
 
 It wakes what has slept long enough, rescues what nobody renews, ends what is over its deadline, and
-cancels children that nobody waits for. Every process has one, and all may do the same at once: each
-pass is a script that finds what is due, or nothing. When the next is due the store says; what comes
-earlier is told by a hint. The clock of this machine decides nothing.
+cancels children that nobody waits for; what of it is in the archive is loaded meanwhile. Every
+process has one, and all may do the same at once: each pass is a script that finds what is due, or
+nothing. When the next is due the store says; what comes earlier is told by a hint. The clock of
+this machine decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from waystation.clock import Clock
-from waystation.errors import BusyError, StoreError
+from waystation.errors import ArchiveError, BusyError, StoreError
 from waystation.store import Wakeups
 from waystation.store.wakeups import RECHECK_SECONDS, Waiter
 from waystation.telemetry import metrics
@@ -25,6 +26,8 @@ from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.held import Due
 from waystation.transactions.holding import Holding
 from waystation.transactions.limits import Limits
+from waystation.transactions.loader import Loader
+from waystation.transactions.restoring import GONE, LoadMode, Missing
 from waystation.transactions.signals import Signals
 
 _log = logger("timekeeper")
@@ -35,6 +38,9 @@ _SUM_PAUSE_SECONDS = 5.0
 _JUMP_SECONDS = 0.25
 #: A store that is ahead of our own clock by so much more than before has jumped.
 _JUMP_SECONDS_MIN = 1.0
+#: How long, and of how many, it is remembered that nobody can find them.
+_LOST_SECONDS = 60.0
+_LOST_MAX = 1_000
 _rescued, _woken, _expired, _swept = map(
     metrics.transaction_due.of, ("rescued", "woken", "expired", "swept")
 )
@@ -53,8 +59,10 @@ class Timekeeper:
         clock: Clock,
         cells: int,
         limits: Limits,
+        loader: Loader | None = None,
     ) -> None:
         self._signals = signals
+        self._loader = loader
         self._holding = holding
         self._counts = counts
         self._wakeups = wakeups
@@ -67,6 +75,11 @@ class Timekeeper:
         self._compared: dict[int, tuple[int, float]] = {}
         #: By cell: when to try again what found no room.
         self._sum_at: dict[int, float] = {}
+        #: By cell and verb: who loads what that verb has found missing.
+        self._loads: dict[tuple[int, str], asyncio.Task[None]] = {}
+        #: By cell: children that nobody can find, and since when that is known.
+        self._lost: dict[int, dict[str, float]] = {}
+        self._waiters = [Waiter() for _ in range(cells)]
         self._forget_jumps = clock.on_jump(self._jumped)
 
     def start(self) -> None:
@@ -77,9 +90,10 @@ class Timekeeper:
     async def stop(self) -> None:
         """Ends; others go on."""
         self._forget_jumps()
-        for task in self._tasks:
+        doing = [*self._tasks, *self._loads.values()]
+        for task in doing:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*doing, return_exceptions=True)
 
     def _compare(self, cell: int, now_ms: int) -> None:
         """Notices a jump of the store's clock, also before anybody has told us of it."""
@@ -93,7 +107,7 @@ class Timekeeper:
         self._jumped_at = self._clock.real_seconds()
 
     async def _keep(self, cell: int) -> None:
-        waiter = Waiter()
+        waiter = self._waiters[cell]
         unlisten = self._wakeups.listen(names.due_topic(cell), lambda _: waiter.wake())
         forget = self._clock.on_jump(waiter.wake)
         try:
@@ -163,7 +177,7 @@ class Timekeeper:
         metrics.transaction_due_lag.note((now_ms - due_ms) / 1000)
         while True:
             due = await act(cell)
-            count.inc(due.done)
+            count.inc(max(0, due.done - len(due.missing)))
             if due.next_ms != 0:
                 return due.next_ms
             if not due.done:
@@ -175,10 +189,57 @@ class Timekeeper:
         )
 
     async def _wake(self, cell: int) -> Due:
-        return await self._signals.wake_due(cell)
+        loads = self._loader.room if self._loader is not None else 0
+        due = await self._signals.wake_due(cell, loads=loads)
+        if self._loader is not None:
+            self._loader.wake(cell, due.missing)
+        return due
 
     async def _expire(self, cell: int) -> Due:
-        return await self._signals.expire(cell, grace_ms=self._limits.cancel_grace_ms)
+        loads = BATCH_MAX if self._may_load(cell, "expire") else 0
+        due = await self._signals.expire(cell, grace_ms=self._limits.cancel_grace_ms, loads=loads)
+        self._load(cell, "expire", due.missing)
+        return due
 
     async def _sweep(self, cell: int) -> Due:
-        return await self._signals.sweep(cell, grace_ms=self._limits.cancel_grace_ms)
+        lost = self._lost_of(cell)
+        due = await self._signals.sweep(cell, grace_ms=self._limits.cancel_grace_ms, lost=lost)
+        if self._may_load(cell, "sweep"):
+            self._load(cell, "sweep", due.missing)
+        return due
+
+    # -- What is in the archive --------------------------------------------------------------
+
+    def _may_load(self, cell: int, verb: str) -> bool:
+        return self._loader is not None and (cell, verb) not in self._loads
+
+    def _load(self, cell: int, verb: str, missing: Sequence[Missing]) -> None:
+        """Has them loaded while the clock goes on: a slow archive holds nothing else up."""
+        if missing:
+            task = asyncio.get_running_loop().create_task(self._bring(cell, verb, missing))
+            self._loads[cell, verb] = task
+            task.add_done_callback(lambda _: self._loads.pop((cell, verb)))
+
+    async def _bring(self, cell: int, verb: str, missing: Sequence[Missing]) -> None:
+        assert self._loader is not None, "who may load has a loader"
+        try:
+            mode: LoadMode = "deadline" if verb == "expire" else ""
+            loaded = await self._loader.bring("", missing, mode=mode)
+        except (ArchiveError, StoreError, BusyError) as error:
+            _log.warning("what is due could not be loaded", cell=cell, problem=str(error))
+            return
+        except Exception as error:
+            _log.error("what is due could not be loaded", error=error, cell=cell)
+            return
+        if verb == "sweep":
+            now = self._clock.real_seconds()
+            gone = (key for key, each in loaded.items() if each.outcome in GONE)
+            self._lost.setdefault(cell, {}).update(dict.fromkeys(gone, now))
+        self._waiters[cell].wake()
+
+    def _lost_of(self, cell: int) -> list[str]:
+        """Not for ever: what was lost may be found, or its parent swept."""
+        now, known = self._clock.real_seconds(), self._lost.get(cell, {})
+        fresh = {key: at for key, at in known.items() if now - at < _LOST_SECONDS}
+        self._lost[cell] = dict(list(fresh.items())[-_LOST_MAX:])
+        return list(self._lost[cell])

@@ -5,20 +5,24 @@ Everything is asked for by project: what belongs to another is unknown, as what 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import msgspec
 
-from waystation.errors import InvalidInputError
+from waystation.archive import Archive, join_hash
+from waystation.errors import InvalidInputError, StoreFullError
 from waystation.store import Store
 from waystation.transaction_errors import TransactionFinalError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.found import Found
 from waystation.transactions.head import parse
 from waystation.transactions.kids import Kids, read_kids
 from waystation.transactions.record import decode
-from waystation.transactions.signals import Found, Signals, Switched
-from waystation.transactions.summary import Summary, shown_status, summary_of
+from waystation.transactions.signals import Signals, Switched
+from waystation.transactions.states import State
+from waystation.transactions.summary import Summary, progress_at, shown_status, summary_of
 from waystation.transactions.switches import Scalar, parse_switches
 from waystation.transactions.waiters import Abandonment, WaitingRoom
 
@@ -112,9 +116,16 @@ class Transactions:
     """Looks at transactions, and reaches them."""
 
     def __init__(
-        self, store: Store, signals: Signals, waiting: WaitingRoom, *, grace_ms: int
+        self,
+        store: Store,
+        signals: Signals,
+        waiting: WaitingRoom,
+        archive: Archive | None = None,
+        *,
+        grace_ms: int,
     ) -> None:
         self._store = store
+        self._archive = archive
         self._signals = signals
         self._waiting = waiting
         self._grace_ms = grace_ms
@@ -124,15 +135,39 @@ class Transactions:
         project: str,
         transaction_id: str,
         *,
-        wait_seconds: float = 0.0,
+        wait_seconds: float | None = None,
+        after: int | None = None,
         abandonment: Abandonment | None = None,
+        duplicate: bool = False,
     ) -> Summary:
-        """The summary, after a wait of up to so long for the end."""
-        summary = summary_of(await self._found(project, transaction_id))
-        if wait_seconds <= 0 or summary.metadata.completion_time is not None:
+        """The summary, after a wait of up to so long for the end.
+
+        With `after` a progress report ends the wait, too, if it came after that version. Who has
+        asked to wait, if for no time at all, is noted as told when the answer has the end.
+        """
+        found = await self._found(project, transaction_id)
+        if wait_seconds is None:
+            return summary_of(found, duplicate=duplicate)
+        leaving = _Leaving(abandonment)
+        if not _is_news(found, after) and wait_seconds > 0:
+            await self._waiting.news(
+                transaction_id, wait_seconds, after=after, abandonment=leaving.watch
+            )
+            found = await self._found(project, transaction_id)
+        summary = summary_of(found, duplicate=duplicate)
+        if found.head.state is not State.COMPLETE or leaving.is_gone:
             return summary
-        await self._waiting.ended(transaction_id, wait_seconds, abandonment=abandonment)
-        return summary_of(await self._found(project, transaction_id))
+        try:
+            replied = await self._signals.replied(project, transaction_id)
+        except StoreFullError:
+            # There is no room to bring it back for a note; the archive has told us the end.
+            return summary
+        metadata = msgspec.structs.replace(
+            summary.metadata,
+            notified_time=replied.notified_ms,
+            sequence_of_update=replied.version,
+        )
+        return msgspec.structs.replace(summary, metadata=metadata)
 
     async def journal(self, project: str, transaction_id: str) -> Journal:
         """What happened, step by step."""
@@ -214,7 +249,8 @@ class Transactions:
         return await self._signals.set_switch(project, transaction_id, name, value)
 
     async def _found(self, project: str, transaction_id: str) -> Found:
-        (found,) = await self._signals.get(project, [transaction_id])
+        # Who looks once looks again: what the archive has, too, stays for as long again.
+        (found,) = await self._signals.get(project, [transaction_id], renew=True)
         if found is None:
             raise _unknown(transaction_id)
         return found
@@ -227,10 +263,53 @@ class Transactions:
             part = ids[first : first + BATCH_MAX]
             commands = [("HGET", names.state(each), "head") for each in part]
             lines = await self._store.pipeline(commands, repeatable=True)
-            for number, (each, line) in enumerate(zip(part, lines, strict=True), first + 1):
-                result = parent.extras.get(b"result:%d" % number, b"")
-                children.append(_child(number, each, line, result))
+            results = [
+                parent.extras.get(b"result:%d" % number, b"")
+                for number in range(first + 1, first + len(part) + 1)
+            ]
+            told = zip(part, lines, results, strict=True)
+            # Neither in the store nor ended: it sleeps in the archive.
+            asleep = await self._archived(
+                [each for each, line, result in told if line is None and not result]
+            )
+            rows = zip(part, lines, results, strict=True)
+            for number, (each, line, result) in enumerate(rows, first + 1):
+                children.append(_child(number, each, line or asleep.get(each), result))
         return children
+
+    async def _archived(self, ids: list[str]) -> dict[str, bytes]:
+        """The heads of those that the archive has; they stay there."""
+        if not ids or self._archive is None:
+            return {}
+        rows = await self._archive.get(ids)
+        return {key: join_hash(row.packed, row.fields)[b"head"] for key, row in rows.items()}
+
+
+class _Leaving:
+    """Whether the client has hung up while it waited."""
+
+    def __init__(self, abandonment: Abandonment | None) -> None:
+        self._abandonment = abandonment
+        self._future: asyncio.Future[object] | None = None
+
+    def watch(self) -> asyncio.Future[object]:
+        """Done when it hangs up."""
+        if self._abandonment is None:
+            self._future = asyncio.get_running_loop().create_future()
+        else:
+            self._future = self._abandonment()
+        return self._future
+
+    @property
+    def is_gone(self) -> bool:
+        """The waiting room cancels what it has watched, unless that is done."""
+        watched = self._future
+        return watched is not None and watched.done() and not watched.cancelled()
+
+
+def _is_news(found: Found, after: int | None) -> bool:
+    """Whether there is nothing to wait for."""
+    return found.head.state is State.COMPLETE or (after is not None and progress_at(found) > after)
 
 
 def _child(number: int, child_id: str, line: object, result: bytes) -> Child:

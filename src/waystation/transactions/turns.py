@@ -8,6 +8,7 @@ A step begins only after what came before it is confirmed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -25,6 +26,7 @@ from waystation.telemetry.logging import logger
 from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import decisions, fans
 from waystation.transactions.committer import Committer
+from waystation.transactions.compensation import names_of
 from waystation.transactions.context import Context
 from waystation.transactions.entry import Entry
 from waystation.transactions.held import VERDICTS, Verdict
@@ -36,7 +38,8 @@ from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.progress import Commit, FanOpen, Move, PassOn, Progress
 from waystation.transactions.record import Attempt, Fan
-from waystation.transactions.run import Ended, Ending, Run
+from waystation.transactions.run import WORDS, Ended, Ending, Run, word_of
+from waystation.transactions.services import Services
 from waystation.transactions.slots import GivenUp, Slot
 from waystation.transactions.states import Status
 from waystation.transactions.step_call import StepCall, StepEnded
@@ -54,7 +57,7 @@ _FULL_SECONDS = 0.5
 #: What keeps us from going on now, and says nothing about the transaction.
 _AWAY = (StoreError, BusyError, CatalogueError)
 _encode = msgspec.json.Encoder().encode
-_steps = {word: metrics.transaction_steps.of(word) for word in decisions.WORDS}
+_steps = {word: metrics.transaction_steps.of(word) for word in WORDS}
 _commits = {verdict: metrics.transaction_commits.of(verdict) for verdict in VERDICTS}
 
 
@@ -76,6 +79,7 @@ class Turns:
         node: str,
         limits: Limits,
         time: StoreTime,
+        services: Services | None = None,
     ) -> None:
         #: May be replaced at any time: a step that runs ends as it began.
         self.book = book
@@ -88,6 +92,7 @@ class Turns:
         self._node = node.removeprefix("nodeId-")[:12]
         self._limits = limits
         self._time = time
+        self._services = services
 
     async def take(self, run: Run, slot: Slot) -> None:
         """One turn."""
@@ -198,7 +203,12 @@ class Turns:
                     called = [found[name] for name in names]
         except NotFoundError as error:
             ended = Ended(_broken(error.message), ended.drop)
-        return decisions.decide(run, ended, called, state_bytes_max=self._limits.state_bytes_max)
+        undos: dict[str, Pipeline] = {}
+        for name in names_of(run):
+            with contextlib.suppress(NotFoundError):
+                undos[name] = await self._pipelines.active(run.owner, name)
+        most = self._limits.state_bytes_max
+        return decisions.decide(run, ended, called, undos, state_bytes_max=most)
 
     async def _define(self, run: Run) -> None:
         """Has the definitions of all frames at hand: of the versions that they began with."""
@@ -216,7 +226,7 @@ class Turns:
 
     async def _call(self, run: Run, step: Step, slot: Slot) -> Ended | None:
         """What came of the next step; None: it was given up, and the run with it."""
-        call = run.call(self._progress, self._time.now_ms)
+        call = run.call(self._progress, self._time.now_ms, self._services)
         options, begun_ms, begun_after = run.use.options, self._time.now_ms(), run.log_end
         timeout = min(step.timeout_seconds, self._limits.step_seconds_max)
         outcome: Outcome | Ending | None = None
@@ -262,7 +272,7 @@ class Turns:
         attempt = Attempt(
             number=0,
             epoch=run.epoch,
-            outcome=decisions.word_of(outcome),
+            outcome=word_of(outcome),
             begun_ms=begun_ms,
             ended_ms=max(begun_ms, self._time.now_ms()),
             node=self._node,
@@ -287,8 +297,10 @@ class Turns:
                 run.state.fan = None
                 run.ended = fans.ended_fan(run, kids, state_bytes_max=self._limits.state_bytes_max)
                 return await self._decide(run)
+        kinds = ((each.pipeline, each.version) for each in fan.children)
+        recordings = await self._pipelines.recordings(run.owner, kinds)
         while created < total and not run.lost:
-            items = fans.chunk(run, fan, created, self._time.now_ms())
+            items = fans.chunk(run, fan, created, self._time.now_ms(), recordings)
             try:
                 reply = await self._entry.fan_out(
                     run.held, round_=fan.round, first=created + 1, items=items

@@ -1,24 +1,28 @@
-"""The waiting room: who waits in this process for the end of which transaction.
+"""The waiting room: who waits in this process for which transaction, its end or its progress.
 
-The end of a transaction that somebody waits for is published with its id; scripts publish only
-those, so a wait is noted in the store first. All waits of a process share one subscription per
-cell. A hint can be lost, so who waits also looks now and then.
+The end of a transaction that somebody waits for is published with its id, and so is each progress
+report; scripts publish only those, so a wait is noted in the store first. All waits of a process
+share one subscription per cell, and one more while somebody asks for progress there. A hint can be
+lost, so who waits also looks now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 
 from waystation.clock import Clock
 from waystation.errors import StoreFullError
 from waystation.store import Store, Wakeups
 from waystation.store.wakeups import Waiter
+from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.head import parse
 from waystation.transactions.signals import Signals
 from waystation.transactions.states import State
+from waystation.transactions.summary import progress_at
 
 #: A note outlasts its wait by this, for the last look.
 _SLACK_MS = 1_000
@@ -36,8 +40,10 @@ class WaitingRoom:
         self._signals = signals
         self._clock = clock
         self._waiters: dict[str, set[Waiter]] = {}
-        #: By cell: what ends its subscription.
-        self._subscribed: dict[int, Callable[[], None]] = {}
+        #: By topic: what ends its subscription.
+        self._subscribed: dict[bytes, Callable[[], None]] = {}
+        #: How many ask for progress, by topic.
+        self._curious: Counter[bytes] = Counter()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -47,9 +53,23 @@ class WaitingRoom:
         self, transaction_id: str, seconds: float, *, abandonment: Abandonment | None = None
     ) -> bool:
         """Whether it has ended, after a wait of up to `seconds`; one that is gone has."""
+        return await self.news(transaction_id, seconds, after=None, abandonment=abandonment)
+
+    async def news(
+        self,
+        transaction_id: str,
+        seconds: float,
+        *,
+        after: int | None,
+        abandonment: Abandonment | None = None,
+    ) -> bool:
+        """Whether it has ended, or has reported progress since version `after`, if that is given.
+
+        Waits for it for up to `seconds`; one that is gone has ended.
+        """
         until = self._clock.monotonic() + seconds
         gone: asyncio.Future[object] | None = None
-        waiter = self._enter(transaction_id)
+        waiter = self._enter(transaction_id, curious=after is not None)
         try:
             # First: from here on its end is told to us.
             with contextlib.suppress(StoreFullError):
@@ -58,7 +78,7 @@ class WaitingRoom:
             while True:
                 # Clear, then look, then wait: what lands in between sets the flag again.
                 waiter.clear()
-                if await self._has_ended(transaction_id):
+                if await self._has_news(transaction_id, after):
                     return True
                 left = until - self._clock.monotonic()
                 if left <= 0 or self._closed or (gone is not None and gone.done()):
@@ -70,7 +90,7 @@ class WaitingRoom:
         finally:
             if gone is not None:
                 gone.cancel()
-            self._leave(transaction_id, waiter)
+            self._leave(transaction_id, waiter, curious=after is not None)
 
     def end_waits(self) -> None:
         """Ends every wait as if its time were over, and lets none wait any more."""
@@ -84,24 +104,48 @@ class WaitingRoom:
             end()
         self._subscribed.clear()
 
-    async def _has_ended(self, transaction_id: str) -> bool:
+    async def _has_news(self, transaction_id: str, after: int | None) -> bool:
         # Not the whole state: many may wait for the same, and look again and again.
         key = names.state(transaction_id)
-        line = await self._store.call("HGET", key, "head", repeatable=True)
-        return line is None or parse(line).state is State.COMPLETE
+        line, reported = await self._store.call("HMGET", key, "head", "progressAt", repeatable=True)
+        if line is not None:
+            complete, at = parse(line).state is State.COMPLETE, int(reported or 0)
+        else:
+            # What sleeps in the archive has not ended.
+            (found,) = await self._signals.get("", [transaction_id])
+            if found is None:
+                return True
+            complete, at = found.head.state is State.COMPLETE, progress_at(found)
+        return complete or (after is not None and at > after)
 
-    def _enter(self, transaction_id: str) -> Waiter:
+    def _enter(self, transaction_id: str, *, curious: bool) -> Waiter:
         cell, waiter = names.cell_of(transaction_id), Waiter()
+        metrics.transaction_waiters.inc()
         self._waiters.setdefault(transaction_id, set()).add(waiter)
-        if cell not in self._subscribed:
-            self._subscribed[cell] = self._wakeups.listen(names.ended_topic(cell), self._hear)
+        self._subscribe(names.ended_topic(cell))
+        if curious:
+            topic = names.progress_topic(cell)
+            self._curious[topic] += 1
+            self._subscribe(topic)
         return waiter
 
-    def _leave(self, transaction_id: str, waiter: Waiter) -> None:
+    def _leave(self, transaction_id: str, waiter: Waiter, *, curious: bool) -> None:
         waiters = self._waiters[transaction_id]
         waiters.discard(waiter)
+        metrics.transaction_waiters.dec()
         if not waiters:
             del self._waiters[transaction_id]
+        if not curious:
+            return
+        topic = names.progress_topic(names.cell_of(transaction_id))
+        self._curious[topic] -= 1
+        # None: it was ended by close.
+        if not self._curious[topic] and (end := self._subscribed.pop(topic, None)) is not None:
+            end()
+
+    def _subscribe(self, topic: bytes) -> None:
+        if topic not in self._subscribed:
+            self._subscribed[topic] = self._wakeups.listen(topic, self._hear)
 
     def _hear(self, payload: bytes | None) -> None:
         if payload is None:

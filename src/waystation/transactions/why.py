@@ -1,25 +1,30 @@
 """Why a transaction is where it is: a reason with a stable code, and a sentence for people.
 
-It tells what a transaction waits for now, or what it has ended with. It only looks.
+It tells what a transaction waits for now, or what it has ended with. It only looks: what is in the
+archive stays there.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from waystation.clock import utc_text
 from waystation.transaction_errors import PipelineUnknownError, TransactionUnknownError
 from waystation.transactions import names
+from waystation.transactions.finder import Finder
+from waystation.transactions.found import Found
 from waystation.transactions.kids import read_kids
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.record import Frame, TransactionState, decode
-from waystation.transactions.signals import PLACES_MAX, Found, Signals
+from waystation.transactions.signals import PLACES_MAX, Signals
 from waystation.transactions.states import State, Status
+from waystation.transactions.switches import CALLBACK_SWITCH
 
 Code = Literal[
+    "archived",
     "archiving_failed",
     "cancelling",
     "final",
@@ -30,6 +35,7 @@ Code = Literal[
     "running",
     "scheduled",
     "sleeping_until",
+    "state_lost",
     "store_full",
     "suspect",
     "unknown",
@@ -38,8 +44,8 @@ Code = Literal[
 ]
 #: Steps that sleep because that is what they are for; others that sleep try again.
 _SLEEPERS = frozenset({"util/delay"})
-#: What the archive leaves in a state that it could not take.
-_ARCHIVE_FAILED = b"archiveFailed"
+#: What may be in the archive alone.
+_ASLEEP = frozenset({State.SCHEDULED, State.SLEEPING, State.WAITING_SWITCH})
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,23 +90,29 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 class Why:
     """Explains transactions."""
 
-    def __init__(self, signals: Signals, pipelines: Pipelines, nodes: Nodes) -> None:
+    def __init__(
+        self, signals: Signals, pipelines: Pipelines, nodes: Nodes, finder: Finder | None = None
+    ) -> None:
         self._signals = signals
         self._pipelines = pipelines
         self._nodes = nodes
+        #: Finds what has left the store; None without an archive.
+        self._finder = finder
 
     async def explain(self, project: str, transaction_id: str) -> Reason:
         """The reason; `unknown` also for a transaction of another project."""
         try:
-            (found,) = await self._signals.get(project, [transaction_id], places=True)
+            (found,) = await self._signals.get(project, [transaction_id], places=True, load=False)
+            if found is None and self._finder is not None:
+                return await self._gone(self._finder, project, transaction_id)
         except TransactionUnknownError:
             found = None
         if found is None:
-            text = "This project has no such transaction: it was never started, or it is another's."
-            return Reason(id=transaction_id, code="unknown", text=text)
+            return _unknown(transaction_id)
         look = await self._look(found)
-        if _ARCHIVE_FAILED in found.extras:
-            cause = found.extras[_ARCHIVE_FAILED].decode(errors="replace")
+        if found.archive_failed and found.head.archive in ("remove", "ttl"):
+            # A snapshot that was refused holds nothing up.
+            cause = found.archive_failed.split(" ", 2)[2]
             return look.reason(
                 "archiving_failed",
                 f"It could not be archived: {cause.removesuffix('.')}.",
@@ -113,6 +125,31 @@ class Why:
         if found.head.suspect and found.head.state in (State.QUEUED, State.RUNNING):
             return _suspect(look)
         return await self._alive(look)
+
+    async def _gone(self, finder: Finder, project: str, transaction_id: str) -> Reason:
+        """Why it is not in the store."""
+        found = await finder.in_archive(project, transaction_id)
+        if found is not None and found.head.state is State.COMPLETE:
+            return _final(await self._look(found))
+        if found is not None and found.head.state in _ASLEEP:
+            return _archived(await self._alive(await self._look(found)))
+        if found is not None:
+            # A snapshot of what the store has lost: to run it again from there is not for us.
+            look = await self._look(found)
+            at = _time(found.head.since)
+            text = (
+                f"The store has lost it; the archive has it as it was {found.head.state} at {at}."
+            )
+            return look.reason("state_lost", text, since_ms=found.head.since)
+        wake = await finder.wake_ms(transaction_id)
+        if wake is None:
+            return _unknown(transaction_id)
+        # Whose it was went with its state; but only who was told it knows its id.
+        text = (
+            "It sleeps, and its state is neither in the store nor in the archive; it is looked for"
+            f" again at {_time(wake)}."
+        )
+        return Reason(id=transaction_id, code="state_lost", text=text, facts={"wake_ms": wake})
 
     async def _alive(self, look: _Look) -> Reason:
         match look.found.head.state:
@@ -186,6 +223,20 @@ class Why:
         return look.reason("running", f"{text} ends at {_time(found.lease_ms)}.", **facts)
 
 
+def _unknown(transaction_id: str) -> Reason:
+    text = "This project has no such transaction: it was never started, or it is another's."
+    return Reason(id=transaction_id, code="unknown", text=text)
+
+
+def _archived(reason: Reason) -> Reason:
+    """The reason of one that sleeps in the archive; that nobody serves it is worse."""
+    if reason.code == "no_node_for_step":
+        return reason
+    text = f"{reason.text} Until then it is in the archive alone, and takes no room in the store."
+    facts = {**reason.facts, "reason": reason.code}
+    return Reason(id=reason.id, code="archived", text=text, facts=facts)
+
+
 def _unserved(look: _Look) -> Reason:
     group = look.found.head.group
     text = f"No living node of node group {group} serves {look.step}, which is next."
@@ -243,7 +294,8 @@ def _held(look: _Look) -> Reason:
 def _waiting_switch(look: _Look) -> Reason:
     found = look.found
     switch, wake = found.head.switch, found.head.wake
-    text = f"It waits for switch {switch} in {look.step}; it looks again at {_time(wake)}"
+    what = "to be called back" if switch == CALLBACK_SWITCH else f"for switch {switch}"
+    text = f"It waits {what} in {look.step}; it looks again at {_time(wake)}"
     place = look.frame.place if look.frame is not None else ""
     ends = found.extras.get(f"wait:{place}:{switch}".encode())
     facts: dict[str, Any] = {"switch": switch, "wake_ms": wake}
@@ -272,7 +324,4 @@ def _asleep(look: _Look) -> Reason:
 
 
 def _time(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "an unknown time"
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"
+    return "an unknown time" if at_ms is None else utc_text(at_ms)

@@ -24,11 +24,13 @@ from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry
 from waystation.transactions.holding import Holding
 from waystation.transactions.limits import Limits
+from waystation.transactions.loader import Loader
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.progress import Progress
 from waystation.transactions.renewal import Renewal
 from waystation.transactions.run import Run
+from waystation.transactions.services import Services
 from waystation.transactions.signals import Signals
 from waystation.transactions.slots import WATCH_SECONDS, Slots
 from waystation.transactions.steps import StepBook
@@ -69,6 +71,8 @@ class Worker:
         group: str,
         node: str,
         limits: Limits | None = None,
+        services: Services | None = None,
+        loader: Loader | None = None,
         on_deaf: Callable[[str], None] = end_process,
     ) -> None:
         self._limits = limits = limits or Limits()
@@ -96,6 +100,7 @@ class Worker:
             node=node,
             limits=limits,
             time=time,
+            services=services,
         )
         self._committer = Committer(progress, self._turns.on_verdict)
         self._slots = Slots(
@@ -109,13 +114,14 @@ class Worker:
         self._renewal = self._open_renewal(store)
         self._claimer = self._open_claimer(cells, node, time)
         self._timekeeper = Timekeeper(
-            Signals(store, terms),
+            Signals(store, terms, loader),
             self._holding,
             CountSlots(store),
             wakeups,
             clock=clock,
             cells=cells,
             limits=limits,
+            loader=loader,
         )
 
     def _open_renewal(self, store: Store) -> Renewal:

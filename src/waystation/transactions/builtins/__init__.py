@@ -11,16 +11,25 @@ from waystation.transactions.builtins import (
     child,
     delay,
     fixed_reply,
+    hand,
+    http,
+    mapping,
     parallel,
+    produce,
     progress,
+    publish,
     router,
+    validate,
     wait,
 )
 from waystation.transactions.steps import Step
 
 BUILT_IN: dict[str, Step] = {
     module.STEP.type: module.STEP
-    for module in (checkpoint, child, delay, fixed_reply, parallel, progress, router, wait)
+    for module in (
+        *(checkpoint, child, delay, fixed_reply, hand, http, mapping, parallel, produce),
+        *(progress, publish, router, validate, wait),
+    )
 }
 
 __all__ = ["BUILT_IN"]

@@ -2,12 +2,12 @@
 -- due, queue_push, record, counts, sets. What items have in common is one word group, their kind, and
 -- is worked out once a call: it is the same string for nearly all of them.
 --   ADMIT_WORDS          words of an item: id, kind, external id or '', delay in ms or 0, ms to the
---                        deadline or 0, state, detail. A kind is `<node group> <pipeline> <project>
---                        <version> <1 from inside, else 0>`
+--                        deadline or 0, state, detail, who is to hear of it or ''. A kind is `<node
+--                        group> <pipeline> <project> <version> <1 from inside, else 0>`
 --   admit_read(from)     the item at ARGV[from]; item.kind has group, pipeline, owner, version, inside
 --   admit(item, at)      takes it in: records it, and gathers it
 --   admit_write(at)      once, after the record: writes all that was taken in
-local ADMIT_WORDS = 7
+local ADMIT_WORDS = 8
 local kinds, admitted, least, since = {}, {}, {}, nil
 local function admit_kind(text)
   local group, pipeline, owner, version, inside =
@@ -26,15 +26,16 @@ local function admit_read(from)
     id = ARGV[from], kind = kind, from = from, state_key = state_key(ARGV[from]), parent = false,
     external = external ~= '' and external,
     key = external ~= '' and cell .. 'externalId:' .. kind.owner .. ':' .. external,
-    delay = tonumber(ARGV[from + 3]), deadline = tonumber(ARGV[from + 4]), state = '', line = ''
+    delay = tonumber(ARGV[from + 3]), deadline = tonumber(ARGV[from + 4]), state = '', line = '',
+    reply = ARGV[from + 7] ~= '' and ARGV[from + 7]
   }
 end
 local function admit(item, at)
   local flags, wake, archive = '-', '0', '-'
   item.state = 'queued'
-  if item.external or item.parent or item.deadline > 0 then
+  if item.external or item.parent or item.deadline > 0 or item.reply then
     flags = (item.external and 'e' or '') .. (item.parent and 'p' or '')
-      .. (item.deadline > 0 and 'd' or '')
+      .. (item.deadline > 0 and 'd' or '') .. (item.reply and 'r' or '')
   end
   if item.delay > 0 then
     item.state, wake, archive = 'scheduled', at + item.delay, 'remove'
@@ -59,6 +60,9 @@ local function admit_write(at)
     end
     if item.parent then
       redis.call('HSET', key, 'parent', item.parent)
+    end
+    if item.reply then
+      redis.call('HSET', key, 'reply', item.reply)
     end
     if item.delay > 0 then
       due_at('sleepingZ', at + item.delay, id)

@@ -1,9 +1,7 @@
--- Queues what sleeps. Include before it: cell, head, queue_push, log_trim, log_append, record, counts,
--- sets.
---   ASLEEP[state]                      whether there is something to wake
+-- Queues what sleeps. Include before it: cell, head, outbox_put, reply_put, queue_push, log_trim,
+-- log_append, record, counts, sets.
 --   awaken(id, head, at, kind, cause)  to `qInL` of its node group, off the sets, without expiry. With
 --                                      a kind of record the state is to be archived as it is now
-local ASLEEP = { sleeping = true, waiting_switch = true, scheduled = true }
 local function awaken(id, head, at, kind, cause)
   head_rest(head)
   head.state, head.queue = 'queued', 'in'
@@ -21,4 +19,5 @@ local function awaken(id, head, at, kind, cause)
   queue_push(queue_key(head), id)
   count_of(head, 'woken')
   record(kind or 'woken', id, head, nil, cause)
+  reply_put(id, head, 'status', at)
 end

@@ -3,12 +3,15 @@
 -- Cancels transactions: at once, or at the next commit of those who hold them.
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 owner or '' for any, 3 cause, 4 grace time in ms, then ids
--- Reply per id two words: cancelled, asked, known (it was cancelled before), final, unknown; status
+-- Reply per id two words: cancelled, asked, known (it was cancelled before), final, unknown; status.
+--       Or missing, load nonce
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "due"
 --- @include "queue_push"
 --- @include "record"
@@ -18,7 +21,8 @@
 --- @include "complete"
 --- @include "ended"
 --- @include "stop"
-local at, reply = now(), {}
+--- @include "miss"
+local at, reply, missing = now(), {}, {}
 for i = 5, #ARGV do
   local id = ARGV[i]
   local head = head_of(id)
@@ -30,8 +34,18 @@ for i = 5, #ARGV do
       outcome = stop(id, head, 'c', at, ARGV[3], ARGV[4], true)
     end
     status = head.status
+  elseif not head and absent(id) then
+    outcome = 'missing'
+    missing[#missing + 1] = id
   end
   reply[#reply + 1], reply[#reply + 2] = outcome, status
 end
 ended_write(at)
+local nonces, place = #missing > 0 and miss(at, missing), 0
+for i = 1, nonces and #reply or 0, 2 do
+  if reply[i] == 'missing' then
+    place = place + 1
+    reply[i + 1] = nonces[place]
+  end
+end
 return reply

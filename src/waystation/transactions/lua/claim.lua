@@ -11,6 +11,8 @@
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "queues"
 --- @include "record"
 --- @include "counts"
@@ -45,6 +47,7 @@ local function hold(id, line)
   redis.call('HSET', state_key(id), 'head', head_line(head, at))
   redis.call('RPUSH', cell .. 'holdL:' .. pipeline_key(head.owner, head.pipeline), id)
   record('held', id, head)
+  reply_put(id, head, 'status', at)
 end
 
 local function take(id)

@@ -1,6 +1,6 @@
 -- The end of a transaction, for every script that can bring it about. Include before it, in this order:
--- now, log_trim, log_append, cell, head, due, queue_push, record, counts, sets, kids; and "ended" after
--- it. The script ends with ended_write.
+-- now, log_trim, log_append, cell, head, outbox_put, reply_put, due, queue_push, record, counts, sets,
+-- kids; and "ended" after it. The script ends with ended_write.
 --   complete(id, head, status, at, cause,   ends one: head, state and cause (nil: as they are). The
 --            output, state)                 caller records it; its parent is told by ended_write
 --   STOPPED[flag]                           status and kind of record of what a flag has stopped
@@ -28,7 +28,7 @@ local function complete(id, head, status, at, cause, output, state)
     table.insert(ended.children, { id = id, status = status, output = output or '' })
   end
   if flagged(head, 'x') then
-    redis.call('HDEL', key, 'progress')
+    redis.call('HDEL', key, 'progress', 'progressAt')
     local kids = kids_read(redis.call('HGET', key, 'kids'))
     if kids and kids.done < kids.created then
       -- Nobody waits for these children any more.
@@ -48,6 +48,7 @@ local function complete(id, head, status, at, cause, output, state)
   if cause then
     redis.call('HSET', key, 'cause', cause)
   end
+  reply_put(id, head, 'complete', at)
   ended.ids[#ended.ids + 1] = id
   count_of(head, 'ended:::' .. status)
 end

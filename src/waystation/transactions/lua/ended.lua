@@ -40,6 +40,7 @@ local function tell_parent(child, at)
     redis.call('HSET', key, 'head', head_line(head, at))
     queue_push(queue_key(head), parent)
     record('woken', parent, head)
+    reply_put(parent, head, 'status', at)
   else
     redis.call('HSET', key, 'head', head_line(head))
   end

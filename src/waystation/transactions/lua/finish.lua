@@ -10,6 +10,8 @@
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "due"
 --- @include "owned_by"
 --- @include "queue_push"

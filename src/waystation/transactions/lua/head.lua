@@ -5,17 +5,35 @@
 --   head_of(id)             the same, of a transaction; nil without one. Include "cell" before it. What
 --                           is there and no hash counts as none: a script has no rollback, and an
 --                           error here would leave half of what it did for others
+--   ASLEEP[state]           whether there is something to wake
 --   head_rest(head)         adds pipeline, owner, status, wake, switch, rescues, node, archive
 --   head_line(head, at)     the line, one version later; `at` is given where the state has changed
 --   head_claimed(line, since, node)
 --                           the line of what is queued once it runs, its queue, pipeline, owner and
 --                           flags; nil if it is not queued. In one go, as it is the hottest of all
+--   head_woken(line, at)
+--                           the line of what sleeps, and was to wake by `at`, once it is queued; its
+--                           node group, pipeline, owner, version, epoch, and a text that has its flags;
+--                           nil for all else. In one go, as thousands may wake at once
 --   flagged(head, letters)  whether it has one of the flags
 --   flag(head, letter), unflag(head, letters)
 local HEAD_HOT = '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) (.*)$'
 local HEAD_REST = '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$'
 local HEAD_QUEUED = '^[^ ]+ queued ([^ ]+) ([^ ]+) [^ ]+ ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) '
   .. '([^ ]+ [^ ]+ [^ ]+ [^ ]+) [^ ]+ ([^ ]+)$'
+local HEAD_ASLEEP = '^[^ ]+ ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+ [^ ]+) ([^ ]+) [^ ]+ ([^ ]+) ([^ ]+) '
+  .. '([^ ]+) ([^ ]+) [^ ]+ ([^ ]+ [^ ]+) [^ ]+$'
+local ASLEEP = { sleeping = true, waiting_switch = true, scheduled = true }
+local function head_woken(line, at)
+  local state, version, epoch, flags, group, pipeline, owner, status, wake, rest =
+    string.match(line, HEAD_ASLEEP)
+  if state and ASLEEP[state] and (tonumber(wake) or math.huge) <= at then
+    version = version + 1
+    return text_of(at) .. ' queued ' .. text_of(version) .. ' ' .. epoch .. ' ' .. flags .. ' ' .. group .. ' in '
+      .. pipeline .. ' ' .. owner .. ' ' .. status .. ' 0 - ' .. rest .. ' -', group, pipeline, owner,
+      version, epoch, flags
+  end
+end
 local function head_claimed(line, since, node)
   local version, epoch, flags, group, queue, pipeline, owner, middle, archive =
     string.match(line, HEAD_QUEUED)

@@ -27,6 +27,10 @@ local function moved(id, head, at, item, fields)
   local line = head_line(head, head.state ~= 'running' and at or nil)
   redis.call('HSET', state_key(id), 'head', line, 'state', ARGV[from + 3], unpack(fields))
   drop_fields(id, from + 6, from + 5 + item.drops)
+  if head.state ~= 'running' and head.state ~= 'queued' then
+    -- Clients take what is queued for running.
+    reply_put(id, head, 'status', at)
+  end
 end
 local function moves(at, kind, words, move)
   local reply, from = { '' }, 2

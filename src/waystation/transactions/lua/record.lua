@@ -10,6 +10,7 @@
 --                                       where facts are words: kind, id, version, epoch, state,
 --                                       status, cause. Returns the log's end; nil, reason and detail
 --                                       where a full log refuses, which it does not with `always`
+-- Where the data set is '-' nothing is recorded: what would have been is counted in the log's head.
 local dataset, archive_ms, external_ms = string.match(ARGV[1], '^(%S+) (%d+) (%d+)$')
 archive_ms, external_ms = tonumber(archive_ms), tonumber(external_ms)
 local records, recorded = {}, 0
@@ -18,10 +19,16 @@ local function two_bytes(number)
 end
 local function record_facts(facts, detail)
   recorded = recorded + 1
+  if dataset == '-' then
+    return
+  end
   records[#records + 1] = '\146\218' .. two_bytes(#facts) .. facts
   records[#records + 1] = (detail or '') == '' and '\192' or detail
 end
 local function record(kind, id, head, detail, cause)
+  if dataset == '-' then
+    return record_facts()
+  end
   local status = head.status or string.match(head.rest, '^%S+ %S+ (%S+)')
   local facts = kind .. ' ' .. id .. ' ' .. text_of(head.version) .. ' ' .. text_of(head.epoch) .. ' '
     .. head.state .. ' ' .. status
@@ -37,6 +44,12 @@ end
 local function record_write(at, always)
   if recorded == 0 then
     return redis.call('HGET', KEYS[1] .. ':head', 'end') or '0'
+  end
+  local log = dataset == '-' and redis.call('HMGET', KEYS[1] .. ':head', 'end', 'sealed')
+  if log and log[1] and not log[2] then
+    redis.call('HINCRBY', KEYS[1] .. ':head', 'unrecorded', recorded)
+    recorded = 0
+    return log[1]
   end
   local entry = '\147\1\217' .. string.char(#dataset) .. dataset .. '\220' .. two_bytes(recorded)
     .. table.concat(records)

@@ -11,6 +11,8 @@
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "queue_push"
 --- @include "record"
 --- @include "counts"
@@ -28,6 +30,7 @@ for _, id in ipairs(ids) do
     queue_push(queue_key(head), id)
     count_of(head, 'queued')
     record('resumed', id, head)
+    reply_put(id, head, 'status', at)
     queued = queued + 1
   end
 end

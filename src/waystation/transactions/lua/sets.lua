@@ -2,7 +2,7 @@
 -- Include before it: cell.
 --   off(set, id)          takes an id off a set
 --   put(set, score, id)   puts it on, or moves it
---   sets_write()          once, at the end of the script: first what goes, then what comes
+--   sets_write()          at the end of the script: first what goes, then what comes
 local sets_off, sets_on = {}, {}
 local function off(set, id)
   local ids = sets_off[set] or {}
@@ -22,4 +22,5 @@ local function sets_write()
   for set, scores in pairs(sets_on) do
     redis.call('ZADD', cell .. set, unpack(scores))
   end
+  sets_off, sets_on = {}, {}
 end

@@ -1,14 +1,20 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Cancels children that nobody waits for: the next 100 of the parent that has been at it the longest.
+-- A child that is neither in the store nor among the results of its parent is in the archive, and so
+-- may be the parent. The caller loads it; meanwhile it is another parent's turn.
 -- KEYS  1 record log
--- ARGV  1 terms, 2 grace time in ms
--- Reply {number of children looked at, ms until there is more: 0, or -1}
+-- ARGV  1 terms, 2 grace time in ms, 3 ms after which one that has to wait is looked at again, then ids
+--       that the archive does not have either: they are passed over
+-- Reply {number of children looked at, ms until there is more or -1, then of what is missing: id, load
+--       nonce, ...}
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "due"
 --- @include "queue_push"
 --- @include "record"
@@ -18,38 +24,70 @@
 --- @include "complete"
 --- @include "ended"
 --- @include "stop"
-local at, swept = now(), 0
-local parent = redis.call('ZRANGE', cell .. 'sweepZ', 0, 0)[1]
+--- @include "miss"
+local at, looked, missing, lost = now(), 0, {}, {}
+for i = 4, #ARGV do
+  lost[ARGV[i]] = true
+end
+local due = { '-inf', at, 'BYSCORE', 'LIMIT', 0, 1 }
+local parent = redis.call('ZRANGE', cell .. 'sweepZ', unpack(due))[1]
+local key = parent and state_key(parent)
 
-local function sweep(key, head, kids)
+-- Cancels child n; false if it has to be loaded first.
+local function sweep_child(n, round, cause)
+  local id = child_id(parent, round, n)
+  local child = head_of(id)
+  if child and child.state ~= 'complete' then
+    stop(id, child, 'c', at, cause, ARGV[2], true)
+  elseif not child and not lost[id] and absent(id)
+    and redis.call('HEXISTS', key, 'result:' .. n) == 0 then
+    missing[#missing + 1] = id
+    return false
+  end
+  return true
+end
+
+-- The next children; true if there are no more.
+local function sweep(head, kids)
   local failed = kids.policy == 'cancel_rest' and kids.failed ~= '-'
   if not failed and head.state ~= 'complete' and not flagged(head, 'ct') then
     return true
   end
   local cause = failed and 'a child beside it has failed' or 'its parent has ended'
-  while swept < 100 and kids.swept < kids.created do
-    swept, kids.swept = swept + 1, kids.swept + 1
-    local id = child_id(parent, kids.round, kids.swept)
-    local child = head_of(id)
-    if child and child.state ~= 'complete' then
-      stop(id, child, 'c', at, cause, ARGV[2], true)
+  local before, swept = kids.swept, kids.swept
+  for n = before + 1, math.min(before + 100, kids.created) do
+    looked = looked + 1
+    if sweep_child(n, kids.round, cause) and swept == n - 1 then
+      swept = n
     end
   end
-  redis.call('HSET', key, 'head', head_line(head), 'kids', kids_text(kids))
-  if head.state == 'complete' then
-    -- It may have been archived by now, without this.
-    redis.call('PERSIST', key)
-    put('toArchiveZ', at + archive_ms, parent)
+  if swept > before then
+    kids.swept = swept
+    redis.call('HSET', key, 'head', head_line(head), 'kids', kids_text(kids))
+    if head.state == 'complete' or ASLEEP[head.state] then
+      -- It may have been archived by now, without this.
+      redis.call('PERSIST', key)
+      put('toArchiveZ', at + archive_ms, parent)
+    end
   end
-  return kids.swept >= kids.created
+  return swept >= kids.created
 end
 
 if parent then
-  local found = redis.call('HMGET', state_key(parent), 'head', 'kids')
-  local kids = kids_read(found[2])
-  if not kids or sweep(state_key(parent), head_read(found[1]), kids) then
+  local head = head_of(parent)
+  local kids = head and kids_read(redis.call('HGET', key, 'kids'))
+  if not head and absent(parent) and not lost[parent] then
+    missing[1] = parent
+  elseif not kids or sweep(head, kids) then
     off('sweepZ', parent)
+  end
+  if #missing > 0 then
+    put('sweepZ', at + tonumber(ARGV[3]), parent)
   end
 end
 ended_write(at)
-return { swept, due_in('sweepZ', at) }
+local reply = { looked, due_in('sweepZ', at) }
+for i, nonce in ipairs(#missing > 0 and miss(at, missing) or {}) do
+  reply[2 * i + 1], reply[2 * i + 2] = missing[i], nonce
+end
+return reply

@@ -4,24 +4,31 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 owner or '' for any, 3 id, 4 name, 5 value as JSON, or '-' to delete it, 6 most
 --       switches of a transaction
--- Reply {nochange | updated | woken | unknown | final | too-many, version, all its switches}
+-- Reply {nochange | updated | woken | unknown | final | too-many, version, all its switches}, or
+--       {missing, load nonce, ''}
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "queue_push"
 --- @include "record"
 --- @include "counts"
 --- @include "sets"
 --- @include "awaken"
 --- @include "switches"
+--- @include "miss"
 local at, id, name = now(), ARGV[3], ARGV[4]
 local value = ARGV[5] == '-' and '' or ARGV[5]
 local key = state_key(id)
-local found = redis.call('HMGET', key, 'head', 'switches')
-local head, text = found[1] and head_rest(head_read(found[1])), found[2] or ''
-if not head or (ARGV[2] ~= '' and head.owner ~= ARGV[2]) then
+local head = head_of(id)
+if not head and absent(id) then
+  return { 'missing', miss(at, { id })[1], '' }
+end
+local text = head and redis.call('HGET', key, 'switches') or ''
+if not head or (ARGV[2] ~= '' and head_rest(head).owner ~= ARGV[2]) then
   return { 'unknown', 0, '' }
 end
 local switches = switches_read(text)
@@ -31,7 +38,9 @@ if (switches.value[name] or '') == value then
 elseif head.state == 'complete' then
   return { 'final', head.version, text }
 elseif not switches.value[name] then
-  if #switches.order >= tonumber(ARGV[6]) then
+  -- Our own does not count.
+  local ours = switches.value['$callback'] and 1 or 0
+  if #switches.order - ours >= tonumber(ARGV[6]) then
     return { 'too-many', head.version, text }
   end
   table.insert(switches.order, name)
@@ -43,12 +52,12 @@ text = switches_text(switches)
 redis.call('HSET', key, 'switches', text)
 flag(head, 'x')
 local outcome, cause = 'updated', value == '' and name or name .. '=' .. value
-if head.state == 'waiting_switch' and head.switch == name then
+if head.state == 'waiting_switch' and head_rest(head).switch == name then
   outcome = 'woken'
   awaken(id, head, at, 'switched', cause)
 else
   if ASLEEP[head.state] then
-    head.archive = 'remove'
+    head_rest(head).archive = 'remove'
     put('toArchiveZ', at + archive_ms, id)
   end
   redis.call('HSET', key, 'head', head_line(head))

@@ -1,33 +1,41 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Queues all that has slept long enough.
+-- What is not in the store is given to the caller to load: its time moves on, so that nobody else does,
+-- and what is in the store does not wait for it. When it was to wake is in its state, in the archive.
 -- KEYS  1 record log
--- ARGV  1 terms, 2 most
--- Reply {number of ids looked at, ms until the next is due or -1, ids without a state ...}
+-- ARGV  1 terms, 2 most, 3 ms for which what is given out is the caller's, 4 how many to give out at
+--       most, 5 ms after which the others are looked at again
+-- Reply {number of ids looked at, ms until the next is due or -1, then of what is given out: id, load
+--       nonce, ...}
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_append"
 --- @include "cell"
 --- @include "head"
+--- @include "outbox_put"
+--- @include "reply_put"
 --- @include "due"
 --- @include "queue_push"
 --- @include "record"
 --- @include "counts"
 --- @include "sets"
 --- @include "awaken"
-local at, reply = now(), { 0, -1 }
+--- @include "miss"
+--- @include "give_out"
+local at = now()
 local due = redis.call('ZRANGE', cell .. 'sleepingZ', '-inf', at, 'BYSCORE', 'LIMIT', 0, ARGV[2])
 for _, id in ipairs(due) do
   local head = head_of(id)
   if head and ASLEEP[head.state] then
     awaken(id, head, at)
-  else
+  elseif head then
     off('sleepingZ', id)
-    if not head then
-      reply[#reply + 1] = id
-    end
+  else
+    gone(id)
   end
 end
+local reply = give_out('sleepingZ', at, ARGV[3], ARGV[4], ARGV[5])
 sets_write()
 queue_write()
 counts_write(at)

@@ -1,0 +1,187 @@
+"""Replies of a whole node: a webhook, a channel and a topic are told the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.delivery.delivering import until
+from tests.kit.events import event_stream
+from tests.kit.wire import async_ask
+from waystation import Wait
+from waystation.channel_settings import ChannelRule
+from waystation.delivery.notices import latest_notices
+from waystation.settings import ChannelSettings, DeliverySettings, Settings
+from waystation.testing.endpoint import FakeEndpoint
+from waystation.testing.station import quick_settings, serving
+from waystation.transaction_settings import WebhookSettings
+from waystation.transactions.app import App
+from waystation.transactions.order import Order
+from waystation.transactions.wanted import Wanted
+from waystation.transactions.watch import LOOK_SECONDS
+
+CHANNELS = ChannelSettings(rules=(ChannelRule(pattern="refunds"),))
+
+
+def app_that_greets() -> App:
+    app = App()
+
+    @app.step("shop/greet")
+    async def greet(ctx: Any, given: Any) -> Any:
+        return "hello"
+
+    app.pipeline("greeting", ["shop/greet"])
+    return app
+
+
+def order_for(wanted: Wanted) -> Order:
+    metadata = msgspec.json.encode({"webhook": wanted.webhook})
+    return Order(type="greeting", metadata=metadata, wanted=wanted)
+
+
+def settings_in(folder: Path, **webhooks: Any) -> Settings:
+    return quick_settings(
+        str(folder),
+        channels=CHANNELS,
+        webhooks=WebhookSettings(first_wait_seconds=0.05, **webhooks),
+    )
+
+
+async def test_all_three_kinds_of_receivers_are_told_the_end(tmp_path: Path) -> None:
+    async with (
+        FakeEndpoint(plan=[503, 200]) as receiver,
+        serving(settings_in(tmp_path), app=app_that_greets()) as running,
+    ):
+        node = running.node
+        await node.topics.create("default", "events", partitions=1)
+        await node.channels.subscribe("default", "refunds", "browser")
+        wanted = Wanted(webhook=receiver.url, channel="refunds", topic="events")
+        started = await node.engine.starter.start("default", order_for(wanted))
+
+        _, second = await receiver.until(2)
+        fetched = await node.channels.fetch("default", "refunds", "browser", limit=9, seconds=10)
+        (message,) = fetched.messages
+        end = json.loads(second.body)
+        assert (end["eventType"], end["data"]) == ("complete", "hello")
+        told = json.loads(bytes(message.content))
+        assert message.id == second.headers["webhook-id"]
+        assert (told["metadata"]["txId"], told["data"]) == (started.id, "hello")
+
+        async def produced() -> bool:
+            topic = await node.topics.get("default", "events")
+            return len(await node.logs.read(topic.log(topic.target), 0, 0, limit=9)) == 1
+
+        await until(produced)
+
+        async def is_noted() -> bool:
+            summary = await node.engine.transactions.get("default", started.id)
+            return summary.metadata.notified_time is not None
+
+        await until(is_noted)
+
+
+async def test_a_process_without_workers_sends_nothing_and_another_does(tmp_path: Path) -> None:
+    async with FakeEndpoint() as receiver:
+        wanted = Wanted(webhook=receiver.url)
+        async with serving(settings_in(tmp_path, workers=0), app=app_that_greets()) as running:
+            node = running.node
+            started = await node.engine.starter.start("default", order_for(wanted))
+            await node.engine.transactions.get("default", started.id, wait_seconds=20)
+            rows, _ = await node.replies.desk.page("default", state="waiting", cursor="", limit=9)
+            assert [each.transaction_id for each in rows] == [started.id]
+        assert receiver.received == []
+        async with serving(settings_in(tmp_path)):
+            await receiver.until(1)
+
+
+async def test_a_browser_follows_a_transaction_in_its_channel(tmp_path: Path) -> None:
+    """Waiting, progress and the end, each as it happens, over the stream that pages read."""
+    app, seen = App(), asyncio.Event()
+
+    @app.step("shop/refund")
+    async def refund(ctx: Any, given: Any) -> Any:
+        if ctx.switch("approved") is None:
+            return Wait("approved")
+        await ctx.progress({"percent": 50})
+        await seen.wait()
+        return "refunded"
+
+    app.pipeline("refund", ["shop/refund"])
+    page = "/v1/channels/refunds/subscribers/page/events?create=true"
+    async with (
+        serving(settings_in(tmp_path), app=app) as running,
+        event_stream(running.url, page) as stream,
+    ):
+
+        async def told(kind: str) -> Any:
+            """The next event of that kind; of what happens fast the newest is enough."""
+            while True:
+                message = json.loads((await stream.message()).data)
+                ids.append(message["messageID"])
+                if message["content"]["eventType"] == kind:
+                    return message["content"]
+
+        ids: list[str] = []
+        metadata = {"channel": "refunds", "progressReports": True, "statusChanges": True}
+        order = json.dumps({"type": "refund", "metadata": metadata}).encode()
+        answer = await async_ask(running.url, "POST", "/v1/transactions", order)
+        one = answer.json()["metadata"]["txId"]
+        while (await told("statusChange"))["metadata"]["status"] != "waiting_switch":
+            pass
+        await running.node.engine.transactions.set_switch("default", one, "approved", True)
+        assert (await told("progressReport"))["progressReport"] == {"percent": 50}
+        seen.set()
+        end = await told("complete")
+        assert (end["metadata"]["status"], end["data"]) == ("success", "refunded")
+        versions = [int(each.removeprefix(f"{one}.")) for each in ids]
+        assert versions == sorted(set(versions)), "in order, each once"
+
+
+async def test_readiness_says_that_nobody_sends_replies(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, workers=0)
+    settings = msgspec.structs.replace(settings, time_machine=True)
+    async with serving(settings, app=app_that_greets()) as running:
+        node = running.node
+        assert node.opened.time_machine is not None
+        wanted = Wanted(webhook="http://127.0.0.1:9/")
+        started = await node.engine.starter.start("default", order_for(wanted))
+        await node.engine.transactions.get("default", started.id, wait_seconds=20)
+        await node.opened.time_machine.advance(LOOK_SECONDS + 1)
+
+        async def notes() -> list[str]:
+            reply = (await async_ask(running.url, "GET", "/readyz")).json()
+            assert reply["ready"], "it serves"
+            return list(reply["notes"])
+
+        async def is_noted() -> bool:
+            return any("no living node sends any" in each for each in await notes())
+
+        await until(is_noted)
+        (notice,) = await latest_notices(node.opened.store, most=9)
+        assert (notice.kind, notice.cause) == ("unsent", (await notes())[-1])
+
+
+async def test_administrators_hear_of_a_webhook_that_was_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an event, in the log, and at their URL."""
+    async with FakeEndpoint(plan=[500]) as receiver, FakeEndpoint() as office:
+        delivery = DeliverySettings(loopback=True, notice_url=office.url)
+        settings = msgspec.structs.replace(settings_in(tmp_path, attempts=2), delivery=delivery)
+        async with serving(settings, app=app_that_greets()) as running:
+            node = running.node
+            wanted = Wanted(webhook=receiver.url)
+            started = await node.engine.starter.start("default", order_for(wanted))
+            (told,) = await office.until(1)
+            (notice,) = await latest_notices(node.opened.store, most=9)
+            assert (notice.kind, notice.id, notice.attempts) == ("failed", started.id, 2)
+            assert json.loads(told.body)["id"] == started.id
+            rows, _ = await node.replies.desk.page("default", state="failed", cursor="", limit=9)
+            assert [each.transaction_id for each in rows] == [started.id]
+    assert len(receiver.received) == 2
+    assert "a delivery was given up" in caplog.text
