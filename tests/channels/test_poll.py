@@ -18,9 +18,9 @@ from waystation.store.scripts import Script
 from waystation.store.wakeups import RECHECK_SECONDS
 from waystation.telemetry import metrics
 
-#: Far more than a wake-up takes on a busy machine, far less than the look that pub/sub's losses
+#: Far more than a wake-up takes on a busy machine, less than the look that pub/sub's losses
 #: make a waiter take every ten seconds.
-AT_ONCE_SECONDS = 3.0
+AT_ONCE_SECONDS = 8.0
 
 
 def poll(opened: ChannelStore, subscriber: str = "s", **options: Any) -> asyncio.Task[Fetched]:

@@ -84,6 +84,7 @@ async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> N
         assert b'"content":{"n":1.0}' in second.body
 
 
+@pytest.mark.slow
 async def test_a_hanging_webhook_delays_no_publish(tmp_path: Path) -> None:
     async with FakeEndpoint(plan=[Answer(hang=True)]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url)
@@ -195,6 +196,7 @@ async def test_a_corrected_url_holds_for_what_waits_and_what_failed(tmp_path: Pa
         assert len(wrong.received) == 1
 
 
+@pytest.mark.slow
 async def test_what_waits_for_a_webhook_that_was_removed_waits_until_somebody_decides(
     tmp_path: Path,
 ) -> None:
@@ -250,6 +252,21 @@ async def test_a_filled_url_that_is_forbidden_is_told_at_publish_and_nothing_is_
             assert "127.0.0.1" not in str(raised.value)
         store = running.node.opened.store
         assert [key for key in await store.call("KEYS", "*") if key.startswith(b"c.")] == []
+
+
+async def test_a_network_that_the_settings_allow_is_reached_and_no_other(tmp_path: Path) -> None:
+    """S-01: the allow-list, by its setting"""
+    async with FakeEndpoint() as endpoint:
+        settings = msgspec.structs.replace(
+            settings_with(tmp_path, WebhookRule(name="crm", url=endpoint.url)),
+            delivery=DeliverySettings(loopback=False, allowed_networks=["127.0.0.0/8"]),
+        )
+        async with serving(settings) as running, AsyncWaystation(running.url) as client:
+            await client.channels.publish("shoes-orders", {"n": 1})
+            await endpoint.until(1)
+            await client.topics.create("orders")
+            with pytest.raises(ForbiddenAddressError):
+                await client.subscriptions.create("x", topic="orders", endpoint="http://10.0.0.1/")
 
 
 BAD_WEBHOOKS = {
@@ -381,11 +398,15 @@ async def test_a_channel_that_no_rule_allows_is_refused_in_the_shape_of_dsps(
     assert told["code"] == "dsps.storage.invalid-channel"
 
 
+@pytest.mark.slow
 async def test_what_waits_in_the_outbox_survives_the_death_of_the_store(tmp_path: Path) -> None:
     async with FakeEndpoint(plan=[503] * 3 + [200]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.5)
+        settings = settings_with(tmp_path, webhook)
+        # On disk: where a flush is late, a killed server may have lost the last second.
+        on_disk = msgspec.structs.replace(settings.store, durability="disk")
         async with (
-            serving(settings_with(tmp_path, webhook)) as running,
+            serving(msgspec.structs.replace(settings, store=on_disk)) as running,
             AsyncWaystation(running.url) as client,
         ):
             await client.channels.publish("acme-orders", 1, message_id="m-1")

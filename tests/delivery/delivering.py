@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.attempt_log import open_attempt_log
 from waystation.delivery.claims import CLAIM_SECONDS
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.outbox import Outbox
+from waystation.delivery.outbox import Outbox, endpoint_of
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
+from waystation.logs.streams import StreamLogs
 from waystation.store import Store, Wakeups
 from waystation.store.embedded import EmbeddedServer
 
@@ -58,6 +60,7 @@ async def delivering(
     notice_url: str = "",
     grace_seconds: float = 0.2,
     claim_seconds: float = CLAIM_SECONDS,
+    logged: bool = False,
 ) -> AsyncIterator[Delivering]:
     """Delivers to `crm`, or to the given endpoints, from an empty store."""
     store, wakeups = Store(server.address), Wakeups(server.address)
@@ -65,13 +68,14 @@ async def delivering(
         await store.call("FLUSHALL")
     await wakeups.start()
     sender = Sender(AddressGuard(loopback=True))
-    outbox, clock = Outbox(store), Clock()
+    attempts = await open_attempt_log(StreamLogs(store)) if logged else None
+    outbox, clock = Outbox(store, attempts=attempts), Clock()
     book = {each.name: each for each in endpoints or [Endpoint(name="crm", schedule=QUICK)]}
     deliverer = Deliverer(
         outbox,
         wakeups,
         sender,
-        book.get,
+        lambda lane: book.get(endpoint_of(lane)),
         clock=clock,
         notice_url=notice_url,
         claim_seconds=claim_seconds,

@@ -83,13 +83,22 @@ def test_a_hanging_endpoint_is_down_to_one_slot_soon() -> None:
     assert share.free == 1
 
 
-@pytest.mark.parametrize("status", [429, 502, 504])
-def test_a_throttling_reply_halves_the_slots(status: int) -> None:
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        *(Outcome(status=status) for status in (429, 502, 504)),
+        *(Outcome(failure=failure) for failure in (Failure.TIMEOUT, Failure.CONNECTION)),
+    ],
+    ids=str,
+)
+def test_who_throttles_does_not_answer_or_is_not_reached_has_half_the_slots(
+    outcome: Outcome,
+) -> None:
     share = Share()
     before = share.slots
     share.take()
 
-    share.give_back(Outcome(status=status))
+    share.give_back(outcome)
 
     assert share.slots == before / 2
 

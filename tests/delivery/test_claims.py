@@ -41,17 +41,17 @@ def refuse(store: Store, names: Sequence[str], *, times: int) -> list[str]:
 async def test_an_attempt_that_outlasts_its_claim_is_made_once(
     store_server: EmbeddedServer,
 ) -> None:
-    plan = [Answer(delay_seconds=1.5)]
+    plan = [Answer(delay_seconds=4)]
     async with (
         FakeEndpoint(plan=plan) as endpoint,
-        delivering(store_server, claim_seconds=0.3) as first,
-        delivering(store_server, flush=False, claim_seconds=0.3),
+        delivering(store_server, claim_seconds=1.5) as first,
+        delivering(store_server, flush=False, claim_seconds=1.5),
     ):
         for number in range(4):
             await first.outbox.add(LANE, f"m-{number}", Item(url=endpoint.url))
         await first.until_empty()
 
-        assert len(endpoint.received) == 4, "each once, although claims are of 0.3 s"
+        assert len(endpoint.received) == 4, "each once, although claims are of 1.5 s"
         records = await first.outbox.records(LANE)
         assert [each.verdict for each in records] == ["done"] * 4
 
@@ -60,9 +60,9 @@ async def test_a_renewal_that_fails_is_made_again_before_the_claim_runs_out(
     store_server: EmbeddedServer,
 ) -> None:
     async with (
-        FakeEndpoint(plan=[Answer(delay_seconds=2)]) as endpoint,
-        delivering(store_server, claim_seconds=1) as first,
-        delivering(store_server, flush=False, claim_seconds=1) as second,
+        FakeEndpoint(plan=[Answer(delay_seconds=4)]) as endpoint,
+        delivering(store_server, claim_seconds=2) as first,
+        delivering(store_server, flush=False, claim_seconds=2) as second,
     ):
         refused = [refuse(each.store, ["renew"], times=2) for each in (first, second)]
         await first.outbox.add(LANE, "m-1", Item(url=endpoint.url))
@@ -95,14 +95,18 @@ async def test_only_claims_that_are_ours_are_renewed(store_server: EmbeddedServe
         assert int(await store.call("ZSCORE", f"{LANE}.due", mine.id)) > int(before) + 500_000
 
 
+@pytest.mark.parametrize("before", [0, 1])
 async def test_a_claim_that_ran_out_and_comes_to_us_again_belongs_to_the_attempt_under_way(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, before: int
 ) -> None:
     """The store was away for longer than a claim, or stood still: nothing is sent twice."""
-    plan = [Answer(delay_seconds=0.5)]
+    plan = [Answer()] * before + [Answer(delay_seconds=2.5)]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server) as running:
+        for number in range(before):  # The first request to a host takes another way.
+            await running.outbox.add(LANE, f"b-{number}", Item(url=endpoint.url))
+        await running.until_empty()
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
-        await endpoint.until(1)
+        await endpoint.until(before + 1)
         token = await running.store.call("HGET", f"{LANE}.items", "m-1.token")
         await running.store.call("ZADD", f"{LANE}.due", 1, "m-1")
         await running.store.call("PUBLISH", f"{LANE}.wake", "due")
@@ -113,8 +117,9 @@ async def test_a_claim_that_ran_out_and_comes_to_us_again_belongs_to_the_attempt
         await until(is_claimed_again)
         await running.until_empty()
 
-        assert len(endpoint.received) == 1
-        assert [each.verdict for each in await running.outbox.records(LANE)] == ["done"]
+        assert len(endpoint.received) == before + 1
+        records = await running.outbox.records(LANE, item_id="m-1")
+        assert [each.verdict for each in records] == ["done"]
 
 
 async def test_a_settlement_that_has_to_wait_longer_than_its_claim_is_made_in_the_end(

@@ -134,20 +134,24 @@ async def test_two_deliverers_share_a_lane_without_sending_twice(
         assert len(endpoint.received) == 300
 
 
+@pytest.mark.parametrize("before", [0, 1])
 async def test_stopping_gives_back_what_is_under_way_without_counting_it(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, before: int
 ) -> None:
-    """F-34"""
-    async with FakeEndpoint(plan=[Answer(hang=True), 200]) as endpoint:
+    """F-34, for the first request to a host, and for later ones, which begin without a task."""
+    async with FakeEndpoint(plan=[200] * before + [Answer(hang=True), 200]) as endpoint:
         async with delivering(store_server) as running:
+            for number in range(before):
+                await running.outbox.add(LANE, f"b-{number}", Item(url=endpoint.url))
+            await running.until_empty()
             await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
-            await endpoint.until(1)
+            await endpoint.until(before + 1)
         async with delivering(store_server, flush=False) as running:
             await running.until_empty()
-            (record,) = await running.outbox.records(LANE)
+            (record,) = await running.outbox.records(LANE, item_id="m-1")
 
         assert record.attempt == 1
-        assert len(endpoint.received) == 2
+        assert len(endpoint.received) == before + 2
 
 
 async def test_stopping_leaves_nothing_claimed_that_was_being_claimed_just_then(
@@ -180,6 +184,38 @@ async def test_stopping_leaves_nothing_claimed_that_was_being_claimed_just_then(
             left = await Outbox(store).claim(LANE, most=9, claim_ms=1, token="next")
 
     assert len(endpoint.received) + len(left.items) == 1, "sent, or anybody's at once"
+
+
+async def test_stopping_waits_for_settlements_that_are_being_written(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-34: what has arrived is not sent again because of a restart."""
+    async with FakeEndpoint() as endpoint:
+        async with delivering(store_server) as running:
+            # From the second on they begin without a task.
+            await running.outbox.add(LANE, "m-0", Item(url=endpoint.url))
+            await running.until_empty()
+            store, settling = running.store, asyncio.Event()
+            real = store.run
+
+            def write_late(script, keys, arguments):  # type: ignore[no-untyped-def]
+                if script.name != "settle":
+                    return real(script, keys, arguments)
+
+                async def late() -> object:
+                    settling.set()
+                    await asyncio.sleep(0.5)
+                    return await real(script, keys, arguments)
+
+                return asyncio.ensure_future(late())
+
+            store.run = write_late  # type: ignore[method-assign]
+            await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
+            await settling.wait()
+        async with store_at(store_server.address) as store:
+            assert await Outbox(store).waiting(LANE) == 0
+
+    assert len(endpoint.received) == 2
 
 
 async def test_a_claim_that_passed_to_another_settles_nothing(store_server: EmbeddedServer) -> None:

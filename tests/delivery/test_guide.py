@@ -30,6 +30,7 @@ def port() -> str:
         return str(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_the_guide_s_receiver_gets_a_verified_message(tmp_path: Path, port: str) -> None:
     # Given the files of the guide, on a port that is free
     secret = new_secret(RandomIdentity())

@@ -161,6 +161,7 @@ def test_a_death_at_any_call_of_giving_up_leaves_a_failure_that_will_be_told_of(
     crash_points(store_server.address, scenario, after, prepare=prepare)
 
 
+@pytest.mark.slow
 async def test_what_finds_no_room_is_counted_and_told(store_server: EmbeddedServer) -> None:
     """F-16: the backlog of a slow endpoint is bounded."""
     async with FakeEndpoint(plan=[500]) as endpoint, delivering(store_server) as running:

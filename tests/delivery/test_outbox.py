@@ -136,6 +136,25 @@ async def test_an_item_that_no_request_can_be_made_of_is_given_up_in_the_end(
         assert endpoint.received == []
 
 
+async def test_a_request_that_the_sender_breaks_on_is_given_up_in_the_end(
+    store_server: EmbeddedServer,
+) -> None:
+    """As of a defect of ours: the claim is not held for ever, and its lane goes on."""
+    schedule = Schedule(attempts=2, first_seconds=0.01, jitter=0)
+    never = Endpoint(name="crm", schedule=schedule, total_seconds_max=1e300)  # No such number.
+    async with FakeEndpoint() as endpoint, delivering(store_server, never) as running:
+        for each in ("m-1", "m-2"):
+            await running.outbox.add(LANE, each, Item(url=endpoint.url))
+            await running.until_empty()
+
+        failed = await running.outbox.failed(LANE)
+        assert [each.id for each in failed] == ["m-1", "m-2"]
+        assert {(each.attempts, each.cause) for each in failed} == {
+            (2, "the request could not be made")
+        }
+        assert endpoint.received == []
+
+
 async def test_every_attempt_is_recorded_with_time_status_duration_and_reply(
     store_server: EmbeddedServer,
 ) -> None:
@@ -282,6 +301,7 @@ async def test_neither_causes_nor_records_nor_notices_tell_what_a_name_resolved_
         assert failed.cause == "the connection was refused or could not be made"
 
 
+@pytest.mark.slow
 async def test_the_store_s_waiting_count_reaches_the_metrics(store_server: EmbeddedServer) -> None:
     def waiting() -> float:
         return metrics.registry.get_sample_value("waystation_delivery_waiting") or 0.0

@@ -76,6 +76,11 @@ def test_a_forbidden_address_is_final() -> None:
     assert verdict(Outcome(failure=Failure.FORBIDDEN)) is Verdict.FAILED
 
 
+def test_a_receiver_of_our_own_that_refuses_is_final_and_one_without_room_is_not() -> None:
+    assert verdict(Outcome(failure=Failure.REFUSED)) is Verdict.FAILED
+    assert verdict(Outcome(failure=Failure.BUSY)) is Verdict.RETRY
+
+
 def test_the_last_attempt_is_the_last() -> None:
     assert verdict(Outcome(status=500), attempt=3) is Verdict.RETRY
     assert verdict(Outcome(status=500), attempt=4) is Verdict.FAILED

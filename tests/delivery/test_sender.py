@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,6 +53,7 @@ async def test_a_request_arrives_as_it_was_given() -> None:
         assert got.headers["host"] == endpoint.url.split("/")[2]
         assert got.headers["x-a"] == "1"
         assert "expect" not in got.headers
+        assert got.headers["user-agent"] == "waystation"
 
 
 async def test_an_empty_body_is_sent_as_such_after_one_that_was_not() -> None:
@@ -111,7 +113,46 @@ async def test_a_hanging_endpoint_costs_its_deadline() -> None:
     outcome = await sent(Answer(hang=True), total_seconds_max=0.3)
 
     assert outcome.failure is Failure.TIMEOUT
-    assert 0.2 < outcome.seconds < 2
+    assert 0.2 < outcome.seconds < 20
+
+
+async def test_a_connection_that_is_not_made_costs_its_own_deadline() -> None:
+    """The endpoint's machine takes no more connections and says nothing."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
+        port = full.getsockname()[1]
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        async with sending() as sender:
+            begun = loop.time()
+            outcome = await sender.send(
+                Outgoing(
+                    url=f"http://127.0.0.1:{port}/", connect_seconds_max=0.3, total_seconds_max=60.0
+                )
+            )
+    assert outcome.failure is Failure.TIMEOUT
+    assert 0.25 <= loop.time() - begun < 20
+
+
+async def test_a_host_has_so_many_connections_and_others_have_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("waystation.delivery.sender._PER_HOST_MAX", 4)
+    async with (
+        FakeEndpoint(plan=[Answer(delay_seconds=0.5)]) as slow,
+        FakeEndpoint() as other,
+        sending() as sender,
+    ):
+        request = Outgoing(url=slow.url)
+        waiting = [asyncio.ensure_future(sender.send(request)) for _ in range(12)]
+        await slow.until(4)
+        assert (await sender.send(Outgoing(url=other.url))).succeeded
+        assert not all(each.done() for each in waiting), "it did not wait for these"
+        outcomes = await asyncio.gather(*waiting)
+        assert all(each.succeeded for each in outcomes)
+        assert (len(slow.received), slow.connections) == (12, 4)
 
 
 async def test_an_endless_reply_is_cut_and_its_beginning_kept() -> None:
@@ -155,6 +196,28 @@ async def test_kept_connections_are_used_again() -> None:
 
         assert len(endpoint.received) == 20
         assert endpoint.connections == 4
+
+
+async def test_a_request_whose_kept_connection_ends_without_a_reply_is_sent_again() -> None:
+    """It cannot be told whether the endpoint has read it: two requests may be one attempt."""
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError), contextlib.closing(writer):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                seen.append(await reader.readexactly(1))
+                if seen == [b"1", b"2"]:
+                    return
+                writer.write(b"HTTP/1.1 200 X\r\ncontent-length: 0\r\n\r\n")
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, sending() as sender:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        outcomes = [await sender.send(Outgoing(url=url, body=body)) for body in (b"1", b"2")]
+
+    assert [each.status for each in outcomes] == [200, 200]
+    assert seen == [b"1", b"2", b"2"]
 
 
 async def test_requests_are_of_http_1_1_and_a_reply_that_is_no_http_is_a_failure() -> None:
@@ -210,7 +273,7 @@ async def test_a_reply_that_comes_in_drops_ends_with_the_total_deadline() -> Non
         await ended.wait()
 
     assert outcome.failure is Failure.TIMEOUT
-    assert outcome.seconds < 3
+    assert outcome.seconds < 20
 
 
 @pytest.mark.parametrize(
@@ -359,3 +422,32 @@ async def test_closing_ends_what_is_under_way() -> None:
         await sender.close()
 
         assert (await task).failure is Failure.CANCELLED
+
+
+# -- The body of a reply ---------------------------------------------------------------------
+
+
+async def test_the_whole_reply_comes_back_to_who_asks_for_it() -> None:
+    body = bytes(range(256)) * 2000
+    whole = await sent(Answer(body=body), reply_bytes_max=len(body))
+    assert (whole.body, whole.cut) == (body, False)
+    assert whole.excerpt == body[:EXCERPT_BYTES]
+    alone = await sent(Answer(body=b"short"))
+    assert (alone.body, alone.cut, alone.excerpt) == (b"", False, b"short")
+
+
+async def test_a_reply_that_is_longer_than_was_asked_for_is_cut_and_not_kept() -> None:
+    """S-07"""
+    for answer in (Answer(body=b"x" * 200_001), Answer(status=500, endless=True)):
+        outcome = await sent(answer, reply_bytes_max=200_000)
+        assert (outcome.status, outcome.body, outcome.cut) == (answer.status, b"", True)
+        assert outcome.excerpt == b"x" * EXCERPT_BYTES
+
+
+async def test_a_handle_that_is_kept_keeps_no_reply() -> None:
+    plan = [Answer(body=b"1" * 100_000), Answer(body=b"2")]
+    async with FakeEndpoint(plan=plan) as endpoint, sending() as sender:
+        request = Outgoing(url=endpoint.url, reply_bytes_max=1_000_000)
+        first, second = await sender.send(request), await sender.send(request)
+        assert (first.body, second.body) == (b"1" * 100_000, b"2")
+        assert all(not transfer.parts for transfer in sender._idle)

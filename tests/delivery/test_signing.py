@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import time
 
 import pytest
@@ -91,3 +93,14 @@ def test_a_second_rotation_drops_what_has_expired() -> None:
     secrets = rotate(secrets, texts[2], now_ms=now_ms())
 
     assert [secret.text for secret in secrets] == [texts[2], texts[1]]
+
+
+def test_bytes_that_are_no_text_are_signed_as_they_are() -> None:
+    secret = "whsec_" + base64.b64encode(b"k" * 24).decode()
+    body, at_ms = b"\xff\x00\xfe", 1_700_000_000_000
+
+    headers = dict(signed_headers((Secret(secret),), message_id="größe-1", body=body, now_ms=at_ms))
+
+    signed = "größe-1.1700000000.".encode() + body
+    expected = base64.b64encode(hmac.digest(b"k" * 24, signed, "sha256")).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"

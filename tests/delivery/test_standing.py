@@ -206,3 +206,13 @@ def test_what_was_never_sent_says_nothing_about_the_endpoint(failure: Failure) -
 
     assert standing.breaker.state is BreakerState.CLOSED
     assert standing.share.slots == 8
+
+
+def test_a_receiver_of_our_own_that_refuses_a_message_is_well_and_one_without_room_is_not() -> None:
+    assert is_well(Outcome(failure=Failure.REFUSED))
+    assert not is_well(Outcome(failure=Failure.BUSY))
+    standing = Standing("pipeline:refund")
+    before = standing.share.slots
+    standing.share.take(1)
+    standing.share.give_back(Outcome(failure=Failure.BUSY))
+    assert standing.share.slots == before / 2

@@ -26,6 +26,8 @@ _REFRESH_SECONDS = 2.0
 _RING_SECONDS_MAX = 5.0
 #: An unknown key makes us look, since it may be new; strangers wait so that it is not too often.
 _LOOK_SECONDS_MIN = 0.2
+#: After a standstill a look is waited for so long, and no longer.
+_LOOK_SECONDS_MAX = 1.0
 
 _BEARER = b"Bearer "
 #: Headers whose taking apart is remembered; clients send the same one with every request.
@@ -62,6 +64,8 @@ class Gate:
         self._generation = -1
         self._read_at = float("-inf")
         self._looked_at = float("-inf")
+        #: Whether the last look failed.
+        self._in_trouble = False
         self._reading = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
@@ -88,13 +92,21 @@ class Gate:
         """Whether the ring is young enough to be trusted."""
         return self._clock.real_seconds() - self._read_at <= _RING_SECONDS_MAX
 
+    @property
+    def _looks_for_long(self) -> bool:
+        """Whether the catalogue lets a look wait, which is no better than one that failed."""
+        spent = self._clock.real_seconds() - self._looked_at
+        return self._reading.locked() and spent > _LOOK_SECONDS_MAX
+
     def admit(self, authorization: bytes | None) -> Access | None:
         """The access of a request; None when only `admit_unknown` can tell. Never waits."""
         if self.insecure:
             return EVERYTHING
         parts = _credentials(authorization)
         if not self.fresh:
-            raise _unreadable()
+            if self._in_trouble or self._looks_for_long:
+                raise _unreadable()
+            return None  # Nobody has looked: this process stood still.
         held = self._ring.get(parts[0])
         if held is None:
             return None
@@ -109,6 +121,8 @@ class Gate:
         """The same after one more look at the catalogue, since the key may be new."""
         await self._look_since(self._clock.real_seconds())
         access = self.admit(authorization)
+        if access is None and not self.fresh:
+            raise _unreadable()
         if access is None:
             raise UnauthenticatedError("The key is not valid.")
         return access
@@ -134,14 +148,21 @@ class Gate:
         async with self._reading:
             # The ring is as old as the beginning of its reading, however long that takes.
             began = self._looked_at = self._clock.real_seconds()
-            generation = await self._catalogue.generation()
-            if generation != self._generation:
-                # The generation is read first: a change in between is read again next time.
-                self._ring = {
-                    key.id: _held(key) for key in await self._catalogue.keys() if not key.revoked_ms
-                }
-                self._generation = generation
-            self._read_at = began
+            try:
+                await self._read_ring()
+            except Exception:
+                self._in_trouble = True
+                raise
+            self._read_at, self._in_trouble = began, False
+
+    async def _read_ring(self) -> None:
+        generation = await self._catalogue.generation()
+        if generation != self._generation:
+            # The generation is read first: a change in between is read again next time.
+            self._ring = {
+                key.id: _held(key) for key in await self._catalogue.keys() if not key.revoked_ms
+            }
+            self._generation = generation
 
 
 def _unreadable() -> CatalogueError:

@@ -9,19 +9,14 @@ is there all the time is listed, perhaps twice; what comes or goes meanwhile may
 from __future__ import annotations
 
 import asyncio
-import re
 
 import msgspec
 
-from waystation.errors import InvalidInputError
 from waystation.store import Store, keys
 
 #: Keys that one step of a scan looks at, and the most steps of a page.
 _STEP_KEYS = 1000
 _PAGE_STEPS_MAX = 20
-#: The store counts cursors in 64 bits.
-_CURSOR_MAX = 2**64 - 1
-_is_digits = re.compile(r"[0-9]{1,20}", re.ASCII).fullmatch
 _CLOCK_RANGE = 2 * (2**53 - 1) + 1
 #: A distance beyond this is no lag, but a clock that was lost and began again; as in `fetch.lua`.
 _LAG_MAX = 2**42
@@ -92,15 +87,10 @@ class ChannelListing:
 
     async def _scan(self, pattern: str, limit: int, cursor: str) -> tuple[list[str], str]:
         position = cursor or "0"
-        if not _is_digits(position) or int(position) > _CURSOR_MAX:
-            raise InvalidInputError("The cursor is not one of ours.", field="cursor")
         found: dict[str, None] = {}
         for _ in range(_PAGE_STEPS_MAX):
-            reply = await self._store.call(
-                "SCAN", position, "MATCH", pattern, "COUNT", _STEP_KEYS, repeatable=True
-            )
-            position = reply[0].decode()
-            found.update(dict.fromkeys(name.decode() for name in reply[1]))
+            position, page = await self._store.scan(position, match=pattern, count=_STEP_KEYS)
+            found.update(dict.fromkeys(name.decode() for name in page))
             if position == "0" or len(found) >= limit:
                 break
         return list(found), "" if position == "0" else position

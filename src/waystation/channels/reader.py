@@ -26,7 +26,7 @@ _FETCH = script(__package__, "fetch")
 _ACK = script(__package__, "ack")
 
 #: Clocks that one script call looks at. A call stays below a millisecond; a gap takes many calls.
-LOOK_MAX = 500
+LOOK_MAX = 250
 #: How long a fetch that need not wait walks over a gap before it answers that there is more.
 GAP_SECONDS_MAX = 5.0
 

@@ -9,8 +9,6 @@ moment. A publisher pays for neither.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.message import decode_message
 from waystation.channels.rules import ChannelRules, Terms
@@ -20,7 +18,7 @@ from waystation.delivery.endpoint import Destination, Endpoint
 from waystation.delivery.headers import check_authorization, check_headers
 from waystation.delivery.outbox import Item
 from waystation.delivery.schedule import Schedule
-from waystation.delivery.signing import Secret, is_secret
+from waystation.delivery.secret_file import read_lines, read_secrets
 from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
 from waystation.store import keys
 
@@ -64,8 +62,8 @@ def _endpoint(
     try:
         _check_url(webhook.url, guard)
         check_headers(webhook.headers.items())
-        authorization = check_authorization(_lines(webhook.authorization_file, where))
-        secrets = tuple(_secret(line) for line in _lines(webhook.secret_file, where))
+        authorization = check_authorization(read_lines(webhook.authorization_file, where))
+        secrets = read_secrets(webhook.secret_file, where)
     except InvalidInputError as error:
         hint = error.hint or (_OPENING if isinstance(error, ForbiddenAddressError) else "")
         raise SettingsError(f"{where}: {error.message}", hint=hint) from error
@@ -112,26 +110,3 @@ def _check_url(template: str, guard: AddressGuard) -> None:
             return
     if problem is not None:
         raise problem
-
-
-def _lines(file: str, where: str) -> list[str]:
-    if not file:
-        return []
-    try:
-        found = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{where}: {file} cannot be read: {error}.") from error
-    lines = [line.strip() for line in found if line.strip()]
-    if not lines:
-        raise SettingsError(f"{where}: {file} is empty.")
-    return lines
-
-
-def _secret(line: str) -> Secret:
-    """Several lines: the first is in force, the others are being replaced; all of them sign."""
-    if not is_secret(line):
-        raise InvalidInputError(
-            "A line of the secret file is no secret.",
-            hint="It reads whsec_ and the base64 of 16 bytes or more.",
-        )
-    return Secret(line)

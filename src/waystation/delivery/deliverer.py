@@ -12,20 +12,24 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any
 
 from waystation.clock import Clock
 from waystation.delivery.claims import AWAY, CLAIM_SECONDS, Claims
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.lane import Lane, Workshop
+from waystation.delivery.lane import Lane
+from waystation.delivery.layout import REGISTER
 from waystation.delivery.notices import Notices
-from waystation.delivery.outbox import REGISTER, Outbox, endpoint_of
+from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.delivery.share import TOTAL_MAX
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
+from waystation.delivery.workshop import IDLE_SECONDS, Pauses, Workshop
 from waystation.ids import Identity, RandomIdentity
 from waystation.store import Wakeups
+from waystation.store.wakeups import Waiter
 from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
@@ -41,7 +45,7 @@ _AGAIN_MS = 10_000
 #: A claim or a settlement that is under way when we stop gets this long.
 _STORE_SECONDS_MAX = 2.0
 
-#: Finds an endpoint by the name that lanes carry; None when it is not configured (any more).
+#: Finds the endpoint of a lane; None when it is not configured (any more).
 EndpointBook = Callable[[str], Endpoint | None]
 
 
@@ -58,6 +62,9 @@ class Deliverer:
         clock: Clock,
         notice_url: str = "",
         claim_seconds: float = CLAIM_SECONDS,
+        attempts_max: int | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+        pauses: Pauses | None = None,
         identity: Identity | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -76,12 +83,16 @@ class Deliverer:
             clock=clock,
             rng=rng or random.Random(),
             new_token=lambda: f"{prefix}-{next(counter)}",
-            attempts_max=TOTAL_MAX,
+            attempts_max=TOTAL_MAX if attempts_max is None else attempts_max,
+            idle_seconds=idle_seconds,
+            pauses=pauses or Pauses(),
             begin=self._begin,
+            follow=self._follow,
         )
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._standings: dict[str, Standing] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: Work, and what is being written: ends before we do.
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._looker: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
         self._survey = Survey({}, {})
@@ -103,12 +114,11 @@ class Deliverer:
             self._looker.cancel()
             await asyncio.gather(self._looker, return_exceptions=True)
         await self._stop_lanes()
-        if self._shop.sending:
-            await asyncio.wait(self._shop.sending, timeout=grace_seconds)
-        for attempt in list(self._shop.sending):
-            attempt.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_STORE_SECONDS_MAX)
+        await self._shop.sending.end(grace_seconds)
+        until = self._clock.real_seconds() + _STORE_SECONDS_MAX
+        while self._tasks and (left := until - self._clock.real_seconds()) > 0:
+            # Some begin others: what could not be written at once is written again.
+            await asyncio.wait(self._tasks, timeout=left)
         rest = [*self._tasks, *([self._renewer] if self._renewer else [])]
         for task in rest:
             task.cancel()
@@ -126,6 +136,15 @@ class Deliverer:
             task.cancel()
         await asyncio.gather(*lanes, return_exceptions=True)
 
+    def pace(self, *, attempts_max: int, pauses: Pauses) -> None:
+        """Changes how many attempts are under way at most, and how long lanes pause; from now on.
+
+        0 attempts: nothing more is claimed.
+        """
+        self._shop.attempts_max, self._shop.pauses = attempts_max, pauses
+        for standing in self._standings.values():
+            standing.wake_all()
+
     def standing(self, target: str) -> Standing | None:
         """How an endpoint stands in this process; None when nothing was sent to it lately."""
         return self._standings.get(target)
@@ -133,7 +152,11 @@ class Deliverer:
     # -- Lanes -------------------------------------------------------------------------------
 
     async def _look_for_lanes(self) -> None:
-        with self._wakeups.waiting(REGISTER.encode()) as waiter:
+        with ExitStack() as listening:
+            waiter = Waiter()
+            for register in {REGISTER, *self._outbox.layout.registers}:
+                end = self._wakeups.listen(register.encode(), lambda _: waiter.wake())
+                listening.callback(end)
             while True:
                 waiter.clear()
                 try:
@@ -164,11 +187,12 @@ class Deliverer:
         left = self._survey.held_ms.get(standing.target, 0)
         standing.update(
             disabled=standing.target in self._survey.disabled,
+            failing=standing.target in self._survey.failing,
             held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
         )
 
     def _begin_lane(self, name: str) -> None:
-        endpoint = self._book(endpoint_of(name))
+        endpoint = self._book(name)
         target = endpoint.target(name) if endpoint is not None else None
         if endpoint is None or target is None:
             return
@@ -194,15 +218,20 @@ class Deliverer:
                 # A defect of ours. The next look at the whole register begins the lane again.
                 _log.error("work on a lane broke", error=error, lane=lane.name)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except AWAY as error:
+    def _follow(self, writing: asyncio.Future[Any]) -> None:
+        self._tasks.add(writing)
+        writing.add_done_callback(self._tasks.discard)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AWAY):
             _log.warning("the store is away", problem=str(error))
-        except Exception as error:
+        elif error is not None:
             _log.error("a delivery broke", error=error)

@@ -89,6 +89,15 @@ class _Found:
     counts: tuple[int, int, int] = field(default=(0, 0, 0))
 
 
+def owner_of(target: str) -> str:
+    """The project whose own an endpoint is; empty: it is the station's.
+
+    Receivers of replies, `w.<project>.…`, are a project's. What has a colon is no such name: it is
+    an address, `<host>:<digest>`, or one of several of an endpoint.
+    """
+    return "" if ":" in target else target.partition(".")[2].partition(".")[0]
+
+
 class Desk:
     """Looks at lanes and endpoints, and changes them."""
 
@@ -107,7 +116,8 @@ class Desk:
         """All endpoints, with what waits and failed in a project."""
         survey = await self._states.survey()
         names = {name for name, each in self._book.items() if not each.varies}
-        rows = {name: self._row(name, survey) for name in (*names, *survey.disabled)}
+        names |= {each for each in survey.disabled if self._is_shown(each, project)}
+        rows = {name: self._row(name, survey) for name in names}
         async for found in self._lanes(Selection(project)):
             target = self._target(found.lane)
             row = rows.get(target)
@@ -143,7 +153,7 @@ class Desk:
         """The attempts that are kept of one delivery, or of all of a channel to an endpoint."""
         tag = keys.channel_tag(selection.project, selection.channel)
         lane = keys.outbox_lane(tag, selection.endpoint.partition(":")[0])
-        return [_attempt(each) for each in await self._outbox.records(lane, item_id=item_id)]
+        return [attempt_row(each) for each in await self._outbox.records(lane, item_id=item_id)]
 
     async def redrive(self, selection: Selection, *, item_id: str = "") -> int:
         """Puts failed deliveries back, to be sent at once; returns how many."""
@@ -205,6 +215,17 @@ class Desk:
                 found.counts = numbers
                 yield found
 
+    def _is_shown(self, target: str, project: str) -> bool:
+        """Whether a project gets to see that an endpoint is disabled."""
+        if owner := owner_of(target):
+            return owner == project
+        # Addresses that subscriptions deliver to, of any project, are the operator's to see.
+        return (
+            ":" not in target
+            or target.partition(":")[0] in self._book
+            or project == keys.DEFAULT_PROJECT
+        )
+
     def _target(self, lane: str) -> str:
         name = endpoint_of(lane)
         endpoint = self._book.get(name)
@@ -233,7 +254,8 @@ def _place(cursor: str) -> tuple[str, int]:
     return lane, int(start)
 
 
-def _attempt(record: AttemptRecord) -> AttemptRow:
+def attempt_row(record: AttemptRecord) -> AttemptRow:
+    """An attempt as people are shown it."""
     return AttemptRow(
         id=record.id,
         attempt=record.attempt,

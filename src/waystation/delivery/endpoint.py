@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from waystation.delivery.outbox import Item, decode_item
-from waystation.delivery.request import Outgoing
+from waystation.delivery.fail_limit import FailLimit
+from waystation.delivery.items import Claimed, Item, decode_item
+from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.schedule import Schedule
+from waystation.delivery.settlement import Concluded
 from waystation.delivery.signing import Secret, signed_headers
+
+#: Makes an attempt: lane, item.
+Deliver = Callable[[str, Claimed], Awaitable[Outcome]]
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +46,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[str, bytes], Item | None] = lambda _, packed: decode_item(packed)
     #: Whether lanes have different destinations, as with a template in the URL.
     varies: bool = False
+    #: How an attempt is made, in the place of reading, requesting and sending.
+    deliver: Deliver | None = None
+    #: Hears what came of attempts before they are settled, again and again while the store is away.
+    concluded: Concluded | None = None
+    #: How many failures in a row make it rest; None: they are not counted.
+    fails: FailLimit | None = None
 
     def target(self, lane: str) -> str | None:
         """What is disabled, held back or left alone as one: the endpoint, or its one destination.

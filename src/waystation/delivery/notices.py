@@ -1,4 +1,4 @@
-"""Notices to the operator: deliveries that were given up or dropped, endpoints that were disabled.
+"""Notices to the operator: what was given up or dropped, who was disabled, what nobody does.
 
 A notice is an event in a capped stream of the store, a line in the log, and, if there is one, a
 request to the URL of the settings. That request goes through the same guarded sender as all others
@@ -30,11 +30,15 @@ _REQUESTS_MAX = 16
 _REQUESTS_WAITING_MAX = 1000
 _REQUEST_SECONDS_MAX = 10.0
 
-Kind = Literal["failed", "disabled", "dropped"]
+Kind = Literal["failed", "disabled", "dropped", "resting", "unarchived", "unsent", "set-aside"]
 _SENTENCES: dict[Kind, str] = {
     "failed": "a delivery was given up",
     "disabled": "an endpoint was disabled",
     "dropped": "deliveries were dropped: too many wait",
+    "resting": "an endpoint failed too often and is left alone for a while",
+    "unarchived": "transactions wait to be archived, and nobody does it",
+    "unsent": "webhooks wait to be sent, and nobody does it",
+    "set-aside": "transactions cannot be archived and were set aside",
 }
 
 
@@ -64,7 +68,7 @@ class Notices:
         store: Store,
         sender: Sender,
         *,
-        begin: Callable[[Coroutine[Any, Any, None]], None],
+        begin: Callable[[Coroutine[Any, Any, None]], object],
         url: str = "",
     ) -> None:
         self._store = store

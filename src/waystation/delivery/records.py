@@ -28,3 +28,4 @@ class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 decode_record = msgspec.msgpack.Decoder(AttemptRecord).decode
+encode_record = msgspec.msgpack.Encoder().encode

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One HTTP request to be made."""
 
     url: str
@@ -16,6 +16,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     connect_seconds_max: float = 5.0
     total_seconds_max: float = 30.0
+    #: What is read of the reply's body; 0: nothing but the excerpt.
+    reply_bytes_max: int = 0
 
 
 class Failure(StrEnum):
@@ -27,9 +29,11 @@ class Failure(StrEnum):
     TIMEOUT = "timeout"  # a deadline passed
     BROKEN = "broken"  # no request could be made of the item
     CANCELLED = "cancelled"  # we stopped
+    REFUSED = "refused"  # a receiver of our own will never take it
+    BUSY = "busy"  # a receiver of our own has no room now
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came of a request: a status, or the reason why there is none."""
 
     #: 0 when there was no reply.
@@ -40,6 +44,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     #: The beginning of the reply's body.
     excerpt: bytes = b""
+    #: All of it, for a request that wants it; empty if it was cut.
+    body: bytes = b""
+    #: Whether the reply was longer than what is read of it: the rest was not waited for.
+    cut: bool = False
     #: The reply's Retry-After, in seconds; None without one.
     retry_after: float | None = None
 

@@ -42,6 +42,9 @@ class Decision(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
+_DONE = Decision(Verdict.DONE)
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How patient a sender is."""
 
@@ -63,7 +66,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def decide(self, outcome: Outcome, *, attempt: int, rng: random.Random) -> Decision:
         """What follows attempt number `attempt` (1 = the first)."""
         if outcome.succeeded:
-            return Decision(Verdict.DONE)
+            return _DONE
         cause = describe(outcome)
         if outcome.status == GONE and GONE not in self.retry_codes:
             return Decision(Verdict.DISABLE, cause=cause)
@@ -87,8 +90,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _is_fatal(self, outcome: Outcome) -> bool:
         if outcome.failure is not None:
-            # Only a forbidden address stays wrong; everything else may pass.
-            return outcome.failure is Failure.FORBIDDEN
+            # What is forbidden or refused stays so; everything else may pass.
+            return outcome.failure in (Failure.FORBIDDEN, Failure.REFUSED)
         if outcome.status in self.retry_codes:
             return False
         return outcome.status in self.fatal_codes or outcome.status in FATAL_CODES
@@ -96,6 +99,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 #: What DSPS never tries again: the request itself is at fault.
 FATAL_CODES = frozenset({401, 402, 403, 405, 406, 407, *range(411, 419), 426, 431, 451, 501})
+
+
+#: Statuses whose Retry-After is about the endpoint, not about one message.
+_HOLDING = frozenset({429, 503})
+
+
+def hold_seconds(outcome: Outcome) -> float:
+    """For how long a reply asks to leave the endpoint alone; 0 when it does not."""
+    if outcome.status not in _HOLDING or outcome.retry_after is None:
+        return 0.0
+    return min(outcome.retry_after, RETRY_AFTER_SECONDS_MAX)
 
 
 def describe(outcome: Outcome) -> str:

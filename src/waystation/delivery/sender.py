@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 from collections import deque
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import pycurl
 
@@ -40,7 +40,6 @@ _TOTAL_MAX = 2048
 _IDLE_HANDLES_MAX = 512
 _IDLE_BODY_BYTES_MAX = 16_384
 _TARGETS_MAX = 10_000
-_UNSAFE = re.compile(r"[\x00\r\n]")
 
 
 class _Descriptor:
@@ -71,6 +70,7 @@ class Sender:
         #: Addresses that libcurl was told last; the very list that the resolver returned.
         self._told: dict[Target, list[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._starting: asyncio.Handle | None = None
         self._multi = pycurl.CurlMulti()
         self._sockets = Sockets(self._loop, self._multi.socket_action, self._collect)
@@ -93,24 +93,37 @@ class Sender:
             )
         except NameUnknownError:
             return Outcome(failure=Failure.NAME, detail="the endpoint's host cannot be resolved")
-        if not _are_safe(request.method, request.headers):
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        transfer = self._begin(request, target, addresses, partial(_tell, future))
+        if transfer is None:
             return Outcome(failure=Failure.FORBIDDEN, detail="a header cannot be sent")
-        # The resolver keeps an answer for seconds, libcurl for longer: each is told once. And it
-        # needs none for a number; that of IPv6 it would not even understand.
-        known = self._told.get(target) is addresses or ":" in target[0]
-        transfer = self._begin(request, None if known else (target, addresses))
         try:
-            return await transfer.future
+            return await future
         except asyncio.CancelledError:
             self._abandon(transfer)
             raise
+
+    def begin(
+        self, request: Outgoing, done: Callable[[Outcome], None]
+    ) -> Callable[[], None] | None:
+        """Begins a request without a task or a future; the returned function gives it up.
+
+        `done` hears its outcome, after this has returned, unless it was given up. None: it cannot
+        begin at once, or must not be made at all, which `send` tells.
+        """
+        try:
+            target = self._target(request.url)
+            addresses = self._resolver.kept(target[0])
+        except (ForbiddenAddressError, InvalidInputError):
+            return None
+        transfer = self._begin(request, target, addresses, done) if addresses else None
+        return None if transfer is None else partial(self._abandon, transfer)
 
     async def close(self) -> None:
         """Ends what is under way, with outcome `cancelled`."""
         for transfer in list(self._transfers.values()):
             self._abandon(transfer)
-            if not transfer.future.done():
-                transfer.future.set_result(Outcome(failure=Failure.CANCELLED, detail="stopped"))
+            transfer.done(Outcome(failure=Failure.CANCELLED, detail="stopped"))
         for handle in (self._timer, self._starting):
             if handle is not None:
                 handle.cancel()
@@ -128,11 +141,23 @@ class Sender:
         parts = self._guard.check_url(url)
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
-    def _begin(self, request: Outgoing, tells: tuple[Target, list[str]] | None) -> Transfer:
+    def _begin(
+        self,
+        request: Outgoing,
+        target: Target,
+        addresses: list[str],
+        done: Callable[[Outcome], None],
+    ) -> Transfer | None:
+        """None: it must not be sent."""
+        # The resolver keeps an answer for seconds, libcurl for longer: each is told once. And it
+        # needs none for a number; that of IPv6 it would not even understand.
+        known = self._told.get(target) is addresses or ":" in target[0]
         transfer = self._idle.pop() if self._idle else Transfer(self._open_socket)
-        handle = transfer.prepare(request, tells, self._loop.create_future())
-        self._transfers[handle] = transfer
-        self._multi.add_handle(handle)
+        if not transfer.prepare(request, None if known else (target, addresses), done):
+            self._idle.append(transfer)
+            return None
+        self._multi.add_handle(transfer.handle)
+        self._transfers[transfer.handle] = transfer
         # All that this turn of the loop adds begins at once.
         self._starting = self._starting or self._loop.call_soon(self._run)
         return transfer
@@ -158,10 +183,11 @@ class Sender:
             transfer.handle.close()
 
     def _finish(self, handle: pycurl.Curl, error: int) -> None:
-        transfer = self._transfers.pop(handle)
+        transfer = self._transfers.pop(handle, None)
+        if transfer is None:
+            return  # Given up by one that was told before it.
         self._multi.remove_handle(handle)
-        if not transfer.future.done():
-            transfer.future.set_result(outcome_of(transfer, error))
+        outcome, done = outcome_of(transfer, error), transfer.done
         if error == 0 and transfer.tells is not None:
             self._note_told(*transfer.tells)
         small = len(transfer.request.body) <= _IDLE_BODY_BYTES_MAX
@@ -169,6 +195,8 @@ class Sender:
             self._idle.append(transfer)
         else:
             handle.close()
+        # Last: whoever hears it may begin the next, with this very handle.
+        done(outcome)
 
     def _note_told(self, target: Target, addresses: list[str]) -> None:
         """Only after the transfer: one that was given up on before it began has told nothing."""
@@ -207,14 +235,13 @@ class Sender:
             return
         at = self._loop.time() + milliseconds / 1000
         # One that is too early does no harm, and saves setting one for each request.
-        if self._timer is None or at < self._timer.when():
+        if self._timer is None or at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(at, self._on_time)
+            # When it is due is kept by us: what uvloop calls at once has no time.
+            self._timer, self._timer_at = self._loop.call_at(at, self._on_time), at
 
 
-@lru_cache(_TARGETS_MAX)
-def _are_safe(method: str, headers: tuple[tuple[str, str], ...]) -> bool:
-    """The last line of defence: headers were checked when they were set."""
-    text = "".join([method, *(part for header in headers for part in header)])
-    return _UNSAFE.search(text) is None
+def _tell(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)

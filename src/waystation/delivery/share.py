@@ -14,7 +14,7 @@ from waystation.delivery.schedule import THROTTLING
 _SLOTS_FIRST = 8.0
 _SLOTS_MAX = 128.0
 #: Failures that a receiver with too much to do causes; a wrong name or address is none of them.
-_OVERLOADED = frozenset({Failure.CONNECTION, Failure.TIMEOUT})
+_OVERLOADED = frozenset({Failure.BUSY, Failure.CONNECTION, Failure.TIMEOUT})
 #: Attempts under way in one process.
 TOTAL_MAX = 1024
 
@@ -34,7 +34,8 @@ class Share:
     @property
     def free(self) -> int:
         """How many attempts may begin now."""
-        return max(0, int(self.slots) - self.in_use)
+        free = int(self.slots) - self.in_use
+        return free if free > 0 else 0
 
     def take(self, slots: int = 1) -> None:
         """So many attempts are about to begin."""
@@ -49,8 +50,9 @@ class Share:
         """An attempt has ended; what came of it decides about the next ones."""
         self.in_use -= 1
         assert self.in_use >= 0, "gave back more than was taken"
-        if outcome.failure in _OVERLOADED or outcome.status in THROTTLING:
-            self.slots = max(1.0, self.slots / 2)
-        elif outcome.succeeded:
+        if outcome.succeeded:
             # Additive: one more slot after a round of all present ones.
-            self.slots = min(_SLOTS_MAX, self.slots + 1 / self.slots)
+            if self.slots < _SLOTS_MAX:
+                self.slots = min(_SLOTS_MAX, self.slots + 1 / self.slots)
+        elif outcome.failure in _OVERLOADED or outcome.status in THROTTLING:
+            self.slots = max(1.0, self.slots / 2)

@@ -8,10 +8,11 @@ the old one too, so that receivers can change over in their own time.
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+import hmac
+from binascii import b2a_base64
+from functools import lru_cache
 
 import msgspec
-from standardwebhooks import Webhook
 
 from waystation.ids import Identity
 
@@ -20,6 +21,8 @@ OVERLAP_MS = 24 * 3600 * 1000
 _PREFIX = "whsec_"
 _SECRET_BYTES = 24
 _SECRET_BYTES_MIN = 16
+#: Secrets that are kept at hand, ready to sign: each signs many requests.
+_KEYS_KEPT = 1000
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -53,13 +56,30 @@ def rotate(secrets: tuple[Secret, ...], text: str, *, now_ms: int) -> tuple[Secr
 def signed_headers(
     secrets: tuple[Secret, ...], *, message_id: str, body: bytes, now_ms: int
 ) -> tuple[tuple[str, str], ...]:
-    """The three headers of one attempt."""
-    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-    valid = [each for each in secrets if not each.until_ms or each.until_ms > now_ms]
-    text = body.decode("utf-8", errors="surrogateescape")
-    signatures = [Webhook(each.text).sign(message_id, moment, text) for each in valid]
+    """The three headers of one attempt. A body is signed as it is, be it text or not."""
+    seconds = str(now_ms // 1000)
+    signed = b"%b.%b.%b" % (message_id.encode(), seconds.encode(), body)
+    valid = [
+        _signature(each.text, signed)
+        for each in secrets
+        if not each.until_ms or each.until_ms > now_ms
+    ]
     return (
         ("webhook-id", message_id),
-        ("webhook-timestamp", str(now_ms // 1000)),
-        ("webhook-signature", " ".join(signatures)),
+        ("webhook-timestamp", seconds),
+        ("webhook-signature", " ".join(valid)),
     )
+
+
+def _signature(secret: str, signed: bytes) -> str:
+    keyed = _keyed(secret).copy()
+    keyed.update(signed)
+    return f"v1,{b2a_base64(keyed.digest(), newline=False).decode()}"
+
+
+@lru_cache(_KEYS_KEPT)
+def _keyed(secret: str) -> hmac.HMAC:
+    """An HMAC that has its key and nothing yet: a copy of it costs less than a new one."""
+    # Checked once more: what is no base64 must not become a key that anybody could guess.
+    key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    return hmac.new(key, digestmod="sha256")

@@ -17,7 +17,7 @@ from waystation.delivery.share import Share
 #: that it is up: one message that it does not like must not stop the others.
 _ILL = frozenset({408, 429})
 #: Nobody was asked: that tells nothing about the endpoint.
-_UNASKED = frozenset({Failure.BROKEN, Failure.CANCELLED, Failure.FORBIDDEN})
+UNASKED = frozenset({Failure.BROKEN, Failure.CANCELLED, Failure.FORBIDDEN})
 
 Wake = Callable[[], None]
 
@@ -29,6 +29,11 @@ class Reservation:
     slots: int = 0
     #: Whether the one slot is for a probe.
     probe: bool = False
+
+
+#: What is given most often, and needs not be made anew.
+_NONE = Reservation()
+_ONE = Reservation(1)
 
 
 class Standing:
@@ -44,6 +49,8 @@ class Standing:
         #: Seconds of the caller's monotonic clock; and whether the store has told us.
         self.held_until = 0.0
         self._held_by_store = False
+        #: Whether failures of it are counted, as far as we know.
+        self.failing = False
         #: All lanes of the endpoint, those that wait for a slot in their order, those called up.
         self.lanes: dict[str, Wake] = {}
         self._line: dict[str, Wake] = {}
@@ -66,22 +73,23 @@ class Standing:
     def reserve(self, lane: str, now: float, most: int) -> Reservation:
         """Takes slots for this lane, up to `most`."""
         called = lane in self._called
-        self._called.discard(lane)
+        if called:
+            self._called.discard(lane)
         if self.disabled or now < self.held_until:
-            return Reservation()
+            return _NONE
         # Those who were called and have not come yet have a slot each.
         free = self.share.free - len(self._called)
         if free <= 0 or (self._line and not called):
             self._wait(lane)
-            return Reservation()
+            return _NONE
         if not self.breaker.admits(now):
             if self.breaker.is_probing:
                 self._wait(lane)
-            return Reservation()
+            return _NONE
         probe = self.breaker.is_probing
         slots = 1 if probe else min(free, most)
         self.share.take(slots)
-        return Reservation(slots, probe)
+        return Reservation(slots, probe) if probe or slots > 1 else _ONE
 
     def wait_seconds(self, now: float) -> float:
         """How long a lane that got no slot should sleep, if nobody wakes it."""
@@ -103,11 +111,12 @@ class Standing:
     def report(self, outcome: Outcome, *, now: float, probe: bool) -> None:
         """An attempt has ended; its slot is free."""
         self.share.give_back(outcome)
-        if outcome.failure not in _UNASKED:
+        if outcome.failure not in UNASKED:
             self.breaker.report(success=is_well(outcome), now=now, probe=probe)
         elif probe:
             self.breaker.withdraw()
-        self._call_next()
+        if self._line:
+            self._call_next()
 
     def disable(self, *, known: bool) -> None:
         """It wants nothing more; `known` once the store knows that."""
@@ -117,8 +126,9 @@ class Standing:
         """It said when to come again."""
         self.held_until = max(self.held_until, until)
 
-    def update(self, *, disabled: bool, held_until: float) -> None:
+    def update(self, *, disabled: bool, held_until: float, failing: bool = False) -> None:
         """What the store says. An endpoint that was enabled again begins anew."""
+        self.failing = self.failing or failing
         # What we know of ourselves alone stays: the store may not have heard of it yet.
         freed = self._disabled_by_store and not disabled
         if freed:
@@ -152,4 +162,6 @@ class Standing:
 
 def is_well(outcome: Outcome) -> bool:
     """Whether the endpoint did its part, liking the message or not."""
-    return outcome.failure is None and outcome.status < 500 and outcome.status not in _ILL
+    if outcome.failure is not None:
+        return outcome.failure is Failure.REFUSED
+    return outcome.status < 500 and outcome.status not in _ILL

@@ -6,6 +6,7 @@ the lane: so at least once.
 
 from __future__ import annotations
 
+from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.notices import Notice, Notices
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.states import EndpointStates
@@ -66,3 +67,13 @@ class Teller:
         if await self._states.disable(self._endpoint, notice):
             self._notices.announce(notice)
         return True
+
+    async def count_failure(self, attempt: str, limit: FailLimit, at_ms: int) -> bool:
+        """Counts a failure of the endpoint; true, and told, when it is left alone for it."""
+        notice = Notice(
+            kind="resting", endpoint=self._endpoint, lane=self._lane, cause=str(limit), at_ms=at_ms
+        )
+        resting = await self._states.fail(self._endpoint, attempt, limit, notice)
+        if resting:
+            self._notices.announce(notice)
+        return resting

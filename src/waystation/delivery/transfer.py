@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable
 
@@ -10,7 +9,8 @@ import pycurl
 
 from waystation.delivery.request import Failure, Outcome, Outgoing
 
-#: What is kept of a reply, and what is read of it before the connection is dropped.
+#: What is kept of a reply, and what is read of it before the connection is dropped; a request can
+#: ask for more.
 EXCERPT_BYTES = 1024
 REPLY_BYTES_MAX = 65_536
 #: How long libcurl keeps an answer that it was told: longer than the resolver keeps it and a
@@ -40,9 +40,10 @@ class Transfer:
     the request before are left alone.
     """
 
-    __slots__ = ("excerpt", "forbidden", "future", "handle", "request", "size", "tells")
+    __slots__ = ("done", "excerpt", "forbidden", "handle", "parts", "request", "size", "tells")
 
-    future: asyncio.Future[Outcome]
+    #: Hears what came of it.
+    done: Callable[[Outcome], None]
     #: The addresses of a target that libcurl hears of with this transfer; None: it knows them.
     tells: tuple[Target, list[str]] | None
 
@@ -53,32 +54,34 @@ class Transfer:
             pycurl.OPENSOCKETFUNCTION, lambda purpose, address: open_socket(self, address)
         )
         self.request = _UNUSED
+        self.parts: list[bytes] = []
 
     def prepare(
         self,
         request: Outgoing,
         tells: tuple[Target, list[str]] | None,
-        future: asyncio.Future[Outcome],
-    ) -> pycurl.Curl:
-        """Makes the handle ready for a request."""
+        done: Callable[[Outcome], None],
+    ) -> bool:
+        """Makes the handle ready for a request; False if that must not be sent."""
         handle, before = self.handle, self.request
-        self.request, self.tells, self.future = request, tells, future
+        if request.headers != before.headers or request.method != before.method:
+            lines = _header_lines(request)
+            if lines is None:
+                return False
+            handle.setopt(pycurl.HTTPHEADER, [*lines, *_CONSTANT_HEADERS])
+            handle.setopt(pycurl.CUSTOMREQUEST, request.method)
+        self.request, self.tells, self.done = request, tells, done
         self.excerpt, self.size, self.forbidden = b"", 0, False
         handle.setopt(pycurl.POSTFIELDS, request.body)
         if tells is not None:
             handle.setopt(pycurl.RESOLVE, [_fixed_answer(*tells)])
         if request.url != before.url:
             handle.setopt(pycurl.URL, request.url)
-        if request.method != before.method:
-            handle.setopt(pycurl.CUSTOMREQUEST, request.method)
-        if request.headers != before.headers:
-            headers = [_header(name, value) for name, value in request.headers]
-            handle.setopt(pycurl.HTTPHEADER, [*headers, *_CONSTANT_HEADERS])
         if request.connect_seconds_max != before.connect_seconds_max:
             handle.setopt(pycurl.CONNECTTIMEOUT_MS, round(request.connect_seconds_max * 1000))
         if request.total_seconds_max != before.total_seconds_max:
             handle.setopt(pycurl.TIMEOUT_MS, round(request.total_seconds_max * 1000))
-        return handle
+        return True
 
     def on_data(self, data: bytes) -> int:
         """Called by libcurl with what has come of the reply's body."""
@@ -88,13 +91,30 @@ class Transfer:
         elif len(self.excerpt) < EXCERPT_BYTES:
             self.excerpt = (self.excerpt + data)[:EXCERPT_BYTES]
         self.size += length
-        # A short count makes libcurl end the transfer: the rest is not wanted.
-        return length if self.size <= REPLY_BYTES_MAX else 0
+        wanted = self.request.reply_bytes_max
+        if self.size > (wanted or REPLY_BYTES_MAX):
+            # A short count makes libcurl end the transfer: the rest is not wanted.
+            self.parts.clear()
+            return 0
+        if wanted:
+            self.parts.append(data)
+        return length
 
 
-def _header(name: str, value: str) -> str:
+def _header_lines(request: Outgoing) -> list[str] | list[str | bytes] | None:
+    """The headers of a request, as libcurl wants them; None if they must not be sent.
+
+    The last line of defence: headers were checked when they were set.
+    """
     # With a semicolon, since a colon and nothing behind it would tell libcurl to leave it out.
-    return f"{name}: {value}" if value else f"{name};"
+    lines = [f"{name}: {value}" if value else f"{name};" for name, value in request.headers]
+    text = request.method + "".join(lines)
+    if "\n" in text or "\r" in text or "\x00" in text:
+        return None
+    if text.isascii():
+        return lines
+    # Ids and groups of messages may have any letter: they leave in UTF-8, as they came.
+    return [line if line.isascii() else line.encode() for line in lines]
 
 
 def _fixed_answer(target: Target, addresses: list[str]) -> str:
@@ -114,6 +134,8 @@ def _new_handle() -> pycurl.Curl:
     handle.setopt(pycurl.PROXY, "")
     handle.setopt(pycurl.NOPROXY, "*")
     handle.setopt(pycurl.TCP_NODELAY, 1)
+    # Else each request would tell the versions of libcurl and of all that it is built of.
+    handle.setopt(pycurl.USERAGENT, "waystation")
     handle.setopt(pycurl.HTTPHEADER, _CONSTANT_HEADERS)
     handle.setopt(pycurl.DNS_CACHE_TIMEOUT, _ANSWER_SECONDS)
     authorities = ssl.get_default_verify_paths().cafile
@@ -129,11 +151,20 @@ def outcome_of(transfer: Transfer, error: int) -> Outcome:
     excerpt = transfer.excerpt
     if error in (0, pycurl.E_WRITE_ERROR):
         status = handle.getinfo(pycurl.RESPONSE_CODE)
+        if error == 0 and status < 300 and not transfer.parts:
+            return Outcome(status=status, seconds=seconds, excerpt=excerpt)  # As a rule.
         # Looked for only where it means something.
         wait = handle.getinfo(pycurl.RETRY_AFTER) if status >= 300 else 0
-        if not wait:
-            return Outcome(status=status, seconds=seconds, excerpt=excerpt)
-        return Outcome(status=status, seconds=seconds, excerpt=excerpt, retry_after=float(wait))
+        body, cut = b"".join(transfer.parts), error != 0
+        transfer.parts.clear()  # The handle may be kept for long.
+        return Outcome(
+            status=status,
+            seconds=seconds,
+            excerpt=excerpt,
+            body=body,
+            cut=cut,
+            retry_after=float(wait) if wait else None,
+        )
     if transfer.forbidden:
         detail = "the endpoint's address is not allowed"
         return Outcome(failure=Failure.FORBIDDEN, detail=detail, seconds=seconds)

@@ -10,18 +10,16 @@
 --       or {'closed', what the gate of each lane says} and nothing was written
 --- @include "clock"
 --- @include "reach"
---- @include "outbox_add"
 -- Drops of one call beyond one for each message: a bound that was lowered is reached step by step.
 local MORE_DROPS_MAX = 1000
 local LOOKS_AT_ONCE = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
-local lanes = { unpack(ARGV, 10, 9 + tonumber(ARGV[9])) }
-local before_first, most = 9 + #lanes, tonumber(ARGV[7])
-local count = (#ARGV - before_first) / 2
+local first_lane, last_lane, waiting_max = 10, 9 + tonumber(ARGV[9]), tonumber(ARGV[7])
+local count = (#ARGV - last_lane) / 2
 local newest = tonumber(redis.call('GET', KEYS[1]) or nil)
 
 local function field(message, number)
-  return ARGV[before_first + (message - 1) * 2 + number]
+  return ARGV[last_lane + (message - 1) * 2 + number]
 end
 local function name(steps)
   return prefix .. text(before(newest, steps))
@@ -41,10 +39,7 @@ local function count_kept()
 end
 
 -- First everything that is only read. Gates: nothing is added to a lane that nobody looks at.
-local waiting, closed = outbox_look(lanes)
-if closed then
-  return closed
-end
+--- @include "outbox_look"
 -- Ids: the clock of each that is known.
 local clocks = {}
 for start = 1, count, LOOKS_AT_ONCE do
@@ -94,7 +89,8 @@ for number, message in ipairs(accepted) do
   if number > excess - kept then
     redis.call('SET', prefix .. clocks[id], field(message, 2), 'EX', ttl)
   end
-  outbox_add(lanes, waiting, most, ARGV[8] .. id, field(message, 2))
+  local item_name, item = ARGV[8] .. id, field(message, 2)
+--- @include "outbox_add"
 end
 -- Only a hint: a user of the store who may not publish must not fail after the writes above.
 redis.pcall('PUBLISH', ARGV[4], 'new message')

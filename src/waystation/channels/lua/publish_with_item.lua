@@ -8,15 +8,12 @@
 -- Reply {'accepted' | 'duplicate', clock of the message},
 --       or {'closed', what the gate of each lane says} and nothing was written
 --- @include "append"
---- @include "outbox_add"
-local lanes = { unpack(ARGV, 7) }
-local waiting, closed = outbox_look(lanes)
-if closed then
-  return closed
-end
+local first_lane, last_lane = 7, #ARGV
+--- @include "outbox_look"
 local outcome, clock = append(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
 if outcome == 'accepted' then
-  outbox_add(lanes, waiting, tonumber(ARGV[6]), ARGV[5], ARGV[2])
+  local item_name, item, waiting_max = ARGV[5], ARGV[2], tonumber(ARGV[6])
+--- @include "outbox_add"
   -- Only a hint: a user of the store who may not publish must not fail after the writes above.
   redis.pcall('PUBLISH', ARGV[4], 'new message')
 end

@@ -20,5 +20,5 @@ end
 local at = now() + tonumber(ARGV[4])
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[2])
-wake(ARGV[1], at)
+wake(ARGV[1], KEYS[1], at)
 return { 'added' }
