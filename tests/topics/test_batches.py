@@ -203,10 +203,17 @@ ENVELOPES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(ENVELOPES)
 def test_what_is_shown_can_be_sent_in_again_and_is_the_same(envelope: Envelope) -> None:
-    shown = msgspec.json.encode({"messages": [as_shown(envelope)]})
-    assert receive(shown, kind=BATCH).envelopes == [envelope]
+    """Token by token, where it is JSON: blanks between and around them are nobody's."""
+    shown = as_shown(envelope)
+    if "data" in shown:
+        assert isinstance(shown["data"], msgspec.Raw)
+        assert msgspec.json.format(shown["data"]) == msgspec.json.format(envelope.data)
+        envelope = msgspec.structs.replace(envelope, data=bytes(shown["data"]))
+    body = msgspec.json.encode({"messages": [shown]})
+    assert receive(body, kind=BATCH).envelopes == [envelope]
 
 
 @pytest.mark.parametrize(

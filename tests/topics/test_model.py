@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 EXAMPLES_USUALLY = 90
 EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
 BATCH = 15
-SECONDS_MAX = 12.0
+SECONDS_MAX = 8.0
 STORAGE_MAX = 5
 
 processes = st.sampled_from([0, 1])

@@ -221,9 +221,9 @@ def test_the_largest_schema_that_is_accepted_costs_little() -> None:
     for each, payload in ((unevaluated(7), b'{"a":1}'), (wide, b"99")):
         schemas = Schemas()
         check(schemas, topic(each), payload)
-        begun = time.perf_counter()
+        begun = time.process_time()
         check(schemas, topic(each), payload)
-        assert time.perf_counter() - begun < 0.05
+        assert time.process_time() - begun < 0.05
 
 
 CONSTANTS = [{"const": number} for number in range(3000)]
@@ -265,10 +265,10 @@ def test_schema_and_payload_together_may_not_ask_for_endless_work(trap: str) -> 
     schemas = Schemas()
     with contextlib.suppress(SchemaMismatchError):
         check(schemas, topic(schema), b"[]")  # Compiled, which is not what is measured.
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(TooLargeError) as raised:
         check(schemas, topic(schema), b"[]" if "items" in schema else b"{}", payload)
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
     assert raised.value.code == "input.too-large"
     assert raised.value.field == "messages[1].data"
     assert "steps" in raised.value.message
@@ -292,9 +292,9 @@ def test_what_is_just_within_the_bound_of_work_is_checked_soon(
         )
     schemas = Schemas()
     check(schemas, topic(schema), b"[]" if part[:1] == b"[" else part)
-    begun = time.perf_counter()
+    begun = time.process_time()
     check(schemas, topic(schema), part)
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
 
 
 def test_large_payloads_of_usual_schemas_are_accepted() -> None:
@@ -362,9 +362,9 @@ def test_states_of_a_pattern_are_counted_with_repetitions_written_out(
 
 
 def test_patterns_take_linear_time() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     mismatch({"pattern": "^(a*)*$"}, b'"%bb"' % (b"a" * 50_000))
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:

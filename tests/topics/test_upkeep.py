@@ -123,12 +123,18 @@ async def test_a_warning_is_told_once_noted_and_counted_with_its_policy(
             "refuse",
             [0],
         )
+        assert fields["needed_by"] == ""
         log = topic.log(topic.target)
         assert (await bench.logs.state(log, 0)).warned_ms > 0
         await bench.logs.hold(log, 0, "reader", 60)
         assert not (await two.pass_once()).warned["refuse"]
         assert [record for record in caplog.records if "room again" in record.message]
         assert (await bench.logs.state(log, 0)).warned_ms == 0
+        # A reader that stalls is named
+        await bench.logs.hold(log, 0, "history", 0)
+        await one.pass_once()
+        last = [record for record in caplog.records if "nearly full" in record.message][-1]
+        assert last.fields["needed_by"] == "history"  # type: ignore[attr-defined]
 
 
 async def test_one_node_at_a_time_does_it_and_another_takes_over(open_bench: Open) -> None:

@@ -144,26 +144,35 @@ def make_envelope(
     traceparent: str | None = None,
 ) -> Envelope:
     """A message for a topic. Headers were checked one by one."""
-    if group is not None:
-        check_key(group, field="group")
+    envelope = Envelope(
+        id=identity.token(ID_BYTES) if id is None else id,
+        project=topic.project,
+        data=data,
+        group=group,
+        headers=headers,
+        not_before_ms=not_before_ms,
+        cause=cause,
+        traceparent=traceparent,
+    )
+    check_message(topic, envelope)
+    return envelope
+
+
+def check_message(topic: Topic, envelope: Envelope) -> None:
+    """Raises what is wrong with a message for a topic, but for its headers and its size."""
+    if envelope.group is not None:
+        check_key(envelope.group, field="group")
     elif topic.options.grouped:
         raise GroupRequiredError(
             f"Topic {topic.name} is grouped: every message needs a group.",
             field="group",
             hint="Send waystation-group, in a batch `group`, in a CloudEvent `partitionkey`.",
         )
-    if len(headers) > HEADERS_MAX:
+    if len(envelope.headers) > HEADERS_MAX:
         raise TooLargeError(f"A message has at most {HEADERS_MAX} headers.", field="headers")
-    return Envelope(
-        id=identity.token(ID_BYTES) if id is None else check_key(id, field="id"),
-        project=topic.project,
-        data=data,
-        group=group,
-        headers=headers,
-        not_before_ms=not_before_ms,
-        cause=None if cause is None else check_key(cause, field="cause"),
-        traceparent=traceparent,
-    )
+    check_key(envelope.id, field="id")
+    if envelope.cause is not None:
+        check_key(envelope.cause, field="cause")
 
 
 def size_of(envelope: Envelope) -> int:

@@ -14,6 +14,7 @@ from msgspec import Meta
 from waystation.errors import InvalidInputError
 from waystation.logs import Retention
 from waystation.logs.protocol import FullPolicy
+from waystation.recording import Pointers, Record
 from waystation.topics.routing import Spread
 
 PARTITIONS_DEFAULT = 4
@@ -72,6 +73,10 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     #: JSON Schema that every payload must match.
     json_schema: dict[str, object] | None = None
     rate: RateLimit = RateLimit()
+    #: What history keeps of its messages.
+    record: Record = "full"
+    #: JSON pointers of values in payloads that history does not keep.
+    redact: Pointers = ()
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,14 +10,21 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from waystation.catalogue import Catalogue
+from waystation.catalogue.book import require_version
 from waystation.clock import Clock
-from waystation.errors import ConflictError, InvalidInputError, LogNotFoundError
+from waystation.errors import (
+    ConflictError,
+    InvalidInputError,
+    LogNotFoundError,
+    TopicSubscribedError,
+)
 from waystation.ids import require_name
 from waystation.logs import Logs
 from waystation.store import Store
 from waystation.store.pacing import for_each
 from waystation.topics.book import ALIVE, EVERY, TopicBook, not_found
 from waystation.topics.limits import check_rate
+from waystation.topics.readers import NoReaders, Readers
 from waystation.topics.routing import is_advised
 from waystation.topics.schemas import check_schema
 from waystation.topics.topic import (
@@ -27,6 +34,9 @@ from waystation.topics.topic import (
     Topic,
     TopicOptions,
 )
+
+#: Readers that an error names.
+_NAMED_MAX = 10
 
 
 class Topics:
@@ -40,6 +50,8 @@ class Topics:
         self._clock = clock
         #: Whether the rule of partition counts is more than advice.
         self._strict = strict
+        #: Who reads them; subscriptions say so by themselves.
+        self.readers: Readers = NoReaders()
 
     # -- Looking -----------------------------------------------------------------------------
 
@@ -126,7 +138,7 @@ class Topics:
         self._check_partitions(partitions)
 
         def added(topic: Topic) -> Topic:
-            _require_version(topic, version)
+            require_version(topic, version, kind="topic")
             return topic.with_storage(partitions)
 
         topic = await self._book.change(project, name, added)
@@ -141,7 +153,7 @@ class Topics:
         """
 
         def checked(topic: Topic) -> Topic:
-            _require_version(topic, version)
+            require_version(topic, version, kind="topic")
             return topic
 
         return await self.finish_switch(await self._book.change(project, name, checked))
@@ -152,6 +164,8 @@ class Topics:
         if following >= len(topic.storage):
             return topic
         await self.provide(topic)
+        # Before anything lands there: what nobody holds may go at any time.
+        await self.readers.hold(topic)
         log = topic.log(topic.target)
 
         async def seal(partition: int) -> None:
@@ -173,7 +187,7 @@ class Topics:
         _check_options(options)
 
         def changed(topic: Topic) -> Topic:
-            _require_version(topic, version)
+            require_version(topic, version, kind="topic")
             return topic.with_options(options)
 
         topic = await self._book.change(project, name, changed)
@@ -191,6 +205,8 @@ class Topics:
 
     async def delete(self, project: str, name: str) -> Topic:
         """Deletes a topic; its messages stay until it is purged, and it can be restored."""
+        await self.get(project, name)
+        await self._require_unread(project, name)
         return await self._book.change(project, name, lambda topic: topic.deleted())
 
     async def restore(self, project: str, name: str) -> Topic:
@@ -211,6 +227,9 @@ class Topics:
                 raise ConflictError(f"Topic {name} is not deleted.", hint="Delete it first.")
             return topic if topic.state == "purged" else topic.in_state("purged")
 
+        require_name(name, field="topic")
+        # One may have come at the very moment of the deletion.
+        await self._require_unread(project, name)
         topic = await self._book.change(project, name, purged, among=EVERY)
         await self.sweep(topic, {topic.log(each): each.partitions for each in topic.storage})
 
@@ -252,6 +271,13 @@ class Topics:
 
         await for_each(range(storage.partitions), retain)
 
+    async def _require_unread(self, project: str, name: str) -> None:
+        if readers := await self.readers.names(project, name):
+            told = ", ".join(readers[:_NAMED_MAX]) + ", …" * (len(readers) > _NAMED_MAX)
+            raise TopicSubscribedError(
+                f"Topic {name} is read by subscriptions: {told}.", hint="Delete them first."
+            )
+
     def _check_partitions(self, partitions: int) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInputError(
@@ -269,11 +295,3 @@ def _check_options(options: TopicOptions) -> None:
     check_rate(options.rate)
     if options.json_schema is not None:
         check_schema(options.json_schema)
-
-
-def _require_version(topic: Topic, version: int | None) -> None:
-    if version is not None and topic.version != version:
-        raise ConflictError(
-            f"Topic {topic.name} has version {topic.version}, not {version}.",
-            hint="Read it again, and change what it is now.",
-        )

@@ -224,6 +224,7 @@ def _warn(log: str, partitions: list[tuple[int, Trimmed]]) -> None:
             partitions=[partition for partition, _ in near[:_NAMED_MAX]],
             count=len(near),
             policy=fullest.retention.policy,
+            needed_by=fullest.slowest.removeprefix("~"),
             needed_bytes=fullest.needed_bytes,
             max_bytes=fullest.retention.max_bytes,
         )

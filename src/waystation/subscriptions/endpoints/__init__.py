@@ -1,0 +1,1 @@
+"""Endpoints of subscriptions: where messages go, one module for each kind."""

@@ -1,0 +1,90 @@
+"""What the shards of a process work with; the node gives it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from waystation.clock import Clock
+from waystation.delivery.notices import Notice
+from waystation.delivery.standing import Standing
+from waystation.delivery.states import EndpointStates
+from waystation.logs import Logs, Retention
+from waystation.store import Wakeups
+from waystation.subscriptions.commits import Commits
+from waystation.subscriptions.definition import Subscription
+from waystation.subscriptions.endpoints.protocol import Endpoint
+from waystation.subscriptions.names import Place
+from waystation.subscriptions.shard_store import ShardStore
+from waystation.subscriptions.slots import Slots
+from waystation.subscriptions.states import Verdict
+from waystation.subscriptions.terms import Terms
+from waystation.topics.topic import Topic
+
+
+class Counts(Protocol):
+    """Who counts what shards do."""
+
+    def attempted(self, place: Place, verdict: Verdict) -> None:
+        """A request has ended; `release`: it was as if it had not been made."""
+        ...
+
+    def doubled(self, place: Place) -> None:
+        """What was delivered or pushed had been settled before."""
+        ...
+
+
+class Steps(Protocol):
+    """Who works off the operations of a shard (`Operations`)."""
+
+    async def step(self, place: Place, terms: Terms, credit: int) -> float:
+        """Does some of what is asked for; seconds until there is more to do."""
+        ...
+
+
+class _NoCounts:
+    """Counts nothing."""
+
+    def attempted(self, place: Place, verdict: Verdict) -> None:
+        """Is not counted."""
+
+    def doubled(self, place: Place) -> None:
+        """Is not counted."""
+
+
+_UNCOUNTED = _NoCounts()
+_UNBOUNDED = Retention()
+
+
+def _tell_nobody(notice: Notice) -> None:
+    """The notice is in the store, and that is all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardMeans:
+    """What all shards of a process share."""
+
+    store: ShardStore
+    commits: Commits
+    logs: Logs
+    wakeups: Wakeups
+    clock: Clock
+    rng: random.Random = field(default_factory=random.Random)
+    #: Which data of the store it is, for records; what record logs keep; and who we are.
+    dataset: str
+    keeps: Retention = _UNBOUNDED
+    node: str
+    #: The topic of a project by its name; TopicNotFoundError if it is gone.
+    topic: Callable[[str, str], Awaitable[Topic]]
+    #: The endpoint of a subscription as it is defined now, with its secrets.
+    endpoint: Callable[[Subscription], Awaitable[Endpoint]]
+    #: The one standing that a target has in this process.
+    standing: Callable[[str], Standing]
+    #: What all processes know of endpoints; and who tells the operator of one that was disabled.
+    states: EndpointStates
+    announce: Callable[[Notice], None] = _tell_nobody
+    slots: Slots = field(default_factory=Slots)
+    operations: Steps | None = None
+    counts: Counts = _UNCOUNTED

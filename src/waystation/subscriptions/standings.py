@@ -1,0 +1,92 @@
+"""The standings of endpoints in this process: one for each target, as the store knows it, too.
+
+Subscriptions to one URL share a standing. What the store says of a target, that it is disabled or
+wants to be left alone, is heard within moments, whichever process has found it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakValueDictionary
+
+from waystation.clock import Clock
+from waystation.delivery.layout import REGISTER
+from waystation.delivery.standing import Standing
+from waystation.delivery.states import EndpointStates, Survey
+from waystation.errors import BusyError, StoreError
+from waystation.store import Wakeups
+from waystation.telemetry.logging import logger
+
+_log = logger("delivery")
+
+#: How often the states are read; who changes one calls, so this is for calls that were lost.
+_LOOK_SECONDS = 1.0
+#: Calls that come closer together than this share a look.
+_LOOK_SECONDS_MIN = 0.02
+
+
+class Standings:
+    """Keeps them from `start` to `stop`."""
+
+    def __init__(self, states: EndpointStates, wakeups: Wakeups, *, clock: Clock) -> None:
+        self._states = states
+        self._wakeups = wakeups
+        self._clock = clock
+        #: Each for as long as a shard uses it.
+        self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
+        self._survey = Survey({}, {})
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Standings [{len(self._standings)}]>"
+
+    def of(self, target: str) -> Standing:
+        """The standing of a target: the same one for all who ask."""
+        standing = self._standings.get(target)
+        if standing is None:
+            standing = self._standings[target] = Standing(target)
+            self._update(standing)
+        return standing
+
+    def known(self, target: str) -> Standing | None:
+        """The same, for who only looks; None when nothing is sent to it here."""
+        return self._standings.get(target)
+
+    async def start(self) -> None:
+        """Hears from now on what the store says; as far as it answers, before anything is sent."""
+        await self._look()
+        self._task = asyncio.get_running_loop().create_task(self._look_on())
+
+    async def stop(self) -> None:
+        """Hears nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _look_on(self) -> None:
+        with self._wakeups.following(REGISTER.encode()) as waiter:
+            while True:
+                waiter.clear()
+                await self._look()
+                await asyncio.sleep(_LOOK_SECONDS_MIN)
+                await waiter.wait(_LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        try:
+            self._survey = await self._states.survey()
+        except (BusyError, StoreError) as error:
+            _log.warning("the states of endpoints cannot be read", problem=str(error))
+            return
+        except Exception as error:
+            # Something in the store that is not ours. It must not end all deliveries.
+            _log.error("reading the states of endpoints broke", error=error)
+            return
+        for standing in list(self._standings.values()):
+            self._update(standing)
+
+    def _update(self, standing: Standing) -> None:
+        left = self._survey.held_ms.get(standing.target, 0)
+        standing.update(
+            disabled=standing.target in self._survey.disabled,
+            held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
+        )

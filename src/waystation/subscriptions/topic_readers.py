@@ -1,0 +1,35 @@
+"""The subscriptions of a topic, as topics ask for them: who reads it, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from waystation.subscriptions.book import THERE, SubscriptionBook
+from waystation.subscriptions.construction import Construction
+from waystation.subscriptions.definition import Subscription
+from waystation.topics.topic import Topic
+
+_PAGE = 200
+
+
+class TopicReaders:
+    """`topics.Readers`, by the book of subscriptions."""
+
+    def __init__(self, book: SubscriptionBook, construction: Construction) -> None:
+        self._book = book
+        self._construction = construction
+
+    async def names(self, project: str, topic: str) -> list[str]:
+        return [each.name async for each in self._of(project, topic)]
+
+    async def hold(self, topic: Topic) -> None:
+        async for each in self._of(topic.project, topic.name):
+            await self._construction.hold_next(each, topic)
+
+    async def _of(self, project: str, topic: str) -> AsyncIterator[Subscription]:
+        after = ""
+        while page := await self._book.page(project, THERE, after=after, limit=_PAGE):
+            for each in page:
+                if each.topic == topic:
+                    yield each
+            after = page[-1].name

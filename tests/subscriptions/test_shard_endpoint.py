@@ -1,0 +1,227 @@
+"""A shard and its endpoint: what the endpoint asks for, and how much it gets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.subscriptions.at_work import Hook, at_work, until
+from waystation.delivery.breaker import BreakerState
+from waystation.store.embedded import EmbeddedServer
+from waystation.subscriptions.definition import RetryPolicy
+from waystation.subscriptions.states import ShardState, Verdict
+from waystation.testing.endpoint import Answer, ReceivedRequest
+
+PATIENT = RetryPolicy(attempts=30, first_seconds=0.02, max_seconds=0.05, jitter=0)
+
+
+async def test_gone_disables_the_endpoint_and_everything_waits_until_it_is_enabled(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-17"""
+    gone = True
+    hook = Hook(decide=lambda _: 410 if gone else 200)
+    async with hook, at_work(store_server, hook.url) as work:
+        ids = await work.produce("a", "b", "a")
+        shard = await work.start()
+        (target,) = work.standings
+
+        async def is_disabled() -> bool:
+            return target in (await work.states.survey()).disabled
+
+        await until(is_disabled)
+        assert shard.state is ShardState.HELD
+        assert await work.low() == 0, "what was in the topic is still there"
+        assert await work.count("retry") == 0
+        assert Verdict.AGAIN not in work.counts.attempts
+        seen = len(hook.received)
+        gone = False
+        await work.states.enable(target)
+        work.standings[target].update(disabled=False, held_until=0.0)
+        await work.until_low(3)
+        assert hook.ids(status=200)[-3:] != []
+        assert sorted(hook.ids(status=200)) == sorted(ids)
+        assert len(hook.received) == seen + 3
+        await work.check_order(["a", "b"])
+
+
+async def test_a_head_that_finds_the_endpoint_gone_is_released_uncounted(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-17"""
+    answers = [500, 410, 200]
+    hook = Hook(decide=lambda _: answers.pop(0))
+    async with hook, at_work(store_server, hook.url) as work:
+        await work.produce("a")
+        await work.start()
+        await hook.until(2)
+        await work.until_count("due", 1)
+        (member,) = await work.store.call("ZRANGE", work.place.key("due"), 0, -1)
+        assert member == b"r1.1", "one attempt counts, the one that was gone does not"
+        (standing,) = work.standings.values()
+
+        async def is_told() -> bool:
+            return standing.target in (await work.states.survey()).disabled
+
+        await until(is_told)
+        await work.states.enable(standing.target)
+        standing.update(disabled=False, held_until=0.0)
+        await work.until_count("groups", 0)
+        assert hook.received[-1].headers["waystation-attempt"] == "2"
+
+
+async def test_nothing_is_sent_before_retry_after_has_passed(store_server: EmbeddedServer) -> None:
+    """F-17: and other processes hear of it."""
+    asked = [Answer(429, headers=(("retry-after", "60"),))]
+    hook = Hook(decide=lambda _: asked.pop() if asked else 200)
+    async with hook, at_work(store_server, hook.url, concurrency_max=1) as work:
+        await work.produce("a", "b", "a")
+        shard = await work.start()
+        await hook.until(1)
+        (standing,) = work.standings.values()
+
+        async def is_told() -> bool:
+            return standing.target in (await work.states.survey()).held_ms
+
+        await until(is_told)
+        assert shard.state is ShardState.HELD
+        await work.machine.advance(50)
+        assert len(hook.received) == 1
+        await work.machine.advance(11)
+        await work.until_low(3)
+        await work.until_count("groups", 0)
+        assert len(hook.received) == 4
+
+
+async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-17: flapping 500 and 200; order is kept through all of it."""
+    ill = True
+    hook = Hook(decide=lambda _: 500 if ill else 200)
+    async with hook, at_work(store_server, hook.url, retry=PATIENT) as work:
+        await work.produce(*"abcabcabc")
+        shard = await work.start()
+        (standing,) = work.standings.values()
+
+        async def is_open() -> bool:
+            return standing.breaker.state is BreakerState.OPEN
+
+        await until(is_open)
+        assert shard.state is ShardState.HELD
+        await asyncio.sleep(0)
+        ill = False
+        await work.machine.advance(6)
+        await work.until_low(9)
+        await work.until_count("groups", 0)
+        assert standing.breaker.state is BreakerState.CLOSED
+        await work.check_order(["a", "b", "c"])
+
+
+async def test_a_redirect_is_a_failure(store_server: EmbeddedServer) -> None:
+    """F-17"""
+    answers = [Answer(301, headers=(("location", "http://127.0.0.1:9/"),))]
+    hook = Hook(decide=lambda _: answers.pop() if answers else 200)
+    async with hook, at_work(store_server, hook.url) as work:
+        ids = await work.produce("a")
+        await work.start()
+        await hook.until(2)
+        await work.until_count("groups", 0)
+        assert hook.ids() == ids * 2
+
+
+async def test_a_subscription_has_no_more_requests_under_way_than_it_may(
+    store_server: EmbeddedServer,
+) -> None:
+    most = 0
+
+    def decide(_: ReceivedRequest) -> Answer:
+        nonlocal most
+        most = max(most, work.slots.under_way)
+        return Answer(delay_seconds=0.005)
+
+    hook = Hook(decide=decide)
+    async with hook, at_work(store_server, hook.url, concurrency_max=3) as work:
+        await work.produce(*[f"g{i}" for i in range(60)])
+        await work.start()
+        await work.until_low(60)
+        assert most == 3
+        assert work.slots.under_way == 0
+        (standing,) = work.standings.values()
+        assert standing.share.in_use == 0
+
+
+async def test_a_rate_is_kept(store_server: EmbeddedServer) -> None:
+    async with Hook() as hook, at_work(store_server, hook.url, rate=20.0) as work:
+        await work.produce(*[f"g{i}" for i in range(30)])
+        begun = work.clock.monotonic()
+        await work.start()
+        await work.until_low(30)
+        # One second's worth at once, the other ten in half a second.
+        assert work.clock.monotonic() - begun > 0.45
+
+
+async def test_a_rate_of_thousands_waits_for_less_than_a_clock_can_tell(
+    store_server: EmbeddedServer,
+) -> None:
+    """A timer of uvloop that is due at once knows no time: it must not be asked for it."""
+    async with Hook() as hook, at_work(store_server, hook.url, rate=600.0) as work:
+        await work.produce(*[f"g{i}" for i in range(900)])
+        shard = await work.start()
+        await work.until_low(900)
+        assert not shard.lost
+
+
+async def test_failures_are_throttled_and_keep_their_slots(store_server: EmbeddedServer) -> None:
+    """One in a second is let through where nothing is delivered."""
+    hook = Hook(decide=lambda _: 500)
+    options = {"error_percent": 1.0, "concurrency_max": 2, "retry": RetryPolicy(attempts=0)}
+    async with hook, at_work(store_server, hook.url, **options) as work:
+        await work.produce(*[f"g{i}" for i in range(20)])
+        await work.start()
+        await hook.until(3)
+        assert len(hook.received) == 3, "one was let through, two keep their slots"
+        assert work.slots.under_way == 2
+        await hook.until(4)
+        assert await work.count("dead") >= 1, "what has failed is written down at once"
+
+
+async def test_an_endpoint_that_moves_is_followed_without_a_restart(
+    store_server: EmbeddedServer,
+) -> None:
+    async with Hook() as old, Hook() as new, at_work(store_server, old.url) as work:
+        await work.produce("a")
+        shard = await work.start()
+        await old.until(1)
+        await work.until_low(1)
+        work.subscription = work.subscription.changed(endpoint=new.url)
+        shard.use(work.subscription)
+
+        async def is_there() -> bool:
+            await work.produce("a")
+            return bool(new.received)
+
+        await until(is_there)
+        assert shard.version == 2
+
+
+async def test_heads_that_are_always_due_leave_half_of_the_slots_to_others(
+    store_server: EmbeddedServer,
+) -> None:
+    def decide(request: ReceivedRequest) -> int:
+        return 404 if request.headers["waystation-group"].startswith("bad") else 200
+
+    hook = Hook(decide=decide)
+    options = {"concurrency_max": 8, "retry": RetryPolicy(attempts=100, first_seconds=0, jitter=0)}
+    async with hook, at_work(store_server, hook.url, **options) as work:
+        await work.produce(*[f"bad{i}" for i in range(30)])
+        await work.start()
+        await hook.until(60)
+        good = await work.produce(*[f"good{i}" for i in range(30)])
+
+        async def through() -> bool:
+            return len(hook.ids(status=200)) == 30
+
+        await until(through)
+        assert sorted(hook.ids(status=200)) == sorted(good)
+        seen = len(hook.received)
+        await hook.until(seen + 30)
