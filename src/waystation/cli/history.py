@@ -1,0 +1,171 @@
+"""`waystation history`: what has passed through the system, into the lake."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waystation.cli.history_session import lake_place, session
+from waystation.cli.job_bar import job_bar
+from waystation.cli.options import (
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    StoreOption,
+    read_settings,
+)
+from waystation.cli.output import console, emit_json
+from waystation.settings import Settings
+
+if TYPE_CHECKING:
+    from waystation.history.ingest import Ingested
+
+LakeOption = Annotated[
+    str | None, typer.Option("--lake", help="Folder or URL of the lake; default <data>/lake.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Where Spark runs: local[*], spark://…, yarn, k8s://…, sc://…"),
+]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory", help="Of Spark's driver and executors, such as 2g.")
+]
+UiOption = Annotated[
+    bool | None,
+    typer.Option("--ui/--no-ui", help="Whether Spark shows its pages; default on a terminal."),
+]
+
+app = typer.Typer(no_args_is_help=True, help="History: logs into a lake that Spark reads.")
+
+
+@app.callback()
+def root() -> None:
+    """Takes the options that stand before a command, of which there are none."""
+
+
+@app.command()
+def release(
+    store: StoreOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Let go of all logs: none keeps anything for history any more, until the next ingest."""
+    from waystation.history.lease import history_lease  # noqa: PLC0415 (as below)
+    from waystation.history.log_reader import LogReader  # noqa: PLC0415
+    from waystation.history.store_access import store_access  # noqa: PLC0415
+    from waystation.history.watermarks import release_all  # noqa: PLC0415
+
+    settings = read_settings(config, store_url=store, data=data).settings
+    with (
+        store_access(settings) as access,
+        history_lease(access.url()),
+        LogReader(access.url()) as logs,
+    ):
+        released = release_all(logs)
+    if as_json:
+        emit_json({"released": released})
+    else:
+        console.print(f"{released:,} partitions of logs are not held by history any more.")
+
+
+@app.command()
+def ingest(
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = None,
+    ui: UiOption = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on, every history.every_seconds, until stopped.")
+    ] = False,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+    store: StoreOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring all that the logs have now into the lake; what is there already is not read again."""
+    settings = read_settings(
+        config,
+        history_lake=lake,
+        history_master=master,
+        history_memory=memory,
+        history_ui=ui,
+        store_url=store,
+        data=data,
+    ).settings
+    stop = _stop_event(until_eof=until_eof) if follow else None
+    _ingest(settings, stop, ui=ui, as_json=as_json)
+
+
+def _ingest(
+    settings: Settings, stop: threading.Event | None, *, ui: bool | None, as_json: bool
+) -> None:
+    # Late: Spark takes seconds to import, and other commands do not need it.
+    from waystation.history.following import Turn, follow  # noqa: PLC0415
+    from waystation.history.ingest import Ingest  # noqa: PLC0415
+    from waystation.history.lease import history_lease  # noqa: PLC0415
+    from waystation.history.store_access import store_access  # noqa: PLC0415
+
+    wanted = settings.history
+
+    def told(turn: Turn) -> None:
+        if as_json:
+            emit_json(turn)
+        elif turn.ingested.rows:
+            _say(turn.ingested, lake_place(settings))
+
+    waiting = None if stop is None else lambda: not stop.wait(wanted.every_seconds)
+    with (
+        job_bar(hidden=as_json) as tell,
+        store_access(settings) as access,
+        history_lease(access.url(), waiting=waiting),
+        session(settings, ui=ui, quiet=as_json) as (spark, lake),
+    ):
+        work = Ingest(
+            spark,
+            lake,
+            access,
+            full=wanted.full,
+            round_rows=wanted.round_rows,
+            vacuum_hours=wanted.vacuum_hours,
+        )
+
+        def reading(read: int, total: int) -> None:
+            tell(read, total, "rows")
+
+        if stop is not None:
+            every = wanted.every_seconds
+            follow(work, every_seconds=every, stop=stop, tell=told, on_reading=reading)
+            return
+        done = work.run(on_reading=reading)
+    if as_json:
+        emit_json(done)
+    else:
+        _say(done, lake_place(settings))
+
+
+def _say(done: Ingested, place: str) -> None:
+    gone = f", {done.gap_rows:,} were gone before they were read" if done.gap_rows else ""
+    console.print(f"{done.rows:,} rows are new in {place}{gone}.", soft_wrap=True)
+
+
+def _stop_event(*, until_eof: bool) -> threading.Event:
+    """Set by a signal, or by the end of standard input: whoever has started us is gone."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if until_eof:
+
+        def watch() -> None:
+            sys.stdin.buffer.read()
+            stop.set()
+
+        threading.Thread(target=watch, daemon=True).start()
+    return stop

@@ -1,0 +1,306 @@
+"""`waystation history audit`, `refresh`, `report` and `sql`: what is made of the lake."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waystation.cli.exits import FAILED
+from waystation.cli.history import LakeOption, MasterOption, MemoryOption, UiOption, app
+from waystation.cli.history_session import session
+from waystation.cli.job_bar import Tell, job_bar
+from waystation.cli.options import (
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    StoreOption,
+    read_settings,
+)
+from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.clock import Clock
+from waystation.history_errors import HistoryBusyError
+from waystation.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from waystation.history.audit import Findings
+    from waystation.history.lake import Lake
+    from waystation.history.lease import Job
+    from waystation.history.options import StorePlace
+    from waystation.history.refresh import Refreshed
+
+#: Rows of a query that are shown on a terminal; `--json` and `--csv` have all.
+_SHOWN_MOST = 1_000
+_LETTERS_MAX = 60
+#: How often another may have committed just before us.
+_TRIES_MAX = 20
+
+
+@contextmanager
+def _job(
+    settings: Settings, job: Job, *, ui: bool | None, quiet: bool
+) -> Iterator[tuple[SparkSession, Lake, StorePlace]]:
+    """A session and the lake, while nobody else does the same."""
+    from waystation.history.lease import history_lease  # noqa: PLC0415 (Spark takes seconds)
+    from waystation.history.store_access import store_access  # noqa: PLC0415
+
+    with (
+        store_access(settings) as access,
+        history_lease(access.url(), job),
+        session(settings, ui=ui, quiet=quiet) as (spark, lake),
+    ):
+        yield spark, lake, access
+
+
+@app.command()
+def audit(
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Whether store and archive are asked, too.")
+    ] = True,
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = None,
+    ui: UiOption = None,
+    store: StoreOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that nothing was lost, doubled or overtaken. Ends with 1 if something was."""
+    settings = _settings(config, lake, master, memory, ui, store, data)
+    with job_bar(hidden=as_json) as tell:
+        check = _audit_live if live else _audit_lake
+        findings = check(settings, tell, ui=ui, quiet=as_json)
+    if as_json:
+        emit_json(findings)
+    else:
+        _show(findings)
+    if findings.total:
+        raise typer.Exit(FAILED)
+
+
+def _audit_live(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
+    from waystation.archive import archive_at  # noqa: PLC0415
+    from waystation.history.audit import Live, audit  # noqa: PLC0415
+    from waystation.history.ingest import Ingest  # noqa: PLC0415
+
+    delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
+    with _job(settings, "audit", ui=ui, quiet=quiet) as (spark, lake, access):
+        archive = archive_at(settings.archive.url, folder=settings.data_dir)
+        ingest = Ingest(
+            spark,
+            lake,
+            access,
+            full=settings.history.full,
+            round_rows=settings.history.round_rows,
+            vacuum_hours=settings.history.vacuum_hours,
+        )
+        before_ms = Clock().now_ms() - delay_ms
+
+        def reading(read: int, total: int) -> None:
+            tell(read, total, "rows")
+
+        with Live(access.url(), archive) as live:
+            return audit(
+                spark,
+                lake,
+                live=live,
+                ingest=lambda: _patiently(lambda: ingest.run(on_reading=reading)),
+                archived_before_ms=before_ms,
+                on_part=_parts(tell),
+            )
+
+
+def _patiently(ingest: Callable[[], object]) -> None:
+    """Ingests beside another that follows the logs: of two the lake refuses one, and that is us."""
+    for _ in range(_TRIES_MAX):
+        try:
+            ingest()
+        except HistoryBusyError:
+            continue
+        return
+    ingest()
+
+
+def _audit_lake(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
+    from waystation.history.audit import audit  # noqa: PLC0415
+
+    with session(settings, ui=ui, quiet=quiet) as (spark, lake):
+        return audit(spark, lake, on_part=_parts(tell))
+
+
+def _parts(tell: Tell) -> Any:
+    from waystation.history.audit.auditing import PARTS  # noqa: PLC0415
+
+    return lambda part: tell(PARTS.index(part), len(PARTS), part)
+
+
+def _show(findings: Findings) -> None:
+    for what, count in findings.checked.items():
+        console.print(f"{count:,} {what}", style="dim")
+    for note in findings.notes:
+        console.print(printable(note), style="dim", markup=False, soft_wrap=True)
+    emit_table(
+        ("check", "subject", "id", "position", "what"),
+        [
+            tuple(map(printable, (each.check, each.subject, each.id, each.position, each.text)))
+            for each in findings.examples
+        ],
+        empty="Nothing was lost, doubled or overtaken.",
+        whole=("check", "id"),
+    )
+    for check, count in findings.counts.items():
+        told = sum(each.check == check for each in findings.examples)
+        if count > told:
+            console.print(f"{check}: {count:,} in all, {told} are shown", style="yellow")
+
+
+@app.command()
+def refresh(
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = None,
+    ui: UiOption = None,
+    store: StoreOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the tables of time slots up to what the lake has; only touched slots are computed."""
+    settings = _settings(config, lake, master, memory, ui, store, data)
+    with (
+        job_bar(hidden=as_json) as tell,
+        _job(settings, "refresh", ui=ui, quiet=as_json) as (spark, where, _),
+    ):
+        done = _refresh(spark, where, tell)
+    if as_json:
+        emit_json(done)
+        return
+    emit_table(
+        ("table", "slots"),
+        [(table, f"{rows:,}") for table, rows in done.rows.items()],
+        empty="Nothing has come since.",
+        numbers=("slots",),
+    )
+
+
+def _refresh(spark: SparkSession, lake: Lake, tell: Tell) -> Refreshed:
+    from waystation.history.refresh import refresh  # noqa: PLC0415
+
+    def note(done: Refreshed) -> None:
+        tell(done.days - done.left, done.days, "days")
+
+    return refresh(spark, lake, note)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option("--out", help="File of the page.", metavar="FILE")] = Path(
+        "waystation-report.html"
+    ),
+    days: Annotated[float, typer.Option("--days", min=0.01, help="How far it goes back.")] = 7,
+    title: Annotated[str, typer.Option("--title", help="What stands above the page.")] = "",
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = None,
+    ui: UiOption = None,
+    store: StoreOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write one page with plots, to look at or to mail. Refreshes the tables first."""
+    from waystation.history.report import write_report  # noqa: PLC0415
+
+    settings = _settings(config, lake, master, memory, ui, store, data)
+    with (
+        job_bar(hidden=as_json) as tell,
+        _job(settings, "refresh", ui=ui, quiet=as_json) as (spark, where, _),
+    ):
+        _refresh(spark, where, tell)
+        tell(0, 1, "page")
+        made = write_report(spark, where, out, now_ms=Clock().now_ms(), days=days, title=title)
+    if as_json:
+        emit_json(made)
+    else:
+        console.print(f"{made.file} ({made.bytes:,} bytes)", soft_wrap=True, markup=False)
+
+
+@app.command()
+def sql(
+    query: Annotated[
+        str, typer.Argument(help="In the SQL of Spark; tables are waystation.<name>.")
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    memory: MemoryOption = None,
+    data: DataOption = None,
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the lake. It reads what was ingested, and needs no store."""
+    from waystation.history.asking import ask  # noqa: PLC0415
+    from waystation.history.task_watch import task_watch  # noqa: PLC0415
+
+    settings = _settings(config, lake, master, memory, None, None, data)
+    with (
+        job_bar(hidden=as_json or as_csv) as tell,
+        session(settings, quiet=as_json or as_csv) as (spark, where),
+        task_watch(spark, "sql", lambda ended, known: tell(ended, known, "tasks")),
+    ):
+        answer = ask(spark, where, query)
+        if as_json:
+            for row in answer.rows():
+                emit_json(dict(zip(answer.columns, row, strict=True)))
+        elif as_csv:
+            writer = csv.writer(sys.stdout)
+            writer.writerow(answer.columns)
+            writer.writerows(answer.rows())
+        else:
+            rows = [*islice(answer.rows(), _SHOWN_MOST + 1)]
+    # After the bar: it would be drawn into the table.
+    if not (as_json or as_csv):
+        _show_rows(answer.columns, rows)
+
+
+def _show_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    shown = [tuple(_cell(value) for value in row) for row in rows[:_SHOWN_MOST]]
+    emit_table(columns, shown, empty="No rows.")
+    if len(rows) > _SHOWN_MOST:
+        console.print(f"The first {_SHOWN_MOST:,} rows; --json and --csv have all.", style="dim")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+    return text if len(text) <= _LETTERS_MAX else f"{text[: _LETTERS_MAX - 1]}…"
+
+
+def _settings(
+    config: str,
+    lake: str | None,
+    master: str | None,
+    memory: str | None,
+    ui: bool | None,
+    store: str | None,
+    data: str | None,
+) -> Settings:
+    return read_settings(
+        config,
+        history_lake=lake,
+        history_master=master,
+        history_memory=memory,
+        history_ui=ui,
+        store_url=store,
+        data=data,
+    ).settings

@@ -1,0 +1,9 @@
+"""The audit: proves from the lake that nothing was lost, doubled or overtaken."""
+
+from __future__ import annotations
+
+from waystation.history.audit.auditing import audit
+from waystation.history.audit.findings import Finding, Findings
+from waystation.history.audit.live import Live
+
+__all__ = ["Finding", "Findings", "Live", "audit"]

@@ -1,0 +1,270 @@
+"""Whether every transaction that was started has ended once, or is alive; and is archived then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as f
+
+from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
+from waystation.history.audit.live import Live
+from waystation.history.audit.tables import AuditTables
+from waystation.history.table_specs import OPERATIONS, STEPS, TRANSACTIONS
+from waystation.transactions.states import Status
+
+#: Kinds of changes that come after the end, and repeat its status.
+_AFTER = ("notified", "lifted")
+_STATUSES = [each.value for each in Status]
+#: Looked up at a time.
+_AT_ONCE = 5_000
+_PARTITIONS = 8
+_CELL_LOG = "tx"
+_BEHIND_MS = 1_000
+
+Renew = Callable[[], AuditTables]
+
+
+def check_transactions(
+    tables: AuditTables,
+    live: Live | None,
+    renew: Renew | None,
+    findings: Findings,
+    *,
+    archived_before_ms: int,
+) -> None:
+    """Starts, ends, versions and steps; with the store also what is alive and archived."""
+    if not tables.has(TRANSACTIONS):
+        findings.note("Transactions: nothing recorded.")
+        return
+    _note_unrecorded(tables, findings)
+    lives = _lives(tables).persist()
+    try:
+        _check_counts(lives, findings)
+        _check_versions(tables, findings)
+        if tables.has(STEPS):
+            _check_steps(tables, lives, findings)
+        _check_open(lives, live, renew, findings)
+        _check_archive(tables, lives, live, findings, archived_before_ms)
+    finally:
+        lives.unpersist()
+
+
+def _changes(tables: AuditTables) -> DataFrame:
+    """Changes of cells that were recorded as a whole."""
+    rows = tables.frame(TRANSACTIONS).where("transaction_id is not null")
+    broken = _broken(tables)
+    return rows.where(~f.col("log_partition").isin(broken)) if broken else rows
+
+
+def _broken(tables: AuditTables) -> list[int]:
+    """Cells that were not recorded as a whole."""
+    return sorted(partition for log, partition in tables.broken if log == _CELL_LOG)
+
+
+def _note_unrecorded(tables: AuditTables, findings: Findings) -> None:
+    """Of some, their pipelines want nothing to be kept but that they began and ended."""
+    for partition in _broken(tables):
+        findings.note(f"Transactions of cell {partition} were not all recorded: not checked.")
+    kept = tables.frame(TRANSACTIONS).where("kind = 'started' and recorded = 'none'")
+    for row in kept.groupBy("project", "pipeline").count().orderBy("project", "pipeline").collect():
+        findings.note(
+            f"Pipeline {row.project}/{row.pipeline}: steps and data of {row['count']:,}"
+            " transactions not recorded, as it says."
+        )
+
+
+def _lives(tables: AuditTables) -> DataFrame:
+    """A row for each transaction."""
+    is_end = f.col("status").isNotNull() & ~f.col("kind").isin(*_AFTER)
+    status = f.array_position(f.array(*map(f.lit, _STATUSES)), f.col("status"))
+    return (
+        _changes(tables)
+        .groupBy("transaction_id")
+        .agg(
+            f.count_if(f.col("kind") == "started").alias("started"),
+            f.count_if(is_end).alias("ended"),
+            f.max("version").alias("version"),
+            f.max(f.when(is_end, status)).alias("status"),
+            f.max(f.when(is_end, f.unix_millis("time"))).alias("ended_ms"),
+            f.min("log_offset").alias("log_offset"),
+            f.max("log_partition").alias("log_partition"),
+        )
+    )
+
+
+def _check_counts(lives: DataFrame, findings: Findings) -> None:
+    checks = (
+        ("started twice", "started > 1", "It was started more than once."),
+        ("no start", "started = 0", "It has changes, and was never started."),
+        ("ended twice", "ended > 1", "It has ended more than once."),
+    )
+    counted = lives.selectExpr("count(*)", *(f"count_if({wrong})" for _, wrong, _ in checks))
+    (counts,) = counted.collect()
+    findings.seen("transactions", counts[0])
+    for number, (check, wrong, text) in enumerate(checks, 1):
+        if counts[number]:
+            _report(check, lives.where(wrong), text, findings)
+
+
+def _check_versions(tables: AuditTables, findings: Findings) -> None:
+    in_order = Window.partitionBy("transaction_id").orderBy("log_offset", "item")
+    fell = (
+        _changes(tables)
+        .withColumn("before", f.lag("version").over(in_order))
+        .where("version < before")
+    )
+    _report("version fell", fell, "A change has a lower version than the one before.", findings)
+
+
+def _check_steps(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
+    steps = tables.frame(STEPS).where(~f.col("log_partition").isin(_broken(tables) or [-1]))
+    # A step may be the first of its entry to be in the lake only within one commit of two tables.
+    ends = tables.end_frame(TRANSACTIONS)
+    orphans = (
+        steps.join(ends, ["log", "log_partition"])
+        .where("log_offset < end")
+        .join(lives.where("started > 0").select("transaction_id"), "transaction_id", "anti")
+    )
+    _report("unknown transaction", orphans, "A step of it ran, and it never started.", findings)
+
+
+def _check_open(
+    lives: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
+) -> None:
+    unfinished = lives.where("started > 0 and ended = 0")
+    if live is None:
+        if count := unfinished.count():
+            findings.note(
+                f"{count:,} transactions have not ended; the store was not asked for them."
+            )
+        return
+    gone: dict[str, tuple[Row, str]] = {}
+    for rows in _batches(unfinished):
+        ids = [row.transaction_id for row in rows]
+        heads = live.heads(ids)
+        archived = live.archived([each for each in ids if each not in heads])
+        for row in rows:
+            key = row.transaction_id
+            if key in heads:
+                status = heads[key].status
+                told = f"It has ended in the store as {status}, and history does not know."
+                if status is None:
+                    continue
+            elif key in archived:
+                told = "It has ended in the archive, and history does not know."
+                if not archived[key].completed_ms:
+                    continue
+            else:
+                told = "It has no end, and is neither in the store nor in the archive."
+            gone[key] = row, told
+    if gone and renew is not None:
+        later = renew()
+        asked = later.small(((key,) for key in gone), "transaction_id string")
+        for row in _lives(later).where("ended > 0").join(asked, "transaction_id").collect():
+            del gone[row.transaction_id]
+    findings.add(
+        "lost",
+        len(gone),
+        [_finding("lost", row, text) for row, text in list(gone.values())[:EXAMPLES_MAX]],
+    )
+
+
+def _check_archive(
+    tables: AuditTables,
+    lives: DataFrame,
+    live: Live | None,
+    findings: Findings,
+    archived_before_ms: int,
+) -> None:
+    """What ended long enough ago is in the archive, as it ended."""
+    if live is None or not live.has_archive:
+        findings.note("The archive was not looked into.")
+        return
+    late, wrong, wrong_rows = 0, 0, list[Finding]()
+    ended = lives.where(f.col("ended") == 1).where(f.col("ended_ms") < archived_before_ms)
+    if tables.has(OPERATIONS):
+        ended = ended.where(f.col("ended_ms") >= _pruned_before_ms(tables))
+        ended = ended.join(_erased(tables), "transaction_id", "anti")
+    for rows in _batches(ended):
+        left = _not_archived(rows, live)
+        heads = live.heads([row.transaction_id for row in left])
+        late += len(heads)
+        # It may have gone there between the two looks.
+        left = _not_archived([row for row in left if row.transaction_id not in heads], live)
+        wrong += len(left)
+        examples = left[: EXAMPLES_MAX - len(wrong_rows)]
+        wrong_rows += [_archive_finding(row, live) for row in examples]
+    findings.add("archive", wrong, wrong_rows)
+    if late:
+        findings.note(f"{late:,} transactions that have ended wait in the store for archiving.")
+
+
+def _not_archived(rows: Sequence[Row], live: Live) -> list[Row]:
+    found = live.archived([row.transaction_id for row in rows])
+    return [
+        row
+        for row in rows
+        if (state := found.get(row.transaction_id)) is None
+        or state.version < row.version
+        or state.status != _STATUSES[row.status - 1]
+    ]
+
+
+def _archive_finding(row: Row, live: Live) -> Finding:
+    found = live.archived([row.transaction_id]).get(row.transaction_id)
+    told = (
+        "is not in the archive"
+        if found is None
+        else f"is {found.status} there, in version {found.version}"
+    )
+    at = datetime.fromtimestamp(row.ended_ms / 1000, UTC).isoformat(timespec="seconds")
+    text = f"It ended at {at} as {_STATUSES[row.status - 1]}, version {row.version}, and {told}."
+    return _finding("archive", row, text)
+
+
+def _pruned_before_ms(tables: AuditTables) -> int:
+    """The archive may have let go of what had ended before, and this is on record."""
+    before = f.get_json_object("detail", "$.before_ms").cast("bigint")
+    (row,) = tables.frame(OPERATIONS).where("kind = 'prune'").select(f.max(before)).collect()
+    # An entry of a log is not older than the one before it: it may be behind what it tells of.
+    return row[0] + _BEHIND_MS if row[0] else 0
+
+
+def _erased(tables: AuditTables) -> DataFrame:
+    """Transactions that were taken out of the archive one by one, and this is on record."""
+    return (
+        tables.frame(OPERATIONS)
+        .where("kind = 'erase'")
+        .select(f.col("subject").alias("transaction_id"))
+    )
+
+
+def _batches(rows: DataFrame) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    # A job for each partition: few, and none is too large to be held.
+    for row in rows.coalesce(_PARTITIONS).toLocalIterator():
+        batch.append(row)
+        if len(batch) == _AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _report(check: str, bad: DataFrame, text: str, findings: Findings) -> None:
+    by_id = bad.dropDuplicates(["transaction_id"])
+    rows = by_id.limit(EXAMPLES_MAX).collect()
+    count = len(rows) if len(rows) < EXAMPLES_MAX else by_id.count()
+    findings.add(check, count, [_finding(check, row, text) for row in rows])
+
+
+def _finding(check: str, row: Row, text: str) -> Finding:
+    return Finding(
+        check=check,
+        subject=f"{_CELL_LOG}/{row.log_partition}",
+        id=row.transaction_id,
+        position=f"{_CELL_LOG}/{row.log_partition}/{row.log_offset}",
+        text=text,
+    )

@@ -1,0 +1,60 @@
+"""Leases of history: one job of a kind at a time, so that no work is done for nothing.
+
+They are no condition of being right: of two that bring the same rows, the lake refuses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from waystation.history_errors import HistoryBusyError
+from waystation.ids import Identity, RandomIdentity
+from waystation.store import Heartbeat, Leases, Store
+from waystation.store.address import parse_address
+
+Job = Literal["ingest", "audit", "refresh"]
+
+#: Each has its own: an audit and a refresh go on beside an ingest that follows the logs.
+_KEYS: dict[Job, str] = {
+    "ingest": "{waystation.history}:lease",
+    "audit": "{waystation.history.audit}:lease",
+    "refresh": "{waystation.history.refresh}:lease",
+}
+
+
+@contextmanager
+def history_lease(
+    url: str,
+    job: Job = "ingest",
+    *,
+    identity: Identity | None = None,
+    waiting: Callable[[], bool] | None = None,
+) -> Iterator[None]:
+    """Holds the lease for the length of the block; HistoryBusyError while another does.
+
+    `waiting` is called between two tries, and says whether there is to be another.
+    """
+    owner = (identity or RandomIdentity()).token(16)
+    with asyncio.Runner() as runner:
+        store = Store(parse_address(url))
+        heartbeat = Heartbeat(store.address)
+        try:
+            leases = Leases(store, heartbeat, owner=owner)
+            lease = runner.run(leases.acquire(_KEYS[job]))
+            while lease is None and waiting is not None and waiting():
+                lease = runner.run(leases.acquire(_KEYS[job]))
+            if lease is None:
+                raise HistoryBusyError(
+                    f"Another {job} is at work.",
+                    hint="One at a time: wait for it, or stop it.",
+                )
+            try:
+                yield
+            finally:
+                runner.run(lease.release())
+        finally:
+            runner.run(store.close())
+            heartbeat.close()

@@ -1,0 +1,193 @@
+"""Reading logs from where there is no event loop: a task of Spark, or its planner.
+
+It speaks the protocol of logs and nothing below it. A reader belongs to one thread, and is made
+where it is used: it cannot be sent to another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+
+from waystation.errors import LogNotFoundError, OffsetOutOfRangeError
+from waystation.history.options import OnGap
+from waystation.history.prints import print_of
+from waystation.history.spans import Span
+from waystation.history_errors import StoreWentBackError, TrimmedError
+from waystation.logs import Block, LogState
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store
+from waystation.store.address import parse_address
+from waystation.store.keys import FORMAT
+
+#: Messages that are asked for at once: the store serves nobody else meanwhile, about 3 ms.
+_BLOCK_ROWS = 8_192
+#: Partitions that are asked about in one turn.
+_AT_ONCE = 512
+_CALL_SECONDS_MAX = 30.0
+
+_T = TypeVar("_T")
+
+
+class LogReader:
+    """Logs of a store, for one thread; close it when done."""
+
+    def __init__(self, url: str) -> None:
+        # Not a Runner: for each call, that would make a text of the reply of the one before.
+        self._loop = uvloop.new_event_loop()
+        self._store = Store(parse_address(url), call_seconds_max=_CALL_SECONDS_MAX)
+        self._logs = StreamLogs(self._store)
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._run(self._store.close())
+        self._loop.close()
+
+    def dataset(self) -> str:
+        """The id of the data set; empty where no station was started yet."""
+        (found,) = self.fields([FORMAT], "dataset")
+        return found.decode() if found else ""
+
+    def fields(self, keys: Iterable[str], field: str) -> list[bytes | None]:
+        """A field of each of some hashes; None where there is none."""
+        return self._each(self._ask("HGET", key, field) for key in keys)
+
+    def replies(self, commands: Iterable[tuple[str, ...]]) -> list[Any]:
+        """What the store answers to commands that only read."""
+        return self._each(self._ask(*command) for command in commands)
+
+    def run_id(self) -> str:
+        """Names this run of the store: after a restart it is another."""
+        info = self._run(self._ask("INFO", "server")).decode()
+        return next((line[7:] for line in info.splitlines() if line.startswith("run_id:")), "")
+
+    def names(self) -> dict[str, int]:
+        """All logs with their numbers of partitions, in the order of their names."""
+        return dict(sorted(self._run(self._logs.names()).items()))
+
+    def states(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogState]:
+        """How partitions are; those that are gone, or half created, are left out."""
+
+        async def look(log: str, partition: int) -> LogState | None:
+            try:
+                return await self._logs.state(log, partition)
+            except LogNotFoundError:
+                return None
+
+        wanted = list(partitions)
+        found = self._each(look(*each) for each in wanted)
+        return {each: state for each, state in zip(wanted, found, strict=True) if state}
+
+    def offsets_at(self, moments: Iterable[tuple[str, int, int]]) -> list[int]:
+        """Offsets of the first messages at or after a time, for triples with that time in ms."""
+        return self._each(self._logs.offset_at(*each) for each in moments)
+
+    def hold(self, span: Span, reader: str) -> None:
+        """Says that a reader needs the log from the start of a span on, or what is left of it."""
+
+        async def hold() -> None:
+            try:
+                await self._logs.hold(span.log, span.partition, reader, span.start)
+            except OffsetOutOfRangeError as gone:
+                # Retention was quicker: a later hold is true as well.
+                if span.start < gone.first:
+                    await self._logs.hold(span.log, span.partition, reader, gone.first)
+            except LogNotFoundError:
+                pass
+
+        self._run(hold())
+
+    def release(self, span: Span, reader: str) -> bool:
+        """Says that a reader needs nothing of a log any more; whether it had needed something."""
+        return self._run(self._logs.release(span.log, span.partition, reader))
+
+    def print_before(self, span: Span) -> int:
+        """The print of the last entry of a span; 0 if it is gone."""
+        if not span.end:
+            return 0
+        last = Span(span.log, span.partition, span.end - 1, span.end)
+        (block,) = self.blocks(last, on_gap="count")
+        if isinstance(block, Span):
+            return 0
+        return print_of(block.times_ms[0], block.payloads[0])
+
+    def blocks(self, span: Span, *, on_gap: OnGap) -> Iterator[Block | Span]:
+        """The messages of a span; a gap that is to be counted is a span in their place.
+
+        TrimmedError for a gap that is not; StoreWentBackError if the log ends before the span.
+        """
+        offset = span.start
+        while offset < span.end:
+            try:
+                block = self._read(span, offset)
+            except OffsetOutOfRangeError as gone:
+                if offset > gone.end:
+                    raise went_back(span, gone.end) from gone
+                gap = Span(span.log, span.partition, offset, min(gone.first, span.end))
+                if on_gap == "fail":
+                    raise _trimmed(gap) from gone
+                yield gap
+                offset = gap.end
+                continue
+            except LogNotFoundError as gone:
+                gap = Span(span.log, span.partition, offset, span.end)
+                if on_gap == "fail":
+                    raise _trimmed(gap) from gone
+                yield gap
+                return
+            if not block.payloads:
+                raise went_back(span, offset)
+            yield block
+            offset += len(block.payloads)
+
+    def _read(self, span: Span, offset: int) -> Block:
+        limit = min(_BLOCK_ROWS, span.end - offset)
+        return self._run(self._logs.read_block(span.log, span.partition, offset, limit=limit))
+
+    async def _ask(self, *command: str) -> Any:
+        return await self._store.call(*command, repeatable=True)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._loop.run_until_complete(work)
+
+    def _each(self, calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+        async def gathered(some: list[Coroutine[Any, Any, _T]]) -> list[_T]:
+            return await asyncio.gather(*some)
+
+        found: list[_T] = []
+        waiting = list(calls)
+        for start in range(0, len(waiting), _AT_ONCE):
+            found += self._run(gathered(waiting[start : start + _AT_ONCE]))
+        return found
+
+
+def went_back(span: Span, end: int) -> StoreWentBackError:
+    """What is said of a log that ends before what is asked of it."""
+    return StoreWentBackError(
+        f"Partition {span.partition} of {span.log} ends at offset {end}, and {span.end} was there"
+        " before.",
+        hint="The store was restored from a backup, or has lost its tail.",
+    )
+
+
+def _trimmed(gap: Span) -> TrimmedError:
+    return TrimmedError(
+        f"Offsets {gap.start} to {gap.end - 1} of partition {gap.partition} of {gap.log} are gone:"
+        " retention has trimmed them.",
+        hint="Read from a later offset, or say on_gap=count.",
+    )

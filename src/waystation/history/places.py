@@ -1,0 +1,47 @@
+"""Places: which part of the system a log belongs to, told from its name."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TopicPlace(msgspec.Struct, frozen=True, gc=False):
+    """A partition of a topic."""
+
+    project: str
+    topic: str
+    #: Number of the storage topic; never used twice.
+    storage: int
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        """The position of a message, without its offset."""
+        return f"{self.project}/{self.topic}/{self.storage}/{self.partition}/"
+
+
+def topic_place(log: str, partition: int) -> TopicPlace | None:
+    """The place of a log `t.<project>.<topic>.<number>`; None for what is no topic's."""
+    match log.split("."):
+        case ["t", project, topic, number] if number.isdigit():
+            return TopicPlace(project, topic, int(number), partition)
+        case _:
+            return None
+
+
+class ShardPlace(msgspec.Struct, frozen=True, gc=False):
+    """A shard of a generation of a subscription."""
+
+    project: str
+    subscription: str
+    generation: int
+    shard: int
+
+
+def shard_place(log: str, partition: int) -> ShardPlace | None:
+    """The place of a log `s.<project>.<subscription>.<generation>`; None for what is no shard's."""
+    match log.split("."):
+        case ["s", project, subscription, generation] if generation.isdigit():
+            return ShardPlace(project, subscription, int(generation), partition)
+        case _:
+            return None

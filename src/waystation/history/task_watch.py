@@ -1,0 +1,69 @@
+"""Watching the tasks of a job of Spark while somebody waits for it, to show how far it is."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from pyspark import SparkContext, StatusTracker
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from waystation.history.spark_trouble import TROUBLES
+
+_EVERY_SECONDS = 0.5
+#: Tells one block from the others.
+_numbers = itertools.count()
+_GROUP, _TEXT = "spark.jobGroup.id", "spark.job.description"
+
+
+@contextmanager
+def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Tells how many tasks have ended, and of how many, of the jobs that this thread runs there.
+
+    Spark's pages show these jobs by the name.
+
+    Over Connect there is nobody to ask, and nothing is told.
+    """
+    try:
+        context = spark.sparkContext
+    except PySparkException:
+        yield
+        return
+    group = f"{name}-{next(_numbers)}"
+    context.setJobGroup(group, name)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(context, group, tell, ended), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        for setting in (_GROUP, _TEXT):
+            with suppress(*TROUBLES):
+                context.setLocalProperty(setting, None)  # type: ignore[arg-type]
+
+
+def _watch(
+    context: SparkContext, group: str, tell: Callable[[int, int], None], ended: threading.Event
+) -> None:
+    told = 0
+    while not ended.wait(_EVERY_SECONDS):
+        try:
+            done, known = _tasks(context.statusTracker(), group)
+        except TROUBLES:
+            return  # Whoever waits for the job is told.
+        if done > told:
+            told = done
+            tell(done, known)
+
+
+def _tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
+    """Those that have ended, and all that are known of by now."""
+    jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
+    known = [stage for stage in stages if stage]
+    return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)

@@ -1,0 +1,57 @@
+"""Spark for tests: one session for the whole run, started by the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter
+from tests.history.quick_spark import QUICK_SPARK
+from waystation.history.session import SessionPlan, open_session
+from waystation.store.embedded import EmbeddedServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs Spark, so that `make test` can run it in one process."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session that all tests share."""
+    quick = {**QUICK_SPARK, "spark.sql.shuffle.partitions": "2"}
+    plan = SessionPlan(
+        folder=tmp_path_factory.mktemp("spark"),
+        master="local[2]",
+        memory="1g",
+        ui=False,
+        spark=quick,
+    )
+    session = open_session(plan)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def store_url(store_server: EmbeddedServer) -> str:
+    """Where the store of this test run is; a socket, so there is no secret in it."""
+    return f"unix://{store_server.address.path}"
+
+
+@pytest.fixture
+def writer(store_url: str) -> Iterator[LogWriter]:
+    """An empty store, and a way to fill it."""
+    with LogWriter(store_url) as writer:
+        writer.flush()
+        yield writer
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A folder for a lake."""
+    return tmp_path / "lake"

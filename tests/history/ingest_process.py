@@ -1,0 +1,165 @@
+"""An ingest in a process of its own, to which something happens at a stage: `URL LAKE STAGE`.
+
+`STAGES`: it kills itself there. `spark`: it kills the process of Spark before there are tasks.
+`tasks`: the first tasks kill the processes that they run in, each at another stage of a task.
+`full-disk`: three of them, with no room for the files of tasks, none for a commit, and enough.
+Another word: nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.history.quick_spark import QUICK_SPARK
+from waystation.history import ingest, tidying
+from waystation.history.gaps import GapBook
+from waystation.history.ingest import Ingest
+from waystation.history.ingest_task import packed_report
+from waystation.history.lake import Lake, LakeTable
+from waystation.history.options import StorePlace
+from waystation.history.round_tables import RoundTables
+from waystation.history.session import SessionPlan, running_session
+from waystation.history.watermarks import Watermarks
+from waystation.history_errors import HistoryError
+
+#: In the order of a round; of each, that it dies when this is done.
+STAGES: dict[str, tuple[Any, str]] = {
+    "opened": (Ingest, "_compare"),
+    "planned": (Ingest, "_plan"),
+    "written": (Ingest, "_run_tasks"),
+    "counted": (GapBook, "commit"),
+    "one table": (LakeTable, "commit"),
+    "all tables": (RoundTables, "commit"),
+    "told": (Watermarks, "set"),
+    "compacted": (tidying, "_compact"),
+}
+#: Of a task, in its order; the process is gone each time.
+TASK_STAGES = ("begun", "writing", "written")
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(owner: Any, name: str) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def wrapped(*given: Any, **named: Any) -> None:
+        original(*given, **named)
+        die()
+
+    setattr(owner, name, wrapped)
+
+
+def before_tasks(kill: Callable[[], None]) -> None:
+    original = Ingest._run_tasks
+
+    def wrapped(*given: Any) -> Any:
+        kill()
+        return original(*given)
+
+    Ingest._run_tasks = wrapped  # type: ignore[method-assign]
+
+
+def kill_spark() -> None:
+    """Its process is the one that PySpark has started."""
+    from pyspark import SparkContext
+
+    proc = SparkContext._gateway.proc  # type: ignore[union-attr]
+    os.kill(proc.pid, signal.SIGKILL)
+    proc.wait()
+
+
+def lose_tasks(folder: Path) -> None:
+    """Sent to the executors by value, as it is of the main module."""
+
+    def report(*given: Any) -> bytes:
+        from waystation.history.lake_files import TableWriter
+
+        def is_first(stage: str) -> bool:
+            try:
+                (folder / f"task-was-lost-{stage}").touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            return True
+
+        if is_first("begun"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if is_first("writing"):
+            write = TableWriter.write
+
+            def wrapped(*of: Any) -> None:
+                write(*of)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            TableWriter.write = wrapped  # type: ignore[method-assign]
+        done = packed_report(*given)
+        if is_first("written"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    ingest.packed_report = report
+
+
+@contextmanager
+def full_disk(*, bytes_max: int) -> Iterator[None]:
+    """For this process alone: Spark's own files are not what is tested."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def without_room(*given: Any) -> bytes:
+    with full_disk(bytes_max=1000):
+        return packed_report(*given)
+
+
+def fill_the_disk(run: Callable[[], None]) -> None:
+    ingest.packed_report = without_room
+    run()
+    ingest.packed_report = packed_report
+    with full_disk(bytes_max=100):
+        run()
+
+
+def main() -> None:
+    url, lake, stage = sys.argv[1:]
+    if stage in STAGES:
+        after(*STAGES[stage])
+    if stage == "compacted":
+        tidying._NEWEST_FILES = 1
+    elif stage == "tasks":
+        lose_tasks(Path(lake).parent)
+    elif stage == "spark":
+        before_tasks(kill_spark)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = SessionPlan(
+            folder=Path(folder), master="local[2]", memory="1g", ui=False, spark=QUICK_SPARK
+        )
+        with running_session(plan) as spark:
+
+            def run() -> None:
+                try:
+                    work = Ingest(spark, Lake(lake), StorePlace(url), round_rows=400, task_rows=100)
+                    sys.stdout.write(f"rows={work.run().rows}\n")
+                except HistoryError as error:
+                    sys.stdout.write(f"{error.code}: {error}\n")
+
+            if stage == "full-disk":
+                fill_the_disk(run)
+            run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Holds a lake against the logs that it was made of, entry by entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from waystation.history.feeds import feed_of
+from waystation.history.log_reader import LogReader
+from waystation.history.spans import Span
+from waystation.logs import LogState
+
+_NAMING = ("log_offset", "item", "time", "id", "transaction_id", "version", "step_type")
+
+
+def require_whole(lake: Path, url: str) -> None:
+    """Asserts that all entries of all logs are in all their tables once, or are counted as gaps."""
+    with LogReader(url) as logs:
+        for log, partitions in logs.names().items():
+            for (_, partition), state in logs.states((log, n) for n in range(partitions)).items():
+                _require_log(lake, logs, Span(log, partition, state.first, state.end), state)
+
+
+def _require_log(lake: Path, logs: LogReader, span: Span, state: LogState) -> None:
+    feed = feed_of(span.log)
+    assert feed is not None
+    gone = [
+        offset
+        for row in _rows(lake, "gaps", span)
+        for offset in range(row["from_offset"], row["to_offset"])
+    ]
+    for place, spec in enumerate(feed.tables):
+        there = [_naming(row) for row in _rows(lake, spec.name, span)]
+        doubled = [each for each, times in Counter(there).items() if times > 1]
+        assert not doubled, f"{span.key} in {spec.name}: {doubled[:5]}"
+        kept = [
+            _naming(row)
+            for block in logs.blocks(span, on_gap="fail")
+            if not isinstance(block, Span)
+            for row in feed.rows(span, block)[spec.name].to_pylist()
+        ]
+        missing = {each for each in set(kept) - set(there) if each[0] not in gone}
+        assert not missing, f"{span.key} in {spec.name}: {sorted(missing)[:5]}"
+        if place == 0:
+            # Gaps and rows side by side are all that there ever was
+            offsets = sorted({each[0] for each in there} | set(gone))
+            assert offsets == list(range(state.end)), span.key
+            assert len(gone) == len(set(gone)), span.key
+            assert not {each[0] for each in there} & set(gone), span.key
+
+
+def _rows(lake: Path, table: str, span: Span) -> list[dict[str, Any]]:
+    folder = str(lake / table)
+    if not DeltaTable.is_deltatable(folder):
+        return []
+    wanted = [("log", "=", span.log), ("log_partition", "=", span.partition), ("lost", "=", False)]
+    return DeltaTable(folder).to_pyarrow_table(filters=wanted).to_pylist()
+
+
+def _naming(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _NAMING)

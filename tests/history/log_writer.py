@@ -1,0 +1,132 @@
+"""Fills logs of topics for tests: real streams in a real store, without a station around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+
+import msgspec
+
+from waystation.envelope import Envelope, pack
+from waystation.logs import Appended, Retention, names
+from waystation.logs.streams import StreamLogs
+from waystation.store import Store
+from waystation.store.address import parse_address
+from waystation.transactions.log_entry import AttemptDetail, StepDetail
+
+KEEP_ALL = Retention()
+
+
+def envelopes(count: int, *, first: int = 0, group: str | None = None) -> list[Envelope]:
+    """Messages `m-0`, `m-1`, … with small JSON payloads."""
+    return [
+        Envelope(
+            id=f"m-{number}",
+            project="default",
+            data=b'{"n":%d}' % number,
+            group=group,
+            headers=(("content-type", "application/json"),),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def change(number: int, *, mark: str = "") -> bytes:
+    """An entry of a record log of a cell, with a step: the life of a transaction of its own."""
+    attempt = AttemptDetail("1", f"step{mark}", 1, "success", 5, 6, "n", "", 0)
+    words = f"step tx-{number:040} {number + 1} 1 running -"
+    return msgspec.msgpack.encode([1, "ds-test", [[words, StepDetail(attempts=[attempt])]]])
+
+
+class LogWriter:
+    """Creates logs and appends to them, one call after the other."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._store = Store(parse_address(url))
+        self._logs = StreamLogs(self._store)
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def flush(self) -> None:
+        """Empties the store, and stamps it as a data set."""
+        self.command("FLUSHALL")
+        self.command("HSET", "waystation.format", "dataset", "ds-test")
+
+    def command(self, *words: str | bytes | int) -> object:
+        """Sends a command of the store."""
+
+        async def send() -> object:
+            return await self._store.call(*words)
+
+        return self._runner.run(send())
+
+    def backup(self) -> dict[bytes, bytes]:
+        """All that is in the store."""
+        keys = self.command("KEYS", "*")
+        assert isinstance(keys, list)
+        return {key: self.command("DUMP", key) for key in keys}  # type: ignore[misc]
+
+    def restore(self, backup: dict[bytes, bytes]) -> None:
+        """Makes the store what it was."""
+        self.command("FLUSHALL")
+        for key, dumped in backup.items():
+            self.command("RESTORE", key, 0, dumped)
+
+    def create(self, log: str, partitions: int = 1, *, max_bytes: int | None = None) -> None:
+        """Creates a log that keeps everything, or refuses beyond a limit."""
+        self._runner.run(self._logs.create(log, partitions, Retention(max_bytes=max_bytes)))
+
+    def seal(self, log: str, partition: int = 0) -> None:
+        """Lets a partition take nothing more."""
+        self._runner.run(self._logs.seal(log, partition, 1))
+
+    def append(self, log: str, messages: Sequence[Envelope], partition: int = 0) -> Appended:
+        """Appends messages; returns the receipt of the last batch of them."""
+        return self.append_raw(log, [pack(message) for message in messages], partition)
+
+    def append_raw(self, log: str, payloads: Sequence[bytes], partition: int = 0) -> Appended:
+        """Appends bytes as they are."""
+
+        async def append() -> Appended:
+            receipt = Appended(0, 0)
+            for start in range(0, len(payloads), 500):
+                part = payloads[start : start + 500]
+                receipt = await self._logs.append(log, partition, part)
+            return receipt
+
+        return self._runner.run(append())
+
+    def trim_to(self, log: str, bytes_max: int, partition: int = 0) -> int:
+        """Lets go of the oldest until a partition has so few bytes; returns its first offset."""
+        retention = Retention(max_bytes=bytes_max, policy="drop_and_count")
+
+        async def trim() -> int:
+            while (await self._logs.trim(log, partition, retention)).more:
+                pass
+            await self._logs.retain(log, partition, KEEP_ALL)
+            return (await self._logs.state(log, partition)).first
+
+        return self._runner.run(trim())
+
+    def held(self, log: str, partition: int = 0) -> dict[str, int]:
+        """Who holds a partition, and from where on."""
+        reply = self.command("HGETALL", names.holds(log, partition))
+        assert isinstance(reply, list)
+        words = [word.decode() for word in reply]
+        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+    def delete(self, log: str, partitions: int = 1) -> None:
+        """Deletes a log."""
+        self._runner.run(self._logs.delete(log, partitions))

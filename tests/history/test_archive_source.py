@@ -1,0 +1,223 @@
+"""The archive in Spark: `spark.read.format("waystation.archive")` on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan, StringContains
+from pyspark.sql.functions import col, spark_partition_id, unix_millis
+
+from tests.archive.conformance import archived
+from tests.kit.postgres import PASSWORD, PostgresServer
+from waystation.archive import ArchivedState, archive_at
+from waystation.archive.scan import ArchiveScan, Condition, IdRange
+from waystation.errors import ArchiveUnavailableError
+from waystation.history.archive_filters import condition_of
+from waystation.history.archive_options import read_archive_options
+from waystation.history_errors import SourceOptionError
+
+STATUSES = ("success", "failed", "sleeping")
+
+
+def states(count: int) -> list[ArchivedState]:
+    return [
+        archived(
+            f"tx-{number:04}",
+            owner="shop" if number % 2 else "default",
+            status=STATUSES[number % 3],
+            external_id="" if number else "invoice-1",
+            completed_ms=0 if number % 3 == 2 else 1_800_000_000_000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def fill(url: str, folder: Path, some: Sequence[ArchivedState]) -> None:
+    async def write() -> None:
+        archive = archive_at(url, folder=folder)
+        await archive.open()
+        try:
+            await archive.upsert(some)
+        finally:
+            await archive.close()
+
+    asyncio.run(write())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An archive with thirty transactions."""
+    url = ""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.empty_database())
+    fill(url, tmp_path, states(30))
+    return url or str(tmp_path / "archive.db")
+
+
+def read(spark: SparkSession, place: str, **options: str) -> DataFrame:
+    return spark.read.format("waystation.archive").options(archive=place, **options).load()
+
+
+@pytest.mark.timeout(240)
+def test_archived_transactions_are_a_table_that_is_read_in_ranges_each_once(
+    spark: SparkSession, place: str
+) -> None:
+    found = read(spark, place, partition_rows="7")
+    task = spark_partition_id().alias("task")
+
+    seen = found.select("*", task, unix_millis("completed").alias("completed_ms"))
+    rows = sorted(seen.collect(), key=lambda row: row.id)
+
+    assert [row.id for row in rows] == [each.id for each in states(30)]
+    assert [row.task for row in rows] == [number // 7 for number in range(30)]
+    first, kept = rows[0].asDict(), states(30)[0]
+    assert {name: first[name] for name in ("project", "external_id", "status", "version")} == {
+        "project": "default",
+        "external_id": "invoice-1",
+        "status": "success",
+        "version": kept.version,
+    }
+    assert (bytes(first["state"]), bytes(first["fields"])) == (kept.packed, kept.fields)
+    assert (rows[1].external_id, rows[1].completed_ms) == (None, 1_800_000_000_001)
+    assert rows[2].completed is None
+
+    # What a query asks for is asked of the database: what is left fits into one range
+    shop = found.where((col("status") == "failed") & col("project").isin("shop"))
+    some = shop.select("id", task).collect()
+    assert {row.id for row in some} == {
+        each.id for each in states(30) if (each.owner, each.status) == ("shop", "failed")
+    }
+    assert {row.task for row in some} == {0}
+
+
+@pytest.mark.timeout(120)
+def test_without_push_down_spark_filters(spark: SparkSession, tmp_path: Path) -> None:
+    fill("", tmp_path, states(30))
+    place = str(tmp_path / "archive.db")
+    found = read(spark, place, partition_rows="7", pushdown="false").where("status = 'failed'")
+    tasks = [row.task for row in found.select(spark_partition_id().alias("task")).collect()]
+    assert (len(tasks), len(set(tasks))) == (10, 5)
+
+
+@pytest.mark.timeout(120)
+def test_a_password_is_read_from_a_file_and_is_in_no_plan(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.loopback_url(postgres.empty_database())
+    fill(url, tmp_path, states(3))
+    (tmp_path / "url").write_text(url)
+    reader = spark.read.format("waystation.archive").option("archive_file", str(tmp_path / "url"))
+
+    found = reader.load()
+
+    assert found.count() == 3
+    plan = found._jdf.queryExecution().toString()
+    assert "archive_file" in plan or "waystation.archive" in plan
+    assert PASSWORD not in plan
+    with pytest.raises(PySparkException, match="password must not be in an option"):
+        read(spark, url)
+
+
+def test_a_page_that_is_full_is_followed_by_the_next(tmp_path: Path) -> None:
+    fill("", tmp_path, states(4_100))
+    with ArchiveScan(str(tmp_path / "archive.db")) as scan:
+        pages = list(scan.pages(IdRange("tx-0001", "tx-4099"), ()))
+        few = scan.ranges([Condition("status", "=", ("failed",))], rows=1_000, most=8)
+        most = scan.ranges((), rows=1, most=4)
+    assert [len(page) for page in pages] == [4_096, 2]
+    assert (pages[0][0][0], pages[1][-1][0]) == ("tx-0001", "tx-4098")
+    # 1,367 of them: two ranges, that leave nothing out
+    assert [few[0].first, few[0].end, few[1].end] == ["", few[1].first, None]
+    # However many there are, there are no more ranges than that
+    assert [each.first for each in most] == ["", "tx-1025", "tx-2050", "tx-3075"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (EqualTo(("id",), "tx-1"), Condition("id", "=", ("tx-1",))),
+        (EqualTo(("project",), "shop"), Condition("owner", "=", ("shop",))),
+        (In(("status",), ("a", "b")), Condition("status", "in", ("a", "b"))),
+        (EqualTo(("version",), 7), Condition("version", "=", (7,))),
+        (EqualTo(("external_id",), ""), None),
+        (EqualTo(("pipeline",), "no\0text"), None),
+        (EqualTo(("state", "x"), "y"), None),
+        (StringContains(("pipeline",), "x"), None),
+        (In(("status",), tuple(map(str, range(501)))), None),
+    ],
+)
+def test_filters_are_told_to_the_archive_where_it_understands_them(
+    given: Filter, expected: Condition | None
+) -> None:
+    assert condition_of(given) == expected
+
+
+def test_times_within_a_millisecond_leave_nothing_out() -> None:
+    moment = datetime(2026, 3, 1, microsecond=1_500, tzinfo=UTC)
+    ms = int(moment.timestamp()) * 1000 + 1
+    assert condition_of(LessThan(("started",), moment)) == Condition("started_ms", "<", (ms + 1,))
+    assert condition_of(GreaterThanOrEqual(("updated",), moment)) == Condition(
+        "updated_ms", ">=", (ms + 1,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"path": "/x"}, "path"),
+        ({"archive": "archive.db"}, "archive"),
+        ({"archive": "postgresql://me:secret@db/x"}, "archive"),
+        ({"archive": "postgresql://me@db/x?password=secret"}, "archive"),
+        ({"archive": "/x", "archive_file": "/y"}, "archive"),
+        ({"archive_file": "y"}, "archive_file"),
+        ({"partition_rows": "0"}, "partition_rows"),
+        ({"partitions_max": "many"}, "partitions_max"),
+        ({"pushdown": "maybe"}, "pushdown"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], field: str) -> None:
+    with pytest.raises(SourceOptionError) as caught:
+        read_archive_options(options)
+    assert caught.value.field == field
+    assert "secret" not in str(caught.value)
+
+
+def test_where_the_archive_is_comes_from_option_file_or_environment(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql://me@db/x\n")
+
+    def find(environment: dict[str, str], **options: str) -> str:
+        return read_archive_options(options).place.find(environment)
+
+    assert find({}, archive="/data/archive.db") == "/data/archive.db"
+    assert find({}, archive_file=str(tmp_path / "url")) == "postgresql://me@db/x"
+    by_file: dict[str, Any] = {"WAYSTATION_ARCHIVE_URL_FILE": str(tmp_path / "url")}
+    assert find(by_file) == "postgresql://me@db/x"
+    assert find({"WAYSTATION_ARCHIVE_URL": "postgresql://db/y"}) == "postgresql://db/y"
+    with pytest.raises(SourceOptionError, match="not said where"):
+        find({})
+    with pytest.raises(SourceOptionError, match="cannot be read"):
+        find({}, archive_file=str(tmp_path / "none"))
+
+
+def test_what_is_no_archive_is_said_to_be_unavailable(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    (tmp_path / "empty.db").touch()
+    database = postgres.empty_database()
+    for place in (
+        str(tmp_path / "none.db"),
+        str(tmp_path / "empty.db"),
+        postgres.url(database),
+        postgres.loopback_url(database, password="wrong-one"),
+    ):
+        with pytest.raises(ArchiveUnavailableError) as caught, ArchiveScan(place) as scan:
+            scan.ranges((), rows=10, most=2)
+        assert "wrong-one" not in str(caught.value)

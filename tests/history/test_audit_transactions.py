@@ -1,0 +1,146 @@
+"""The audit of transactions: each ends once or is alive, and what has ended is archived."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter
+from tests.kit.background import background_station
+from waystation import App, Wait, Waystation
+from waystation.archive import archive_at
+from waystation.clock import Clock
+from waystation.history.audit import Findings, Live, audit
+from waystation.history.ingest import Ingest
+from waystation.history.lake import Lake
+from waystation.history.store_access import store_access
+from waystation.logs.operation_log import OperationRecord
+from waystation.settings import Settings
+from waystation.transaction_settings import TransactionSettings
+from waystation.transactions import names
+from waystation.transactions.head import Head
+
+
+def app() -> App:
+    made = App()
+
+    @made.step("pay")
+    async def pay(ctx: Any, order: dict[str, int]) -> Any:
+        return order
+
+    @made.step("approve")
+    async def approve(ctx: Any, order: dict[str, int]) -> Any:
+        return order if "ok" in ctx.switches else Wait(switch="ok", at_most="1h")
+
+    made.pipeline("order", ["pay"])
+    made.pipeline("approval", ["approve"])
+    made.pipeline("discreet", ["pay"], record="none")
+    return made
+
+
+class SlowLive(Live):
+    """Something happens between the ingest and the look at the store."""
+
+    meanwhile: Any = None
+
+    def heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
+        return super().heads(ids)
+
+
+def lose(url: str, folder: Path, transaction_id: str) -> None:
+    """Takes a transaction out of the store and, once it is there, out of the archive."""
+    with closing(sqlite3.connect(folder / "archive.db", timeout=30)) as archive:
+        deleted = 0
+        while not deleted:
+            rows = archive.execute("DELETE FROM state WHERE id = ?", (transaction_id,))
+            archive.commit()
+            deleted = rows.rowcount
+    with LogWriter(url) as writer:
+        writer.command("DEL", names.state(transaction_id))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_found(
+    spark: SparkSession, settings: Settings, lake: Path
+) -> None:
+    quick = msgspec.structs.replace(
+        settings, transactions=TransactionSettings(archive_delay_seconds=0.0)
+    )
+    with background_station(quick, app=app()) as station, Waystation(station.url) as client:
+        client.topics.create("secrets", record="none")
+        for number in range(3):
+            client.topics.produce("secrets", {"n": number})
+        assert client.transactions.start("discreet", {"n": 9}).wait("30s").status == "success"
+        done, other, third = (client.transactions.start("order", {"n": n}) for n in range(3))
+        for each in (done, other, third):
+            assert each.wait("30s").status == "success"
+        waiting = client.transactions.start("approval", {"n": 2})
+        gone = client.transactions.start("approval", {"n": 3})
+        with store_access(quick) as access:
+            ingest = Ingest(spark, Lake(str(lake)), access).run
+
+            def run(meanwhile: Any = None) -> Findings:
+                archive = archive_at("", folder=quick.data_dir)
+                with SlowLive(access.url(), archive) as live:
+                    live.meanwhile = meanwhile
+                    return audit(
+                        spark,
+                        Lake(str(lake)),
+                        live=live,
+                        ingest=ingest,
+                        archived_before_ms=Clock().now_ms(),
+                    )
+
+            def approve() -> None:
+                client.transactions.set_switch(waiting.id, "ok", True)
+                assert waiting.wait("30s").status == "success"
+
+            # One ends while the audit is under way: its end is in what is read afterwards
+            clean = run(approve)
+            assert (clean.counts, clean.examples) == ({}, [])
+            assert clean.checked["transactions"] == 6
+            assert "t.default.secrets.0: 3 not recorded, as its topic says." in clean.notes
+            assert (
+                "Pipeline default/discreet: steps and data of 1 transactions not recorded, as it"
+                " says."
+            ) in clean.notes
+
+            # When the end of one is deleted from the lake, the start of another, one is gone from
+            # the store, and one from the archive
+            changes = DeltaTable(str(lake / "transactions"))
+            changes.delete(f"transaction_id = '{done.id}' and kind <> 'started'")
+            changes = DeltaTable(str(lake / "transactions"))
+            changes.delete(f"transaction_id = '{other.id}' and kind = 'started'")
+            for each in (third, gone):
+                lose(access.url(), quick.data_dir, each.id)
+            planted = run()
+            # That an archive lets go of what has ended is no finding, once it is on record
+            with LogWriter(access.url()) as writer:
+                pruned = OperationRecord(kind="prune", detail={"before_ms": Clock().now_ms()})
+                writer.create("operations")
+                writer.append_raw("operations", [msgspec.msgpack.encode(pruned)])
+            assert ("archive", third.id) not in {(each.check, each.id) for each in run().examples}
+
+    found = {(each.check, each.id) for each in planted.examples}
+    assert {
+        ("lost", done.id),
+        ("no start", other.id),
+        ("unknown transaction", other.id),
+        ("lost", gone.id),
+        ("archive", third.id),
+    } <= found
+    assert {check for check, _ in found} <= {
+        "lost", "no start", "unknown transaction", "archive", "missing", "items",
+    }  # fmt: skip

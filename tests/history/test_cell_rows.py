@@ -1,0 +1,159 @@
+"""Transactions in the lake: every change once, with its steps, whatever dies between two tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter
+from tests.kit.background import background_station
+from waystation import App, Child, Fail, Parallel, Waystation
+from waystation.history.cell_rows import cell_rows
+from waystation.history.ingest import Ingest
+from waystation.history.lake import Lake, LakeTable
+from waystation.history.log_reader import LogReader
+from waystation.history.spans import Span
+from waystation.history.store_access import store_access
+from waystation.history.watermarks import SOFT
+from waystation.logs import Block
+from waystation.settings import Settings
+
+_pack = msgspec.msgpack.encode
+ID = "tx-" + "0" * 40
+
+
+class DeathError(Exception):
+    """The process dies here."""
+
+
+def orders() -> App:
+    app = App()
+
+    @app.step("order/check")
+    async def check(ctx: Any, order: dict[str, int]) -> Any:
+        return order if order["cents"] > 0 else Fail("nothing to pay")
+
+    @app.step("order/pay")
+    async def pay(ctx: Any, order: dict[str, int]) -> Any:
+        return {"paid": order["cents"]}
+
+    @app.step("order/split")
+    async def split(ctx: Any, order: dict[str, int]) -> Any:
+        return Parallel([Child("single", {"cents": n}) for n in (1, 2)])
+
+    app.pipeline("order", ["order/check", "order/pay"])
+    app.pipeline("single", ["order/pay"], startable=False)
+    app.pipeline("split", ["order/split"])
+    return app
+
+
+def rows(lake: Path, table: str) -> list[dict[str, Any]]:
+    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    order = [(name, "ascending") for name in ("log_partition", "log_offset", "item")]
+    return found.sort_by(order).to_pylist()
+
+
+def test_every_change_and_every_step_is_a_row_once(
+    spark: SparkSession, settings: Settings, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with background_station(settings, app=orders()) as station, Waystation(station.url) as client:
+        good = client.transactions.start("order", {"cents": 5}, external_id="o-1")
+        bad = client.transactions.start("order", {"cents": 0})
+        fan = client.transactions.start("split", {"cents": 3})
+        assert [tx.wait("30s").status for tx in (good, bad, fan)] == [
+            "success",
+            "failed",
+            "success",
+        ]
+        with store_access(settings) as access:
+            commit = LakeTable.commit
+
+            def dies(table: LakeTable, *given: Any) -> None:
+                if table.spec.name == "steps":
+                    raise DeathError
+                commit(table, *given)
+
+            # Given a round that died between the commits of two tables
+            with monkeypatch.context() as patch:
+                patch.setattr(LakeTable, "commit", dies)
+                with pytest.raises(DeathError):
+                    Ingest(spark, Lake(str(lake)), access).run()
+            assert len(rows(lake, "steps")) == 0
+            assert len(rows(lake, "transactions")) > 0
+
+            # Then the next one brings what is missing, and nothing twice
+            Ingest(spark, Lake(str(lake)), access).run()
+            assert Ingest(spark, Lake(str(lake)), access).run().rows == 0
+            with LogReader(access.url()) as logs:
+                end = logs.states([("tx", 0)])["tx", 0].end
+            with LogWriter(access.url()) as writer:
+                held = writer.held("tx")
+
+    changes, steps = rows(lake, "transactions"), rows(lake, "steps")
+    assert {row["log_offset"] for row in changes} == set(range(end))
+    assert held == {SOFT: end - 1}
+    assert not any(row["malformed"] for row in changes)
+    by_id: dict[str, list[dict[str, Any]]] = {}
+    for row in changes:
+        by_id.setdefault(row["transaction_id"], []).append(row)
+    assert len(by_id) == 5
+    for history in by_id.values():
+        # Each is started once and ends once
+        assert [row["kind"] for row in history].count("started") == 1
+        ends = [row for row in history if row["status"] and row["kind"] != "notified"]
+        assert len(ends) == 1
+        # What comes after the end tells of replies, and has its status
+        assert {row["status"] for row in history[history.index(ends[0]) :]} == {ends[0]["status"]}
+        assert (history[0]["kind"], history[0]["project"]) == ("started", "default")
+    started = by_id[good.id][0]
+    (ended,) = [row for row in by_id[good.id] if row["kind"] == "finished"]
+    assert (started["pipeline"], started["external_id"]) == ("order", "o-1")
+    assert (started["data"], ended["status"], ended["output"]) == (
+        '{"cents":5}',
+        "success",
+        '{"paid":5}',
+    )
+    assert by_id[bad.id][-1]["status"] == "failed"
+    children = [history[0] for history in by_id.values() if history[0]["parent_id"]]
+    assert {(row["parent_id"], row["parent_item"]) for row in children} == {
+        (fan.id, 1),
+        (fan.id, 2),
+    }
+    done = [(row["place"], row["step_type"]) for row in steps if row["transaction_id"] == good.id]
+    assert done == [("1", "order/check"), ("2", "order/pay")]
+    assert all(row["begun"] <= row["ended"] for row in steps)
+    assert len({(row["log_offset"], row["item"]) for row in steps}) == len(steps)
+
+
+def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
+    good = [f"woken {ID} 3 1 queued -", None]
+    entries = [
+        b"no entry",
+        _pack([2, "ds", []]),
+        _pack([1, "ds", [["woken", None]]]),
+        # A detail that is none, beside a fact that has no detail
+        _pack([1, "ds", [[f"finished {ID} 4 1 complete success why not", "oops"], good]]),
+        _pack([1, "ds", [good]]),
+    ]
+
+    made = cell_rows(Span("tx", 0, 7, 12), Block(7, [1000] * 5, entries))
+
+    found = made["transactions"].to_pylist()
+    assert [(row["log_offset"], row["item"]) for row in found] == [
+        (7, 0),
+        (8, 0),
+        (9, 0),
+        (10, 0),
+        (10, 1),
+        (11, 0),
+    ]
+    assert [row["malformed"] for row in found] == [True, True, True, True, False, False]
+    assert [row["snapshot"] for row in found[:3]] == entries[:3]
+    assert (found[3]["snapshot"], found[3]["status"]) == (_pack("oops"), "success")
+    assert (found[3]["cause"], found[5]["kind"], found[5]["version"]) == ("why not", "woken", 3)
+    assert made["steps"].num_rows == 0

@@ -1,0 +1,138 @@
+"""`waystation history` as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.conftest import Run, clean_environment, command, run  # noqa: F401 (a fixture)
+from tests.history.log_writer import LogWriter
+from tests.history.quick_spark import QUICK
+from tests.kit.background import background_station
+from waystation import Waystation
+from waystation.history.lease import history_lease
+from waystation.history.store_access import store_access
+from waystation.history.watermarks import SOFT
+from waystation.settings import Settings, StoreSettings
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_was_produced_is_in_the_lake_after_ingest(
+    run: Run,  # noqa: F811
+    settings: Settings,
+) -> None:
+    where = ("--data", settings.data, "--master", "local[1]")
+    with background_station(settings) as station, Waystation(station.url) as client:
+        client.topics.create("orders", partitions=2)
+        for number in range(5):
+            client.topics.produce("orders", {"n": number}, group="g")
+        # One that has ended, and one of which nothing is left
+        client.subscriptions.create("crm", topic="orders", endpoint="http://127.0.0.1:1/")
+        client.subscriptions.delete("crm")
+        client.topics.create("gone")
+        client.topics.produce("gone", {"n": 1})
+        client.topics.delete("gone")
+        client.topics.purge("gone")
+
+        job = partial(run, "history", "ingest", *where, seconds_max=250, **QUICK)
+        done = job()
+        # What Spark had written down for itself is lost
+        shutil.rmtree(Path(settings.data) / "history")
+        again = job("--json")
+        client.topics.produce("orders", {"n": 5}, group="g")
+        shown = on_terminal("history", "ingest", *where, **QUICK)
+        with store_access(settings) as access, LogWriter(access.url()) as writer:
+            ended = writer.held("s.default.crm.0")
+            present = writer.held("t.default.orders.0", 0)
+
+    assert (done.returncode, done.stderr, again.stderr) == (0, "", "")
+    assert done.stdout.endswith(f" rows are new in {settings.data}/lake.\n")
+    assert json.loads(again.stdout)["rows"] == 0
+    rows = DeltaTable(f"{settings.data}/lake/messages").to_pyarrow_table().to_pylist()
+    assert sorted(row["payload"] for row in rows) == [b'{"n":%d}' % n for n in range(6)]
+    assert {row["group"] for row in rows} == {"g"}
+    assert (ended, present.keys()) == ({}, {SOFT})
+    # A person sees what is going on, and what Spark says of itself is in its log
+    assert "starting Spark" in shown
+    assert re.search(r"rows .* 0/1 ", shown), shown
+    assert re.search(r"Spark shows what it does at http://127\.0\.0\.1:\d+", shown), shown
+    assert "WARN" not in shown
+    assert (Path(settings.data) / "history" / "spark.log").stat().st_size > 0
+
+
+def on_terminal(*arguments: str, **environment: str) -> str:
+    """What somebody sees for whom the standard error of a command is a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(*arguments),
+        env={**clean_environment(), "COLUMNS": "120", "TERM": "xterm", **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        # Ends with an error when nobody has the other side any more
+        with contextlib.suppress(OSError):
+            while read := os.read(ours, 65_536):
+                seen += read
+        os.close(ours)
+        assert process.wait() == 0, seen
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_spark_that_does_not_start_is_told_with_where_to_look(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    # What Spark wants to hear by another setting
+    wrong = json.dumps({"spark.driver.extraJavaOptions": "-Xmx1g"})
+    asked = run("history", "sql", "select 1", "--data", "d", WAYSTATION_HISTORY_SPARK=wrong)
+    assert asked.returncode == 1
+    first, second = asked.stderr.splitlines()
+    assert first.startswith("error Spark does not start: ")
+    log = tmp_path / "d" / "history" / "spark.log"
+    assert second.strip() == f"What it said is in {log}."
+    assert "-Xmx1g" in log.read_text()
+
+
+def test_a_second_ingest_is_refused_before_spark_is_started(
+    run: Run,  # noqa: F811
+    settings: Settings,
+) -> None:
+    with store_access(settings) as access, history_lease(access.url()):
+        refused = run("history", "ingest", "--data", settings.data)
+    assert refused.returncode == 6
+    assert "Another ingest is at work." in refused.stderr
+    # The lease was given back
+    with store_access(settings) as access, history_lease(access.url()):
+        pass
+
+
+def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "redis://:hunter2@127.0.0.1:1/0"
+    settings = Settings(data=str(tmp_path / "data"), store=StoreSettings(url=url))
+    with store_access(settings) as access:
+        assert "hunter2" not in repr(access)
+        assert access.url({}) == url
+        assert Path(access.file).stat().st_mode & 0o777 == 0o600
+    # Where the operator has put a file on every machine, it is that one
+    named = tmp_path / "mounted"
+    named.write_text(url)
+    monkeypatch.setenv("WAYSTATION_STORE_URL_FILE", str(named))
+    with store_access(settings) as access:
+        assert access.file == str(named)

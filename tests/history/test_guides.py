@@ -1,0 +1,111 @@
+"""What the pages on history tell people to type does what they say: code, questions, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+from tests.cli.test_topic_guides import blocks
+from tests.history.shard_life import lived
+from tests.history.test_deliveries import FAILED_BY_ENDPOINT
+from tests.test_examples import ROOT
+from waystation.cli.main import build_app
+from waystation.demo.history import QUERY
+from waystation.history import attach
+from waystation.history.derived_specs import DERIVED
+from waystation.history.ingest import Ingest
+from waystation.history.lake import Lake
+from waystation.history.refresh import refresh
+from waystation.history.store_access import store_access
+from waystation.history.table_specs import BASE
+from waystation.settings import Settings
+from waystation.testing.station import quick_settings
+
+CONCEPT = ROOT / "docs" / "concepts" / "history.md"
+ASKING = ROOT / "docs" / "guides" / "asking-history.md"
+RUNNING = ROOT / "docs" / "operating" / "history.md"
+PAGES = (CONCEPT, ASKING, RUNNING)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of all lines that call us, without what a shell does with them."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("waystation ")]
+    return [each[1 : each.index(">") if ">" in each else None] for each in words]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_command_of_a_page_is_one_that_there_is(page: Path) -> None:
+    found = commands(page)
+    assert len(found) >= 4
+    for name, *words in found:
+        command = typer.main.get_command(build_app(name))
+        group = command.get_command(None, name)  # type: ignore[attr-defined, arg-type]
+        verb = group.get_command(None, words[0])
+        assert verb is not None, words
+        # Unknown options, missing arguments and bad values are errors here; nothing is run.
+        verb.make_context(words[0], words[1:])
+
+
+def test_all_tables_are_on_the_page_of_the_concept() -> None:
+    text = CONCEPT.read_text(encoding="utf-8")
+    for spec in (*BASE, *DERIVED):
+        assert f"`{spec.name}`" in text
+
+
+def test_the_readme_the_guide_and_the_demo_ask_the_same() -> None:
+    for page in (ROOT / "README.md", ASKING):
+        assert QUERY in page.read_text(encoding="utf-8")
+    assert QUERY == FAILED_BY_ENDPOINT
+
+
+def fill(spark: SparkSession, settings: Settings, lake: str) -> None:
+    with store_access(settings) as access:
+        Ingest(spark, Lake(lake), access).run()
+    refresh(spark, Lake(lake))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+async def test_the_code_and_the_questions_of_the_guide_have_answers(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Given the lake of a subscription, where the page has it
+    settings = quick_settings(str(tmp_path / "station"))
+    monkeypatch.chdir(tmp_path)
+    async with lived(settings, trims=False):
+        await asyncio.to_thread(fill, spark, settings, "data/lake")
+        with store_access(settings) as access:
+            # Spark runs already: what the environment says now, its processes would not hear.
+            told = f'.option("topic", "orders").option("store", "{access.url()}")'
+        names: dict[str, Any] = {}
+        shown = []
+        for code in blocks(ASKING, "python"):
+            await asyncio.to_thread(exec, code.replace('.option("topic", "orders")', told), names)
+            shown.append(capsys.readouterr().out)
+
+    assert re.search(r"\|127\.0\.0\.1:\w+\.*\| +\d+\| +2\|", shown[0])
+    assert "orders" in shown[1]
+    assert "status" in shown[1]
+    assert "redriven" in shown[2]
+    attach(spark, lake="data/lake")
+    for question in blocks(ASKING, "sql"):
+        asked = question.replace("order-7", "redriven-0").replace("current_date() - 1", "e.day")
+        frame = spark.sql(asked)
+        if "transactions" not in asked:
+            assert frame.count() > 0, question
+    by_message = spark.sql(blocks(ASKING, "sql")[0].replace("order-7", "redriven-0")).collect()
+    assert [row.kind for row in by_message] == ["attempt", "attempt", "parked", "attempt"]
+    for words in commands(ASKING):
+        if words[:2] == ["history", "sql"]:
+            assert spark.sql(words[-1]).count() > 0

@@ -1,0 +1,317 @@
+"""Ingest: topics into the lake, every message once, whatever dies and whoever else is at it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter, envelopes
+from waystation.history.ingest import Ingest, Ingested
+from waystation.history.lake import Lake, LakeTable
+from waystation.history.options import StorePlace
+from waystation.history.watermarks import SOFT
+from waystation.history_errors import HistoryBusyError, TaskFailedError
+
+ORDERS = "t.default.orders.0"
+
+
+class DeathError(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+def ingest(spark: SparkSession, store_url: str, lake: Path) -> Any:
+    """A new process, as far as ingest is concerned."""
+    return lambda **more: Ingest(spark, Lake(str(lake)), StorePlace(store_url), **more)
+
+
+def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
+    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    return found.sort_by([("log", "ascending"), ("log_offset", "ascending")]).to_pylist()
+
+
+def ids(lake: Path) -> list[str]:
+    return [row["id"] for row in rows(lake)]
+
+
+def expected(*ranges: range) -> list[str]:
+    return [f"m-{number}" for numbers in ranges for number in numbers]
+
+
+def test_topics_become_rows_once_and_the_store_is_told_how_far(
+    ingest: Any, writer: LogWriter, lake: Path, spark: SparkSession
+) -> None:
+    writer.create(ORDERS)
+    receipt = writer.append(ORDERS, envelopes(10, group="g"))
+    writer.append_raw(ORDERS, [b"no envelope"])
+    writer.create("tx")
+
+    first = ingest()
+    done = first.run()
+
+    assert (done.rows, done.malformed, done.gap_rows, done.left) == (11, 1, 0, 0)
+    found = rows(lake)
+    assert [row["id"] for row in found] == [*expected(range(10)), None]
+    assert found[3]["position"] == "default/orders/0/0/3"
+    assert found[3]["time"].timestamp() * 1000 == receipt.ms
+    assert (found[3]["dataset"], found[3]["log"]) == ("ds-test", ORDERS)
+    assert (found[3]["lost"], found[3]["recorded"]) == (False, "full")
+    assert (found[10]["malformed"], found[10]["payload"]) == (True, b"no envelope")
+    # The last one stays, to be compared with
+    assert writer.held(ORDERS) == {SOFT: 10}
+
+    # Again, by this process and by another: nothing comes twice, and what is new comes
+    assert first.run().rows == 0
+    writer.append(ORDERS, envelopes(5, first=11))
+    assert ingest().run().rows == 5
+    assert first.run().rows == 0
+    assert len(rows(lake)) == 16
+    assert writer.held(ORDERS) == {SOFT: 15}
+
+    # Spark reads the same, by the files that the table consists of
+    files = DeltaTable(str(lake / "messages")).file_uris()
+    read = spark.read.option("basePath", str(lake / "messages")).parquet(*files)
+    assert read.where("group = 'g' and day is not null").count() == 10
+
+
+def test_rounds_are_bounded_and_add_up(ingest: Any, writer: LogWriter, lake: Path) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(70), 0)
+    writer.append(ORDERS, envelopes(10, first=100), 1)
+    told: list[tuple[int, int]] = []
+
+    def note(so_far: Ingested) -> None:
+        told.append((so_far.rows, so_far.left))
+
+    done = ingest(round_rows=40, task_rows=16).run(note)
+
+    assert (done.rows, done.rounds) == (80, 2)
+    assert told == [(40, 40), (80, 0)]
+    assert sorted(ids(lake)) == sorted(expected(range(70), range(100, 110)))
+    # The tasks of a round write a file each, and nothing else is in the table
+    assert len(DeltaTable(str(lake / "messages")).file_uris()) == 6
+
+
+def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-05, at the two places where it would show; the process is killed in the slow tests."""
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    commit = LakeTable.commit
+
+    def before(table: LakeTable, *given: Any) -> None:
+        raise DeathError
+
+    def after(table: LakeTable, *given: Any) -> None:
+        commit(table, *given)
+        raise DeathError
+
+    for death in (before, after):
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeTable, "commit", death)
+            with pytest.raises(DeathError):
+                ingest().run()
+    assert writer.held(ORDERS) == {}
+
+    # What was committed before the death is found, and the store is told of it now
+    assert ingest().run().rows == 0
+    assert ids(lake) == expected(range(10))
+    assert writer.held(ORDERS) == {SOFT: 9}
+    # Files of the first attempt lie there, and belong to nothing
+    written = list((lake / "messages").glob("day=*/*.parquet"))
+    assert len(written) == 2
+    assert len(DeltaTable(str(lake / "messages")).file_uris()) == 1
+
+
+def test_of_two_ingests_at_once_one_is_refused_and_nothing_is_doubled(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    slow = ingest()
+    commit = LakeTable.commit
+
+    def overtaken(table: LakeTable, *given: Any) -> None:
+        monkeypatch.setattr(LakeTable, "commit", commit)
+        writer.append(ORDERS, envelopes(5, first=10))
+        assert ingest().run().rows == 15
+        commit(table, *given)
+
+    monkeypatch.setattr(LakeTable, "commit", overtaken)
+    with pytest.raises(HistoryBusyError):
+        slow.run()
+    assert slow.run().rows == 0
+    assert ids(lake) == expected(range(15))
+
+
+def test_what_was_trimmed_before_it_was_read_is_counted_once(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(100))
+    first = writer.trim_to(ORDERS, 500)
+    commit = LakeTable.commit
+
+    def only_gaps(table: LakeTable, *given: Any) -> None:
+        if table.spec.name == "messages":
+            raise DeathError
+        commit(table, *given)
+
+    # Given a round that died when it had counted the gap
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "commit", only_gaps)
+        with pytest.raises(DeathError):
+            ingest().run()
+    # And more that is trimmed before the next
+    second = writer.trim_to(ORDERS, 300)
+    assert second > first
+
+    done = ingest().run()
+
+    assert (done.rows, done.gap_rows) == (100 - second, second - first)
+    found = [(row["from_offset"], row["to_offset"], row["cause"]) for row in rows(lake, "gaps")]
+    assert found == [(0, first, "trimmed"), (first, second, "trimmed")]
+    assert sum(row["rows"] for row in rows(lake, "gaps")) + len(rows(lake)) == 100
+
+
+def test_another_data_set_begins_anew_beside_the_older_one(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    living = ingest()
+    living.run()
+
+    # With as many messages, so that no offset tells
+    writer.flush()
+    writer.command("HSET", "waystation.format", "dataset", "ds-other")
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+
+    assert living.run().rows == 10
+    assert [row["dataset"] for row in rows(lake)].count("ds-other") == 10
+    assert not any(row["lost"] for row in rows(lake))
+
+
+def test_ingests_that_run_at_the_same_time_bring_everything_once(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    """Without a lease, which is no condition of being right."""
+    writer.create(ORDERS, 2)
+    done = 0
+    for turn in range(3):
+        for partition in (0, 1):
+            writer.append(ORDERS, envelopes(20, first=40 * turn + 20 * partition), partition)
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(ingest(round_rows=16).run) for _ in range(3)]
+        for future in futures:
+            try:
+                done += future.result().rows
+            except HistoryBusyError:
+                continue
+    ingest().run()
+    assert sorted(ids(lake)) == sorted(expected(range(120)))
+    assert done <= 120
+    assert [writer.held(ORDERS, partition) for partition in (0, 1)] == [{SOFT: 59}] * 2
+
+
+def test_a_log_that_has_ended_is_read_to_its_end_and_then_let_go(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    """Also by a process that had read all of it before it was sealed."""
+    logs = (ORDERS, "tx", "s.default.billing.1")
+    for log in logs:
+        writer.create(log)
+        writer.append_raw(log, [b"one", b"two"])
+    living = ingest()
+    assert living.run().read == 6
+    assert [writer.held(log) for log in logs] == [{SOFT: 1}] * 3
+
+    writer.append_raw("tx", [b"three"])
+    for log in logs:
+        writer.seal(log)
+    assert living.run().read == 1
+    assert [writer.held(log) for log in logs] == [{}] * 3
+
+    # Deleted: by now nobody needs them, and what was read stays
+    for log in logs:
+        writer.delete(log)
+    assert living.run().read == ingest().run().read == 0
+    assert len(rows(lake)) == 2
+    assert len(rows(lake, "transactions")) == 3
+    assert not any(row["lost"] for row in rows(lake))
+
+
+def test_a_topic_that_is_purged_while_it_is_read_is_a_counted_gap(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    run_tasks = Ingest._run_tasks
+
+    def purged(*given: Any) -> Any:
+        writer.delete(ORDERS)
+        return run_tasks(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ingest, "_run_tasks", purged)
+        done = ingest().run()
+    assert (done.rows, done.gap_rows) == (0, 10)
+    assert [(row["from_offset"], row["to_offset"]) for row in rows(lake, "gaps")] == [(0, 10)]
+    # Nothing is held of what is not there
+    assert writer.held(ORDERS) == {}
+    assert ingest().run().read == 0
+
+
+def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    bad = b"\xc1 no message of ours"
+    kinds = {
+        ORDERS: ("messages", "payload"),
+        "tx": ("transactions", "snapshot"),
+        "s.default.billing.1": ("deliveries", "excerpt"),
+        "webhooks": ("webhook_attempts", "excerpt"),
+    }
+    for log in kinds:
+        writer.create(log)
+        writer.append_raw(log, [bad])
+    done = ingest().run()
+    assert (done.read, done.rows, done.malformed) == (4, 4, 4)
+    for table, column in kinds.values():
+        (row,) = rows(lake, table)
+        assert (row["malformed"], row[column]) == (True, bad)
+
+
+def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(3))
+
+    def fails(*_: Any) -> bytes:
+        raise ValueError("the store is upside down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("waystation.history.ingest.packed_report", fails)
+        with pytest.raises(TaskFailedError, match="ValueError: the store is upside down") as told:
+            ingest().run()
+    assert "\n" not in told.value.message
+    assert writer.held(ORDERS) == {}
+    assert ingest().run().rows == 3
+
+
+def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: LogWriter) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(70))
+    told: list[tuple[int, int]] = []
+    ingest(round_rows=40, task_rows=10).run(on_reading=lambda *given: told.append(given))
+    assert {total for _, total in told} == {70}
+    assert [read for read, _ in told] == sorted(read for read, _ in told)
+    assert {0, 40, 70} <= {read for read, _ in told}

@@ -1,0 +1,206 @@
+"""The lake: files and marks come together, a range once, whoever tries."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from waystation.history.lake import Lake, Mark
+from waystation.history.lake_files import TableWriter, WrittenFile, by_day
+from waystation.history.messages import moments
+from waystation.history.prints import print_of
+from waystation.history.table_specs import GAPS, MESSAGES, TRANSACTIONS
+from waystation.history_errors import HistoryBusyError, LakeDamagedError, LakeRefusedError
+
+#: The last millisecond of a day, and the first of the next.
+MIDNIGHT_MS = 1_767_312_000_000
+
+
+def gap_rows(*times_ms: int, first: int = 0) -> pa.RecordBatch:
+    count = len(times_ms)
+    offsets = list(range(first, first + count))
+    columns = {
+        "dataset": ["ds"] * count,
+        "log": ["log"] * count,
+        "log_partition": [0] * count,
+        "log_offset": offsets,
+        "item": [0] * count,
+        "time": moments(times_ms),
+        "ingested": moments(times_ms),
+        "lost": [False] * count,
+        "from_offset": offsets,
+        "to_offset": offsets,
+        "rows": [1] * count,
+        "cause": ["trimmed"] * count,
+    }
+    return pa.record_batch(columns, schema=GAPS.file_schema)
+
+
+def write(lake: Lake, *times_ms: int, first: int = 0) -> list[WrittenFile]:
+    writer = TableWriter(lake.folder(GAPS), GAPS)
+    writer.write(gap_rows(*times_ms, first=first))
+    return writer.close()
+
+
+def test_rows_and_marks_come_with_one_commit(lake: Path) -> None:
+    where = Lake(str(lake))
+    table = where.open(GAPS)
+    assert table.mark("ds/log/0") == Mark(0)
+    files = write(where, MIDNIGHT_MS - 1, MIDNIGHT_MS)
+    # Written is not committed
+    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 0
+
+    table.commit(files, {"ds/log/0": Mark(2, 77), "ds/log/1": Mark(0)})
+
+    table = where.open(GAPS)
+    assert (table.mark("ds/log/0"), table.mark("ds/log/1")) == (Mark(2, 77), Mark(0))
+    found = DeltaTable(where.folder(GAPS)).to_pyarrow_table().sort_by("log_offset").to_pylist()
+    assert [(row["day"], row["log_offset"]) for row in found] == [
+        (date(2026, 1, 1), 0),
+        (date(2026, 1, 2), 1),
+    ]
+    files = where.files(GAPS)
+    assert files is not None
+    assert sorted(file.partition("/")[0] for file in files) == [
+        "day=2026-01-01",
+        "day=2026-01-02",
+    ]
+    assert where.files(MESSAGES) is None
+
+
+def test_of_two_who_bring_the_same_range_one_is_refused_whole(lake: Path) -> None:
+    where = Lake(str(lake))
+    one, other = where.open(GAPS), where.open(GAPS)
+    files = write(where, MIDNIGHT_MS)
+    one.commit(files, {"ds/log/0": Mark(1)})
+    with pytest.raises(HistoryBusyError):
+        other.commit(write(where, MIDNIGHT_MS), {"ds/log/9": Mark(5), "ds/log/0": Mark(1)})
+    table = where.open(GAPS)
+    assert (table.mark("ds/log/0"), table.mark("ds/log/9")) == (Mark(1), Mark(0))
+    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 1
+
+
+def test_those_who_bring_different_logs_do_not_disturb_each_other(lake: Path) -> None:
+    where = Lake(str(lake))
+    one, other = where.open(GAPS), where.open(GAPS)
+    one.commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
+    other.commit(write(where, MIDNIGHT_MS, first=9), {"ds/log/1": Mark(10)})
+    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 2
+
+
+def test_a_mark_moves_without_rows_and_backwards_too(lake: Path) -> None:
+    where = Lake(str(lake))
+    for offset in (5, 3):
+        where.open(GAPS).commit([], {"ds/log/0": Mark(offset, offset)})
+        assert where.open(GAPS).mark("ds/log/0") == Mark(offset, offset)
+
+
+def test_statistics_let_readers_skip_files(lake: Path) -> None:
+    where = Lake(str(lake))
+    for first in (0, 100, 200):
+        files = write(where, MIDNIGHT_MS, MIDNIGHT_MS + 5, first=first)
+        where.open(GAPS).commit(files, {f"ds/log/{first}": Mark(1)})
+    table = DeltaTable(where.folder(GAPS))
+    added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert sorted((row["min.log_offset"], row["max.log_offset"]) for row in added) == [
+        (0, 1),
+        (100, 101),
+        (200, 201),
+    ]
+    (low,) = {row["min.time"] for row in added}
+    (high,) = {row["max.time"] for row in added}
+    assert low.timestamp() * 1000 == MIDNIGHT_MS
+    assert high.timestamp() * 1000 == MIDNIGHT_MS + 5
+    some = ds.field("log_offset") >= 200
+    fragments = list(table.to_pyarrow_dataset().get_fragments(filter=some))
+    assert len(fragments) == 1
+
+
+def test_a_table_of_somebody_else_is_refused(lake: Path) -> None:
+    where = Lake(str(lake))
+    DeltaTable.create(where.folder(GAPS), schema=pa.schema([("x", pa.string())]))
+    with pytest.raises(LakeRefusedError, match="not partitioned by day"):
+        where.open(GAPS)
+    other = [
+        field if field.name != "offset" else pa.field("offset", pa.string())
+        for field in MESSAGES.schema
+    ]
+    DeltaTable.create(where.folder(MESSAGES), schema=pa.schema(other), partition_by=["day"])
+    with pytest.raises(LakeRefusedError, match="Column offset of messages"):
+        where.open(MESSAGES)
+
+
+def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> None:
+    where = Lake(str(lake))
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
+    (path,) = where.files(GAPS) or []
+    file = lake / "gaps" / path
+    whole = file.read_bytes()
+
+    file.write_bytes(whole[:100])
+    with pytest.raises(LakeDamagedError, match=f"gaps: {path} has 100 bytes, and ") as told:
+        where.files(GAPS)
+    assert f"{len(whole):,} bytes were written" in told.value.message
+    assert "from a copy of the lake" in told.value.hint
+    file.unlink()
+    with pytest.raises(LakeDamagedError, match=f"gaps: {path} is missing"):
+        where.files(GAPS)
+
+    # What is new can be brought all the same, and with the file back all is there
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": Mark(2)})
+    file.write_bytes(whole)
+    assert len(where.files(GAPS) or []) == 2
+
+
+def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:
+    where = Lake(str(lake))
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
+    last = sorted((lake / "gaps" / "_delta_log").glob("*.json"))[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:50])
+    for read in (where.files, where.open):
+        with pytest.raises(LakeDamagedError, match="The log of gaps cannot be read: "):
+            read(GAPS)
+    last.write_bytes(whole)
+    assert where.open(GAPS).mark("ds/log/0") == Mark(1)
+
+
+def test_rows_are_split_by_the_day_in_utc() -> None:
+    batch = gap_rows(MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS + 1)
+    parts = {day: part.column("log_offset").to_pylist() for day, part in by_day(batch)}
+    assert parts == {date(2026, 1, 1): [0], date(2026, 1, 2): [1, 2]}
+
+
+def test_a_print_tells_entries_apart_and_fits_into_a_mark() -> None:
+    prints = {print_of(ms, payload) for ms in (1, 2) for payload in (b"", b"a", b"b")}
+    assert len(prints) == 6
+    assert all(0 < each < 2**63 for each in prints)
+
+
+def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
+    """A reader that skips files takes what has no least value for a column of nulls."""
+    lake = Lake(str(tmp_path / "lake"))
+    texts = {
+        field.name: "é" * 9000 if field.name == "data" else field.name * 5
+        for field in TRANSACTIONS.file_schema
+        if pa.types.is_string(field.type) and field.name != "cause"
+    }
+    row = {**texts, "time": moments([MIDNIGHT_MS])[0].as_py(), "version": 7, "malformed": True}
+    writer = TableWriter(lake.folder(TRANSACTIONS), TRANSACTIONS)
+    writer.write(pa.RecordBatch.from_pylist([row, {**row, "data": None}], TRANSACTIONS.file_schema))
+    lake.open(TRANSACTIONS).commit(writer.close(), {})
+
+    found = DeltaTable(lake.folder(TRANSACTIONS)).to_pyarrow_dataset()
+    for name, value in row.items():
+        wanted = 1 if name == "data" else 2
+        assert found.count_rows(filter=ds.field(name) == value) == wanted, name
+    assert found.count_rows(filter=ds.field("data").is_null()) == 1
+    assert found.count_rows(filter=ds.field("cause").is_null()) == 2
+    # And the log of the table does not carry whole texts
+    (entry,) = (tmp_path / "lake" / "transactions" / "_delta_log").glob("*1.json")
+    assert len(entry.read_bytes()) < 10_000

@@ -1,0 +1,40 @@
+"""Operations in the lake that belong to no shard and no cell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from waystation.history.feeds import feed_of
+from waystation.history.spans import Span
+from waystation.logs import Block
+from waystation.logs.operation_log import OperationRecord
+
+_pack = msgspec.msgpack.encode
+
+
+def made(*payloads: bytes) -> list[dict[str, Any]]:
+    feed = feed_of("operations")
+    assert feed is not None
+    block = Block(7, [1_000] * len(payloads), list(payloads))
+    return feed.rows(Span("operations", 0, 7, 99), block)["operations"].to_pylist()
+
+
+def test_what_was_done_is_a_row_with_its_detail() -> None:
+    prune = OperationRecord(kind="prune", detail={"before_ms": 12})
+    erase = OperationRecord(project="shop", kind="erase", subject="tx-1")
+
+    first, second = made(_pack(prune), _pack(erase))
+
+    assert (first["log_offset"], first["kind"], first["subject"]) == (7, "prune", None)
+    assert json.loads(first["detail"]) == {"before_ms": 12}
+    assert (second["project"], second["subject"]) == ("shop", "tx-1")
+
+
+def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes() -> None:
+    newer = _pack(OperationRecord(format=2, kind="prune"))
+    for row, payload in zip(made(b"no entry", newer), (b"no entry", newer), strict=True):
+        assert row["kind"] == "unknown"
+        assert bytes.fromhex(json.loads(row["detail"])["bytes"]) == payload

@@ -1,0 +1,100 @@
+"""Options of the source: each is known by name, and none may be a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from waystation.history.options import StorePlace, read_options
+from waystation.history.spans import TASK_ROWS
+from waystation.history_errors import SourceOptionError
+
+
+def test_a_topic_is_enough() -> None:
+    options = read_options({"topic": "orders"})
+    assert (options.topics, options.project, options.on_gap) == (("orders",), "default", "fail")
+    assert (options.partition_rows, options.rows_max, options.pushdown) == (TASK_ROWS, None, True)
+    assert not options.from_latest
+    assert options.tasks_max >= 4
+
+
+def test_every_option_has_its_effect() -> None:
+    options = read_options(
+        {
+            "topic": "a, b",
+            "project": "shop",
+            "store": "redis://10.0.0.1:6380/2",
+            "on_gap": "count",
+            "from": "latest",
+            "rows_max": "10",
+            "partition_rows": "20",
+            "partitions_max": "3",
+            "pushdown": "false",
+        }
+    )
+    assert (options.topics, options.project) == (("a", "b"), "shop")
+    assert options.store.url({}) == "redis://10.0.0.1:6380/2"
+    assert (options.on_gap, options.from_latest, options.rows_max) == ("count", True, 10)
+    assert (options.partition_rows, options.tasks_max, options.pushdown) == (20, 3, False)
+    assert read_options({"topic": "*"}).topics == ()
+    assert read_options({"table": "deliveries"}).table == "deliveries"
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"topics": "orders"}, "topics"),
+        ({"topic": "orders", "path": "x"}, "path"),
+        ({}, "topic"),
+        ({"topic": " , "}, "topic"),
+        ({"topic": "no.name"}, "topic"),
+        ({"topic": "a,*"}, "topic"),
+        ({"topic": "a", "project": "{x}"}, "project"),
+        ({"topic": "a", "on_gap": "ignore"}, "on_gap"),
+        ({"topic": "a", "from": "2026-01-01"}, "from"),
+        ({"topic": "a", "rows_max": "0"}, "rows_max"),
+        ({"topic": "a", "rows_max": "-5"}, "rows_max"),
+        ({"topic": "a", "partition_rows": "many"}, "partition_rows"),
+        ({"topic": "a", "partitions_max": "²"}, "partitions_max"),
+        ({"topic": "a", "pushdown": "yes"}, "pushdown"),
+        ({"table": "messages"}, "table"),
+        ({"table": "steps", "topic": "a"}, "topic"),
+        ({"table": "steps", "project": "shop"}, "project"),
+        ({"topic": "a", "store": "http://x"}, "store"),
+        ({"topic": "a", "store": "redis://x", "store_file": "/x"}, "store"),
+        ({"topic": "a", "store_file": "relative"}, "store_file"),
+    ],
+)
+def test_what_is_wrong_is_told_by_name(given: dict[str, str], field: str) -> None:
+    with pytest.raises(SourceOptionError) as refusal:
+        read_options(given)
+    assert refusal.value.field == field
+    assert refusal.value.code == "history.option-invalid"
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:hunter2@x", "rediss://me:hunter2@x:1/2", "redis://x?password=hunter2"]
+)
+def test_a_password_in_an_option_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(SourceOptionError) as refusal:
+        read_options({"topic": "a", "store": url})
+    assert "hunter2" not in str(refusal.value)
+    assert "store_file" in str(refusal.value)
+
+
+def test_the_url_comes_from_the_option_then_the_file_then_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text("redis://:secret@a\n")
+    other = tmp_path / "other"
+    other.write_text("redis://:secret@b")
+    environment = {"WAYSTATION_STORE_URL_FILE": str(other), "WAYSTATION_STORE_URL": "redis://c"}
+
+    assert StorePlace("redis://o", "").url(environment) == "redis://o"
+    assert StorePlace("", str(file)).url(environment) == "redis://:secret@a"
+    assert StorePlace().url(environment) == "redis://:secret@b"
+    assert StorePlace().url({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
+    with pytest.raises(SourceOptionError, match="not said where the store is"):
+        StorePlace().url({})
+    with pytest.raises(SourceOptionError, match="cannot be read"):
+        StorePlace("", str(tmp_path / "none")).url(environment)

@@ -1,0 +1,275 @@
+"""What is read of topics, and where a reader begins and ends, on a real store, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from tests.history.log_writer import LogWriter, envelopes
+from waystation.errors import TopicNotFoundError
+from waystation.history.batch_reader import BatchReader, NarrowingBatchReader, Task
+from waystation.history.log_reader import LogReader
+from waystation.history.options import read_options
+from waystation.history.spans import Span
+from waystation.history.stream_reader import StreamReader
+from waystation.history_errors import StoreWentBackError, TrimmedError
+from waystation.logs import Block
+
+ORDERS = "t.default.orders.0"
+LATER = "t.default.orders.1"
+
+
+@pytest.fixture
+def given(store_url: str) -> Any:
+    """Options with the store of this test run."""
+    return lambda **more: read_options({"topic": "orders", "store": store_url, **more})
+
+
+def rows_of(reader: BatchReader | StreamReader, parts: list[Any]) -> list[dict[str, Any]]:
+    # As Spark does it: what is planned here is read elsewhere
+    reader, parts = pickle.loads(pickle.dumps((reader, parts)))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def ids_of(reader: BatchReader | StreamReader, parts: list[Any]) -> list[str]:
+    return [row["id"] for row in rows_of(reader, parts)]
+
+
+def spans_of(parts: list[Any]) -> list[tuple[str, int, int, int]]:
+    assert all(isinstance(part, Task) for part in parts)
+    return [
+        (span.log, span.partition, span.start, span.end) for part in parts for span in part.spans
+    ]
+
+
+def test_all_storage_topics_and_partitions_of_a_topic_are_read_and_no_others(
+    writer: LogWriter, given: Any
+) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(3), 0)
+    writer.append(ORDERS, envelopes(2, first=10), 1)
+    writer.create(LATER, 1)
+    writer.append(LATER, envelopes(1, first=20))
+    for other in ("t.default.other.0", "t.shop.orders.0", "tx"):
+        writer.create(other)
+        writer.append(other, envelopes(1, first=99))
+
+    reader = BatchReader(given())
+    assert ids_of(reader, reader.partitions()) == ["m-0", "m-1", "m-2", "m-10", "m-11", "m-20"]
+    everything = BatchReader(given(topic="*"))
+    assert len(rows_of(everything, everything.partitions())) == 7
+    shop = BatchReader(given(project="shop"))
+    assert ids_of(shop, shop.partitions()) == ["m-99"]
+
+
+def test_a_topic_that_is_none_is_told_by_name(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    with pytest.raises(TopicNotFoundError, match="no topic ordres in project default"):
+        BatchReader(given(topic="orders,ordres")).partitions()
+    # All topics of a project that has none is no mistake
+    empty = BatchReader(given(topic="*", project="shop"))
+    assert rows_of(empty, empty.partitions()) == []
+
+
+def test_a_large_log_is_split_and_small_ones_share_a_task(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS, 3)
+    for partition, rows in enumerate((1000, 10, 10)):
+        writer.append(ORDERS, envelopes(rows), partition)
+
+    parts = BatchReader(given(partition_rows="600", partitions_max="8")).partitions()
+    assert [[span.rows for span in part.spans] for part in parts] == [[600], [400, 10, 10]]
+    assert len(BatchReader(given(partition_rows="1", partitions_max="3")).partitions()) == 3
+
+
+def test_what_comes_after_planning_is_not_read(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(2))
+    reader = BatchReader(given())
+    parts = reader.partitions()
+    writer.append(ORDERS, envelopes(5, first=10))
+    assert ids_of(reader, parts) == ["m-0", "m-1"]
+
+
+def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS, 2)
+    first = writer.append(ORDERS, envelopes(5), 0)
+    writer.append(ORDERS, envelopes(5), 1)
+    while (second := writer.append(ORDERS, envelopes(1, first=50), 0)).ms == first.ms:
+        pass
+
+    def planned(*filters: Any) -> list[tuple[str, int, int, int]]:
+        reader = NarrowingBatchReader(given())
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        return spans_of(reader.partitions())
+
+    assert planned(EqualTo(("partition",), 1), GreaterThanOrEqual(("offset",), 3)) == [
+        (ORDERS, 1, 3, 5)
+    ]
+    assert planned(EqualTo(("topic",), "other")) == []
+    assert planned(In(("storage",), (1, 2))) == []
+    moment = _moment(second.ms)
+    assert planned(EqualTo(("partition",), 0), GreaterThanOrEqual(("time",), moment)) == [
+        (ORDERS, 0, second.offset, second.offset + 1)
+    ]
+    assert planned(EqualTo(("partition",), 0), LessThan(("time",), moment)) == [
+        (ORDERS, 0, 0, second.offset)
+    ]
+
+
+def test_what_was_trimmed_is_an_error_or_a_counted_gap(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(100))
+    strict, counting = BatchReader(given()), BatchReader(given(on_gap="count"))
+    planned = strict.partitions()
+
+    first = writer.trim_to(ORDERS, 500)
+
+    assert 0 < first < 100
+    with pytest.raises(TrimmedError, match=f"Offsets 0 to {first - 1} of partition 0"):
+        rows_of(strict, planned)
+    rows = rows_of(counting, planned)
+    assert [(row["offset"], row["gap"]) for row in rows[:2]] == [(0, first), (first, 0)]
+    assert sum(row["gap"] or 1 for row in rows) == 100
+    # Who plans after that begins with what is kept
+    assert rows_of(strict, strict.partitions())[0]["offset"] == first
+
+    # A log that is gone altogether
+    writer.delete(ORDERS)
+    with pytest.raises(TrimmedError):
+        rows_of(strict, planned)
+    (row,) = rows_of(counting, planned)
+    assert (row["offset"], row["gap"]) == (0, 100)
+
+
+def test_a_gap_over_a_whole_task_is_counted_once(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(100))
+    reader = BatchReader(given(on_gap="count", partition_rows="10", partitions_max="99"))
+    planned = reader.partitions()
+    first = writer.trim_to(ORDERS, 500)
+    rows = rows_of(reader, planned)
+    assert sum(row["gap"] for row in rows) == first
+    assert sum(row["gap"] or 1 for row in rows) == 100
+
+
+def test_a_log_that_ends_before_what_was_planned_is_told(writer: LogWriter, store_url: str) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    with LogReader(store_url) as logs:
+        for span in (Span(ORDERS, 0, 0, 9), Span(ORDERS, 0, 5, 9), Span(ORDERS, 0, 7, 9)):
+            with pytest.raises(StoreWentBackError, match="ends at offset 5"):
+                list(logs.blocks(span, on_gap="count"))
+
+
+def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(9000))
+    with LogReader(store_url) as logs:
+        blocks = list(logs.blocks(Span(ORDERS, 0, 100, 8999), on_gap="fail"))
+    assert len(blocks) > 1
+    offset = 100
+    for block in blocks:
+        assert isinstance(block, Block)
+        assert block.offset == offset
+        assert len(block.times_ms) == len(block.payloads)
+        offset += len(block.payloads)
+    assert offset == 8999
+
+
+# -- Streams -----------------------------------------------------------------------------------
+
+
+def test_a_stream_begins_at_the_oldest_or_at_the_end(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(100))
+    first = writer.trim_to(ORDERS, 500)
+    assert StreamReader(given()).initialOffset() == {f"{ORDERS}/0": first, f"{ORDERS}/1": 0}
+    latest = {"from": "latest"}
+    assert StreamReader(given(**latest)).initialOffset() == {f"{ORDERS}/0": 100, f"{ORDERS}/1": 0}
+
+
+def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
+    writer: LogWriter, given: Any
+) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(50), 0)
+    writer.append(ORDERS, envelopes(3, first=100), 1)
+    reader = StreamReader(given(rows_max="20"))
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+
+    seen: list[str] = []
+    start = reader.initialOffset()
+    while (end := reader.latestOffset(start, limit)) != start:
+        batch = ids_of(reader, reader.partitions(start, end))
+        assert len(batch) <= 20
+        seen += batch
+        start = end
+    assert len(seen) == 53
+    assert set(seen) == {f"m-{n}" for n in (*range(50), 100, 101, 102)}
+    # The small partition did not wait for the large one
+    assert "m-102" in seen[:20]
+    assert reader.partitions(start, start) == []
+    assert StreamReader(given()).getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
+    writer: LogWriter, given: Any
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    reader = StreamReader(given(**{"from": "latest"}))
+    start = reader.initialOffset()
+
+    writer.create(LATER, 2)
+    writer.append(LATER, envelopes(2, first=7), 1)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert ids_of(reader, reader.partitions(start, end)) == ["m-7", "m-8"]
+
+    # One that is purged stays where it was
+    writer.delete(ORDERS)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_available_now_ends_where_it_began(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    reader = StreamReader(given())
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    writer.append(ORDERS, envelopes(5, first=5))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {f"{ORDERS}/0": 5}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert reader.reportLatestOffset() == {f"{ORDERS}/0": 10}
+
+
+def test_a_stream_over_a_store_that_went_back_stops_with_the_reason(
+    writer: LogWriter, given: Any
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    with pytest.raises(StoreWentBackError, match="ends at offset 5, and 8 was there before"):
+        StreamReader(given()).latestOffset({f"{ORDERS}/0": 8}, ReadAllAvailable())
+
+
+def test_a_stream_that_was_overtaken_by_retention_is_told(writer: LogWriter, given: Any) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(100))
+    first = writer.trim_to(ORDERS, 500)
+    start, end = {f"{ORDERS}/0": 2}, {f"{ORDERS}/0": 100}
+    strict, counting = StreamReader(given()), StreamReader(given(on_gap="count"))
+    with pytest.raises(TrimmedError):
+        rows_of(strict, strict.partitions(start, end))
+    rows = rows_of(counting, counting.partitions(start, end))
+    assert (rows[0]["offset"], rows[0]["gap"]) == (2, first - 2)
+
+
+def _moment(ms: int) -> Any:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)

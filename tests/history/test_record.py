@@ -1,0 +1,216 @@
+"""`record` and `redact`: what a topic or a pipeline keeps from history is nowhere in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter, envelopes
+from tests.kit.background import background_station
+from waystation import App, Child, Fail, Parallel, Wait, Waystation
+from waystation.history.ingest import Ingest
+from waystation.history.lake import Lake, LakeTable
+from waystation.history.options import StorePlace
+from waystation.history.store_access import store_access
+from waystation.logs import names
+from waystation.settings import Settings
+from waystation.topics.book import working_copy
+
+ORDERS = "t.default.orders.0"
+
+
+class DeathError(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+def ingest(spark: SparkSession, store_url: str, lake: Path) -> Any:
+    return lambda **more: Ingest(spark, Lake(str(lake)), StorePlace(store_url), **more)
+
+
+def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
+    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    return found.sort_by([("log", "ascending"), ("log_offset", "ascending")]).to_pylist()
+
+
+def say(writer: LogWriter, **options: Any) -> None:
+    """Gives the topic of `ORDERS` options, as far as history looks at them."""
+    body = msgspec.json.encode({"name": "orders", "options": options, "later": "unknown"})
+    writer.command("HSET", working_copy("default", "orders"), "body", body.decode())
+
+
+def everything(lake: Path) -> bytes:
+    """All bytes of all files, those that belong to no table too, unpacked."""
+    found = b""
+    for file in lake.rglob("*.parquet"):
+        table = DeltaTable(str(lake / file.relative_to(lake).parts[0])).to_pyarrow_table()
+        found += repr(table.to_pylist()).encode()
+    return found
+
+
+def test_a_topic_says_what_is_recorded_and_may_say_otherwise_later(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    writer.create(ORDERS)
+    told: list[tuple[dict[str, Any], bytes | None, str]] = [
+        ({}, b'{"n":0}', "full"),
+        ({"record": "headers"}, None, "headers"),
+        ({"redact": ["/n"]}, b'{"n":"[redacted]"}', "redacted"),
+    ]
+    for number, (options, _, _) in enumerate(told):
+        say(writer, **options)
+        writer.append(ORDERS, envelopes(1, first=number, group="g"))
+        writer.append_raw(ORDERS, [b"secret, and no envelope"])
+        assert ingest().run().rows == 2
+
+    found = rows(lake)
+    assert [(row["payload"], row["recorded"]) for row in found[::2]] == [
+        (payload, word) for _, payload, word in told
+    ]
+    # All but the payload is there, and its size is what it was
+    assert [(row["id"], row["group"], row["size"]) for row in found[::2]] == [
+        (f"m-{number}", "g", 7) for number in range(3)
+    ]
+    assert {row["headers"][0]["name"] for row in found[::2]} == {"content-type"}
+    # What cannot be looked into is kept by the first alone
+    assert [row["payload"] for row in found[1::2]] == [b"secret, and no envelope", None, None]
+    assert all(row["malformed"] for row in found[1::2])
+
+
+def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_then(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    say(writer, record="none")
+    writer.append(ORDERS, envelopes(5))
+    commit = LakeTable.commit
+
+    def only_gaps(table: LakeTable, *given: Any) -> None:
+        if table.spec.name == "messages":
+            raise DeathError
+        commit(table, *given)
+
+    # Given a round that died when it had written the gap down, and a topic that was changed then
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "commit", only_gaps)
+        with pytest.raises(DeathError):
+            ingest().run()
+    say(writer)
+    writer.append(ORDERS, envelopes(2, first=5))
+
+    done = ingest().run()
+
+    # Then what was said when it was read holds, and nothing is in both
+    assert (done.rows, done.withheld_rows, done.gap_rows) == (2, 0, 0)
+    assert [row["id"] for row in rows(lake)] == ["m-5", "m-6"]
+    (gap,) = rows(lake, "gaps")
+    assert (gap["from_offset"], gap["to_offset"], gap["cause"]) == (0, 5, "policy")
+
+    # And the other way round
+    say(writer, record="none")
+    writer.append(ORDERS, envelopes(3, first=7))
+    living = ingest()
+    assert (living.run().withheld_rows, living.run().withheld_rows) == (3, 0)
+    assert [row["rows"] for row in rows(lake, "gaps")] == [5, 3]
+    assert writer.held(ORDERS) == {"~history": 9}
+    assert b"m-8" not in everything(lake)
+
+
+def test_a_topic_that_says_it_in_an_unknown_way_is_left_for_a_later_release(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    others = "t.default.others.0"
+    for log in (ORDERS, others):
+        writer.create(log)
+        writer.append(log, envelopes(2))
+    say(writer, record="a tenth")
+
+    assert ingest().run().rows == 2
+    assert {row["topic"] for row in rows(lake)} == {"others"}
+    assert writer.command("EXISTS", names.holds(ORDERS, 0)) == 0
+    say(writer)
+    assert ingest().run().rows == 2
+
+
+def shop() -> App:
+    app = App()
+
+    @app.step("shop/take")
+    async def take(ctx: Any, order: dict[str, Any]) -> Any:
+        return Fail("secret-note") if order["card"] == "secret-bad" else order
+
+    @app.step("shop/ask")
+    async def ask(ctx: Any, order: dict[str, Any]) -> Any:
+        return order if ctx.switch("go") else Wait("go", at_most="1h")
+
+    @app.step("shop/split")
+    async def split(ctx: Any, order: dict[str, Any]) -> Any:
+        return Parallel([Child("quiet", order), Child("shown", order)])
+
+    steps = ["shop/take", "shop/ask"]
+    app.pipeline("redacted", steps, redact=["/card"])
+    app.pipeline("headers", steps, record="headers")
+    app.pipeline("none", ["shop/take"], record="none")
+    app.pipeline("split", ["shop/split"], record="headers")
+    app.pipeline("quiet", ["shop/take"], startable=False, record="none")
+    app.pipeline("shown", ["shop/take"], startable=False, redact=["/card"])
+    return app
+
+
+def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
+    spark: SparkSession, settings: Settings, lake: Path
+) -> None:
+    order = {"card": "secret-1", "cents": 5}
+    with background_station(settings, app=shop()) as station, Waystation(station.url) as client:
+        start = client.transactions.start
+        waiting = [start(name, order, external_id=name) for name in ("redacted", "headers")]
+        done = [
+            start("none", order, external_id="secret-2"),
+            start("none", {"card": "secret-bad"}),
+            start("split", order),
+        ]
+        ended = [tx.wait("30s").status for tx in done]
+        for tx in waiting:
+            tx.set_switch("go", True)
+        ended += [tx.wait("30s").status for tx in waiting]
+        assert ended == ["success", "failed", "success", "success", "success"]
+        assert client.pipelines.get("redacted").definition.redact == ["/card"]
+        with store_access(settings) as access:
+            with LogWriter(access.url()) as writer:
+                log = repr(writer.command("XRANGE", names.entries("tx", 0), "-", "+"))
+            Ingest(spark, Lake(str(lake)), access).run()
+
+    # Nothing is in the log, so nothing can be in the lake
+    assert "secret" not in log
+    changes, steps = rows(lake, "transactions"), rows(lake, "steps")
+    started = {row["pipeline"]: row for row in changes if row["kind"] == "started"}
+    assert {name: row["recorded"] for name, row in started.items()} == {
+        "redacted": "redacted",
+        "headers": "headers",
+        "none": "none",
+        "split": "headers",
+        "quiet": "none",
+        "shown": "redacted",
+    }
+    kept = started["redacted"]
+    assert (kept["data"], kept["external_id"]) == ('{"card":"[redacted]","cents":5}', "redacted")
+    assert (started["headers"]["data"], started["headers"]["metadata"]) == (None, None)
+    assert started["headers"]["external_id"] == "headers"
+    assert (started["none"]["external_id"], started["none"]["data"]) == (None, None)
+    assert started["shown"]["data"] == '{"card":"[redacted]","cents":5}'
+    ends = {row["transaction_id"]: row for row in changes if row["kind"] == "finished"}
+    assert ends[waiting[0].id]["output"] == '{"card":"[redacted]","cents":5}'
+    assert ends[waiting[1].id]["output"] is None
+    slept = [row for row in changes if row["kind"] == "slept"]
+    assert slept, "two have waited"
+    assert {(row["snapshot"], row["switch"]) for row in slept} == {(None, "go")}
+    # Of what is not recorded there are states, and no steps
+    assert ends[done[1].id]["status"] == "failed"
+    recorded = {row["transaction_id"] for row in steps}
+    assert recorded >= {waiting[0].id, waiting[1].id, done[2].id}
+    assert not recorded & {done[0].id, done[1].id, started["quiet"]["transaction_id"]}

@@ -1,0 +1,195 @@
+"""A store that went back: what it has lost is marked, what it has now is read, nothing doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.history.log_writer import LogWriter, change, envelopes
+from tests.servers import plain_server
+from waystation.history import attach
+from waystation.history.ingest import Ingest
+from waystation.history.lake import Lake, LakeTable
+from waystation.history.options import StorePlace
+from waystation.history.watermarks import SOFT
+
+ORDERS = "t.default.orders.0"
+
+
+class DeathError(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+def ingest(spark: SparkSession, store_url: str, lake: Path) -> Any:
+    return lambda **more: Ingest(spark, Lake(str(lake)), StorePlace(store_url), **more)
+
+
+def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
+    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    order = [(name, "ascending") for name in ("log", "log_offset", "item", "ingested")]
+    return found.sort_by(order).to_pylist()
+
+
+def ids(lake: Path, *, lost: bool) -> list[str]:
+    return [row["id"] for row in rows(lake) if row["lost"] == lost]
+
+
+def gaps(lake: Path) -> list[tuple[int, int, str, bool]]:
+    names = ("from_offset", "to_offset", "cause", "lost")
+    return sorted(tuple(row[name] for name in names) for row in rows(lake, "gaps"))
+
+
+def expected(*ranges: range) -> list[str]:
+    return [f"m-{number}" for numbers in ranges for number in numbers]
+
+
+def test_what_a_restored_store_has_lost_is_marked_and_read_anew(
+    ingest: Any, writer: LogWriter, lake: Path, spark: SparkSession
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    backup = writer.backup()
+    writer.append(ORDERS, envelopes(4, first=6))
+    living = ingest()
+    assert living.run().rows == 10
+
+    # Its tail is gone
+    writer.restore(backup)
+    done = living.run()
+    assert (done.rows, done.lost_rows) == (0, 4)
+    assert (ids(lake, lost=False), ids(lake, lost=True)) == (
+        expected(range(6)),
+        expected(range(6, 10)),
+    )
+    assert gaps(lake) == [(6, 10, "lost", False)]
+    assert writer.held(ORDERS) == {SOFT: 5}
+    assert living.run().lost_rows == 0
+
+    # Its offsets go to others, and these are lost in the same way, before anybody has looked
+    writer.append(ORDERS, envelopes(4, first=20))
+    assert living.run().rows == 4
+    writer.restore(backup)
+    writer.append(ORDERS, envelopes(8, first=30))
+    done = ingest().run()
+    assert (done.rows, done.lost_rows) == (8, 4)
+    assert ids(lake, lost=False) == expected(range(6), range(30, 38))
+    assert gaps(lake) == [(6, 10, "lost", False)] * 2
+
+    # Spark sees what is true now, and all there ever was if it asks for it
+    attach(spark, lake=str(lake))
+    assert spark.sql("select * from waystation.messages").count() == 14
+    assert spark.sql("select * from waystation.messages_all where lost").count() == 8
+
+
+def test_a_log_that_began_anew_has_lost_everything(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    ingest().run()
+    writer.flush()
+    writer.create(ORDERS)
+    # The same ids, at another time
+    writer.append(ORDERS, envelopes(7))
+
+    done = ingest().run()
+
+    assert (done.rows, done.lost_rows) == (7, 5)
+    assert ids(lake, lost=False) == expected(range(7))
+
+
+def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-05: with a log that feeds two tables, and a gap that reaches over the border."""
+    writer.create("tx")
+    writer.append_raw("tx", [change(number) for number in range(6)])
+    size = len(change(0))
+    assert writer.trim_to("tx", 4 * size) == 2
+    backup = writer.backup()
+    writer.append_raw("tx", [change(number) for number in range(6, 10)])
+    # The lake lacks what a store that is restored has again
+    assert writer.trim_to("tx", 3 * size + 2) == 7
+    assert ingest().run().gap_rows == 7
+    writer.restore(backup)
+    writer.append_raw("tx", [change(number, mark="-anew") for number in range(6, 9)])
+
+    commit, update = LakeTable.commit, LakeTable.update
+    died = 0
+    while True:
+        # At first before anything is done, then each time after one thing more
+        left = min(died, 1)
+
+        def mortal(original: Callable[..., Any]) -> Callable[..., Any]:
+            def called(table: LakeTable, *given: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    left = -1
+                    raise DeathError
+                left -= 1
+                return original(table, *given)
+
+            return called
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeTable, "commit", mortal(commit))
+            patch.setattr(LakeTable, "update", mortal(update))
+            try:
+                ingest().run()
+            except DeathError:
+                died += 1
+                continue
+        break
+
+    assert died >= 6
+    changes, steps = rows(lake, "transactions"), rows(lake, "steps")
+    alive = [row for row in changes if not row["lost"]]
+    assert [row["log_offset"] for row in alive] == list(range(2, 9))
+    done = [row["step_type"] for row in steps if not row["lost"]]
+    assert done == ["step"] * 4 + ["step-anew"] * 3
+    assert [row["log_offset"] for row in changes if row["lost"]] == [7, 8, 9]
+    assert len(changes) == len(steps) == 10
+    assert gaps(lake) == [(0, 2, "trimmed", False), (2, 10, "lost", False)]
+    assert sum(row["rows"] for row in rows(lake, "gaps")) == 2 + 8
+
+
+def test_without_anything_to_compare_with_it_goes_on(
+    ingest: Any, writer: LogWriter, lake: Path
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    ingest().run()
+    writer.append(ORDERS, envelopes(50, first=10))
+    first = writer.trim_to(ORDERS, 300)
+    assert first > 10
+
+    done = ingest().run()
+
+    assert (done.lost_rows, done.gap_rows, done.rows) == (0, first - 10, 60 - first)
+
+
+def test_a_store_that_was_started_anew_is_compared_again(spark: SparkSession, lake: Path) -> None:
+    with plain_server() as server:
+        url = f"unix://{server.address.path}"
+        with LogWriter(url) as writer:
+            writer.flush()
+            writer.create(ORDERS)
+            writer.append(ORDERS, envelopes(5))
+            living = Ingest(spark, Lake(str(lake)), StorePlace(url))
+            assert living.run().rows == 5
+        # It keeps nothing, and has more than before when it is looked at again
+        server.kill()
+        server.start()
+        with LogWriter(url) as writer:
+            writer.flush()
+            writer.create(ORDERS)
+            writer.append(ORDERS, envelopes(9, first=10))
+            done = living.run()
+    assert (done.rows, done.lost_rows) == (9, 5)
+    assert ids(lake, lost=False) == expected(range(10, 19))

@@ -1,0 +1,66 @@
+"""Sessions: what Spark is told when it is started, and what of it others can reach."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from waystation.history.session import SessionPlan, session_master, session_settings
+
+_PAGES = """
+import sys
+from pathlib import Path
+from waystation.history.session import SessionPlan, running_session, ui_address
+plan = SessionPlan(folder=Path(sys.argv[1]), master="local[1]", memory="512m", ui=True)
+with running_session(plan) as spark:
+    port = int(ui_address(spark).rpartition(":")[2])
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            address, _, found = local.rpartition(":")
+            if state == "0A" and int(found, 16) == port:
+                sys.stdout.write(f"listens {address}\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("master", "told"),
+    [
+        ("local", "local[1,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_a_task_that_was_lost_is_tried_again_wherever_it_runs(master: str, told: str) -> None:
+    assert session_master(master) == told
+
+
+def test_what_an_operator_sets_wins(tmp_path: Path) -> None:
+    wanted = {"spark.log.level": "INFO", "spark.executor.cores": "2"}
+    found = session_settings(SessionPlan(folder=tmp_path, spark=wanted))
+    assert found.items() >= wanted.items()
+    assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what listens from /proc")
+def test_pages_of_a_local_spark_are_on_this_machine_alone(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _PAGES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    found = {line.removeprefix("listens ") for line in told.stdout.splitlines()}
+    assert found, told.stderr
+    assert found <= loopback
+    assert told.stderr == ""

@@ -1,0 +1,199 @@
+"""Topics in Spark: `spark.read` and `spark.readStream` on a real session."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+
+from tests.history.log_writer import LogWriter, envelopes
+from waystation.envelope import Envelope
+
+ORDERS = "t.default.orders.0"
+
+
+@pytest.fixture
+def orders(spark: SparkSession, store_url: str) -> Any:
+    """The topic as a table, with options."""
+
+    def read(**options: str) -> DataFrame:
+        return (
+            spark.read.format("waystation")
+            .options(**{"topic": "orders", "store": store_url, **options})
+            .load()
+        )
+
+    return read
+
+
+def test_a_topic_is_a_table(orders: Any, writer: LogWriter) -> None:
+    writer.create(ORDERS, 2)
+    message = Envelope(
+        id="a",
+        project="default",
+        data=b'{"n":12345678901234567890}',
+        group="g",
+        headers=(("x", "1"), ("x", "2")),
+        not_before_ms=1_800_000_000_123,
+        cause="c",
+        traceparent="t",
+    )
+    receipt = writer.append(ORDERS, [message], 1)
+    writer.append_raw(ORDERS, [b"no envelope"], 1)
+
+    first, second = orders().orderBy("offset").collect()
+
+    assert first.asDict(recursive=True) == {
+        "position": "default/orders/0/1/0",
+        "project": "default",
+        "topic": "orders",
+        "storage": 0,
+        "partition": 1,
+        "offset": 0,
+        "time": _local(receipt.ms),
+        "id": "a",
+        "group": "g",
+        "headers": [{"name": "x", "value": "1"}, {"name": "x", "value": "2"}],
+        "payload": b'{"n":12345678901234567890}',
+        "not_before": _local(1_800_000_000_123),
+        "cause": "c",
+        "traceparent": "t",
+        "malformed": False,
+        "size": 26,
+        "gap": 0,
+    }
+    assert (second.malformed, second.payload, second.id) == (True, b"no envelope", None)
+
+
+def test_many_tasks_read_every_message_once(orders: Any, writer: LogWriter) -> None:
+    writer.create(ORDERS, 3)
+    for partition in range(3):
+        writer.append(ORDERS, envelopes(4000, first=4000 * partition), partition)
+
+    read = orders(partition_rows="2500", partitions_max="8")
+
+    assert read.rdd.getNumPartitions() == 5
+    found = read.selectExpr("count(*) n", "count(distinct id) ids", "sum(offset) offsets").first()
+    assert (found.n, found.ids, found.offsets) == (12000, 12000, 3 * sum(range(4000)))
+
+
+def test_filters_are_pushed_down_and_change_no_result(orders: Any, writer: LogWriter) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(1000), 0)
+    writer.append(ORDERS, envelopes(1000, first=1000), 1)
+    later = writer.append(ORDERS, envelopes(5, first=5000), 1)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=later.ms)
+
+    some = orders(partition_rows="100", partitions_max="99").where(
+        (col("partition") == 1) & (col("offset") >= 950) & (col("time") <= moment)
+    )
+
+    # Read were 55 rows of 2,005, as the tasks tell
+    assert some.rdd.getNumPartitions() == 1
+    expected = [f"m-{n}" for n in (*range(1950, 2000), *range(5000, 5005))]
+    assert sorted(row.id for row in some.select("id").collect()) == sorted(expected)
+    plain = orders(pushdown="false").where("partition = 1 and offset >= 950")
+    assert plain.count() == 55
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"topc": "x"}, "There is no option topc"),
+        ({"store": "redis://:hunter2@127.0.0.1"}, "password must not be in an option"),
+        ({"topic": "none"}, "There is no topic none in project default"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    orders: Any, writer: LogWriter, options: dict[str, str], told: str
+) -> None:
+    writer.create(ORDERS)
+    with pytest.raises(PySparkException, match=re.escape(told)) as refusal:
+        orders(**options).collect()
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_password_comes_from_a_file_and_is_in_no_plan(
+    spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(1))
+    file = tmp_path / "store-url"
+    file.write_text(store_url)
+    read = spark.read.format("waystation").options(topic="orders", store_file=str(file)).load()
+    assert read.count() == 1
+    plan = read._jdf.queryExecution().toString()
+    assert store_url not in plan
+
+
+def test_a_stream_takes_up_what_comes_and_loses_nothing_over_a_restart(
+    spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
+) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(50), 0)
+
+    def run() -> list[int]:
+        """All that is there now, in small micro-batches; returns their sizes."""
+        query = (
+            spark.readStream.format("waystation")
+            .options(topic="orders", store=store_url, rows_max="30")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        return [progress.numInputRows for progress in query.recentProgress]
+
+    assert sum(run()) == 50
+    # A storage topic is added, and the older one gets more
+    writer.append(ORDERS, envelopes(5, first=50), 1)
+    writer.create("t.default.orders.1", 3)
+    writer.append("t.default.orders.1", envelopes(20, first=100), 2)
+    sizes = run()
+    assert sum(sizes) == 25
+    assert max(sizes) <= 30
+
+    found = spark.read.parquet(str(tmp_path / "out"))
+    ids = [row.id for row in found.select("id").collect()]
+    assert sorted(ids) == sorted(f"m-{n}" for n in (*range(55), *range(100, 120)))
+
+
+def test_a_storage_topic_that_is_added_while_a_stream_runs_is_read_from_its_beginning(
+    spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(3))
+    query = (
+        spark.readStream.format("waystation")
+        .options(topic="orders", store=store_url)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(str(tmp_path / "out"))
+    )
+    try:
+        query.processAllAvailable()
+        # With more partitions than the older one, which ends
+        writer.create("t.default.orders.1", 2)
+        writer.append("t.default.orders.1", envelopes(4, first=3), 1)
+        writer.seal(ORDERS)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    found = spark.read.parquet(str(tmp_path / "out")).select("id", "storage").collect()
+    assert sorted((row.id, row.storage) for row in found) == [
+        (f"m-{n}", int(n > 2)) for n in range(7)
+    ]
+
+
+def _local(ms: int) -> datetime:
+    """What `collect` makes of a time: without a zone, as this process has it."""
+    return datetime.fromtimestamp(ms / 1000)

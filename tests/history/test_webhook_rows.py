@@ -1,0 +1,77 @@
+"""Webhook attempts in the lake: of channels, and of the replies of transactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waystation import App, AsyncWaystation
+from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.delivery.attempt_log import LOG
+from waystation.history.feeds import feed_of
+from waystation.history.spans import Span
+from waystation.history.table_specs import WEBHOOK_ATTEMPTS
+from waystation.history.webhook_rows import webhook_rows
+from waystation.logs import Block
+from waystation.settings import ChannelSettings
+from waystation.testing import FakeEndpoint, serving
+from waystation.testing.station import Serving, quick_settings
+
+
+async def rows(running: Serving, wanted: int) -> list[dict[str, Any]]:
+    """The rows of all attempts, once there are as many."""
+    found: list[dict[str, Any]] = []
+    for partition in range(4):
+        block = await running.node.logs.read_block(LOG, partition, 0, limit=1000)
+        made = webhook_rows(Span(LOG, partition, 0, 1000), block)
+        found += made[WEBHOOK_ATTEMPTS.name].to_pylist()
+    assert len(found) == wanted
+    return sorted(found, key=lambda row: (row["endpoint"], row["attempt"]))
+
+
+async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -> None:
+    app = App()
+
+    @app.step("order/pay")
+    async def pay(ctx: Any, order: Any) -> Any:
+        return order
+
+    app.pipeline("order", ["order/pay"])
+    async with FakeEndpoint(plan=[503, 200]) as endpoint, FakeEndpoint() as reply:
+        webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.02)
+        rule = ChannelRule(pattern="(?P<shop>[a-z]+)-orders", webhooks=(webhook,))
+        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+        async with (
+            serving(settings, app=app) as running,
+            AsyncWaystation(running.url) as client,
+        ):
+            await client.channels.publish("acme-orders", {"n": 1}, message_id="m-1")
+            begun = await client.transactions.start("order", {}, metadata={"webhook": reply.url})
+            await endpoint.until(2)
+            await reply.until(1)
+            # An attempt is written down before it is settled, which comes when the reply is read
+            for deliverer in (running.node.delivery.deliverer, running.node.replies.deliverer):
+                assert deliverer is not None
+                await deliverer.stop()
+            first, second, third = await rows(running, 3)
+
+    assert (first["project"], first["channel"]) == ("default", "acme-orders")
+    assert (first["endpoint"], first["attempt"], first["status"]) == ("crm", 1, 503)
+    assert (first["verdict"], second["verdict"]) == ("retry", "done")
+    assert second["delivery_id"] == first["delivery_id"]
+    assert (third["project"], third["channel"]) == ("default", None)
+    assert third["endpoint"].startswith("w.default.")
+    assert third["delivery_id"] == begun.id
+    assert not any(row["malformed"] for row in (first, second, third))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"no entry", b"\x92\x02\x90", b"\x92\x01\x91\x92\xa1l\xc4\x01x"]
+)
+def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
+    feed = feed_of(LOG)
+    assert feed is not None
+    made = feed.rows(Span(LOG, 0, 5, 6), Block(5, [1], [payload]))[WEBHOOK_ATTEMPTS.name]
+    assert [(row["malformed"], row["excerpt"]) for row in made.to_pylist()] == [(True, payload)]
