@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- repeatable
+-- Deletes dead letters.
+-- KEYS  1 head
+-- ARGV  1 terms, 2 most, 3 failed until when in ms (0: until now), then numbers, or none: all of them
+-- Reply {missing}, or {how many, left of those that failed until then, that time}
+--- @include "now"
+--- @include "pool"
+--- @include "dead"
+local refused = refusal()
+if refused then
+  return { refused }
+end
+local done = 0
+for _, number in ipairs(dead_chosen()) do
+  done = done + dead_remove(number)
+end
+return dead_reply(done)

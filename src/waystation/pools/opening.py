@@ -1,0 +1,35 @@
+"""Opens the pools of a node: their verbs, and who looks after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waystation.catalogue import Catalogue
+from waystation.clock import Clock
+from waystation.pool_settings import PoolSettings
+from waystation.pools.pools import Pools
+from waystation.pools.upkeep import PoolUpkeep
+from waystation.store.opening import OpenStore
+
+
+@dataclass(frozen=True)
+class PoolDesk:
+    """Pools in a node."""
+
+    pools: Pools
+    upkeep: PoolUpkeep
+
+    async def close(self) -> None:
+        """Ends what goes on by itself."""
+        await self.upkeep.close()
+        await self.pools.close()
+
+
+async def open_pools(
+    settings: PoolSettings, opened: OpenStore, catalogue: Catalogue, *, clock: Clock
+) -> PoolDesk:
+    """Begins to look after pools, when it is this node's turn."""
+    pools = Pools(catalogue, opened.store, opened.wakeups, clock=clock, settings=settings)
+    upkeep = PoolUpkeep(pools, clock=clock, sweep_seconds=settings.sweep_seconds)
+    await upkeep.start()
+    return PoolDesk(pools, upkeep)
