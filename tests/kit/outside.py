@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from waystation.archive import Archive
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.clock import Clock
 from waystation.ids import RandomIdentity
@@ -33,6 +34,7 @@ from waystation.transactions.pipeline import StepLike, define
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.progress import Finish, Progress
 from waystation.transactions.record import TransactionState, decode, encode
+from waystation.transactions.services import Services
 from waystation.transactions.signals import Signals
 from waystation.transactions.states import Status
 
@@ -121,6 +123,8 @@ async def open_outside(
     *,
     through: Address | None = None,
     clock: Clock | None = None,
+    services: Services | None = None,
+    archive: Archive | None = None,
     **settings: Any,
 ) -> AsyncIterator[Outside]:
     """Opens an engine on an empty store; it may reach the store `through` a proxy."""
@@ -141,10 +145,17 @@ async def open_outside(
             wakeups=wakeups,
             dataset="ds-1",
             durability="memory",
-            facts=await read_facts(plain),
+            facts=(await read_facts(plain))[0],
         )
         engine = await open_engine(
-            wanted, opened, catalogue, logs, clock=clock, identity=RandomIdentity()
+            wanted,
+            opened,
+            catalogue,
+            logs,
+            clock=clock,
+            identity=RandomIdentity(),
+            services=services,
+            archive=archive,
         )
         terms, cells = engine.terms, wanted.cells
         try:

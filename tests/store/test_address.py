@@ -36,6 +36,28 @@ def test_a_socket_and_tls_are_understood() -> None:
     assert unchecked.verify_mode is ssl.CERT_NONE
 
 
+def test_a_cluster_is_reached_by_any_of_its_nodes() -> None:
+    address = parse_address("rediss+cluster://anna:hu@sh@a:7001,b,c:7003/0?ssl_cert_reqs=none")
+    assert address.cluster is not None
+    places = [(each.host, each.port, each.username) for each in address.cluster.seeds]
+    assert places == [("a", 7001, "anna"), ("b", 6379, "anna"), ("c", 7003, "anna")]
+    assert all(each.tls is not None and each.cluster is None for each in address.cluster.seeds)
+    assert parse_address("redis://a:7001").cluster is None
+
+
+@pytest.mark.parametrize(
+    "url", ["redis+cluster://", "redis+cluster://a,,b", "unix+cluster:///a", "redis+cluster://a:b"]
+)
+def test_a_malformed_url_of_a_cluster_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="The store URL is malformed"):
+        parse_address(url)
+
+
+def test_a_cluster_has_one_database() -> None:
+    with pytest.raises(SettingsError, match="one database"):
+        parse_address("redis+cluster://a,b/3")
+
+
 def test_the_password_is_in_no_text() -> None:
     address = parse_address("redis://anna:hush@store.example:7001")
     assert "hush" not in f"{address} {address!r}"

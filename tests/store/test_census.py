@@ -14,7 +14,7 @@ from tests.kit.wire import async_ask
 from tests.proxy import Fate, proxy_to
 from waystation.clock import Clock
 from waystation.settings import StoreSettings
-from waystation.store import Census, Store, client, keys
+from waystation.store import Census, Store, keys, writer
 from waystation.store.embedded import EmbeddedServer
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
@@ -92,7 +92,7 @@ async def test_a_store_that_is_busy_or_full_does_not_end_the_census(
         one = Counted(store, "one")
         await one.census.start()
         # Given that no call is taken for a while
-        monkeypatch.setattr(client, "CALLS_MAX", 0)
+        monkeypatch.setattr(writer, "CALLS_MAX", 0)
         await asyncio.sleep(0.1)
         assert one.count == 1
         monkeypatch.undo()
@@ -112,13 +112,14 @@ async def test_a_store_that_is_busy_or_full_does_not_end_the_census(
 @asynccontextmanager
 async def two_stations(folder: Path) -> AsyncIterator[tuple[Serving, Serving]]:
     """On one store and one catalogue."""
-    with private_server() as server:
+    with private_server(cluster=False) as server:
         store = StoreSettings(durability="memory", url=f"unix://{server.address.path}")
         settings = quick_settings(str(folder), store=store)
         async with serving(settings) as first, serving(settings) as second:
             yield first, second
 
 
+@pytest.mark.slow
 async def test_two_stations_share_the_limit_of_a_topic(tmp_path: Path) -> None:
     async with two_stations(tmp_path) as (first, second):
         options = TopicOptions(rate=RateLimit(mode="enforced", qps=50))

@@ -107,7 +107,7 @@ async def test_a_store_that_is_too_old_is_refused() -> None:
         return None if command[0] in (b"CLIENT", b"SCRIPT") else answer(command)
 
     async with peer_that(shake_hands) as address, store_at(address) as store:
-        facts = await read_facts(store)
+        (facts,) = await read_facts(store)
     with pytest.raises(StoreRefusedError, match=r"version 6\.2\.14.*Redis 7\.0 or any Valkey"):
         check_facts(facts, durability="memory", ephemeral=False)
 

@@ -10,11 +10,12 @@ from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from waystation.errors import (
     BusyError,
+    InvalidInputError,
     OutcomeUnknownError,
     StoreReplyError,
     StoreUnavailableError,
 )
-from waystation.store import Store, client, script
+from waystation.store import Store, script, writer
 from waystation.store.connection import Call, Connection
 from waystation.store.embedded import EmbeddedServer
 from waystation.telemetry.metrics import registry
@@ -191,10 +192,27 @@ async def test_a_script_error_is_the_error_of_its_call(store_server: EmbeddedSer
             await store.run(COUNT, ["count"], [])
 
 
+async def test_pages_show_every_key_and_all_can_be_deleted(store_server: EmbeddedServer) -> None:
+    async with store_at(store_server.address) as store:
+        wanted = {f"page.{n}".encode() for n in range(500)}
+        await asyncio.gather(*(store.call("SET", name, 1) for name in wanted))
+        found, cursor = set(), ""
+        while cursor != "0":
+            cursor, names = await store.scan(cursor or "0", match="page.*", count=100)
+            found |= set(names)
+        assert found == wanted
+        await store.unlink(list(found))
+        await store.unlink([])
+        assert await store.call("EXISTS", *found) == 0
+        for bad in ("", "-1", "x", "1" * 25, str(2**64)):
+            with pytest.raises(InvalidInputError):
+                await store.scan(bad, match="*", count=1)
+
+
 async def test_more_calls_than_the_bound_are_refused_before_they_are_made(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "CALLS_MAX", 10)
+    monkeypatch.setattr(writer, "CALLS_MAX", 10)
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
         await store.connect()
         await proxy.set_fates(replies=Fate.HOLD)

@@ -78,7 +78,7 @@ async def test_a_call_that_was_never_sent_is_told_so_with_address_and_reason(
     tmp_path: Path,
 ) -> None:
     nobody = Address(path=str(tmp_path / "nobody.sock"), password="hush")
-    async with store_at(nobody, call_seconds_max=0.2) as store:
+    async with store_at(nobody, call_seconds_max=2.0) as store:
         with pytest.raises(StoreUnavailableError) as caught:
             await store.call("PING", repeatable=True)
         assert "nobody.sock" in str(caught.value)
@@ -133,10 +133,10 @@ async def test_a_slow_store_that_still_speaks_keeps_its_connection(
 ) -> None:
     async with (
         proxy_to(store_server.address) as proxy,
-        store_at(proxy.address, call_seconds_max=1.0) as store,
+        store_at(proxy.address, call_seconds_max=2.0) as store,
     ):
         await store.connect()
-        proxy.delay_seconds = 0.15
+        proxy.delay_seconds = 0.3
         # Each reply is slow, together they take longer than a deadline
         for number in range(4):
             assert await store.call("ECHO", number) == str(number).encode()
@@ -148,7 +148,7 @@ async def test_a_call_that_may_have_run_never_claims_that_it_did_not(
 ) -> None:
     async with (
         proxy_to(store_server.address) as proxy,
-        store_at(proxy.address, call_seconds_max=0.5) as store,
+        store_at(proxy.address, call_seconds_max=2.0) as store,
     ):
         await store.call("DEL", "runs")
         # Given a repeatable call that ran, whose reply was lost, and then no store to repeat it on
@@ -167,7 +167,7 @@ async def test_a_call_repeated_on_a_loading_store_does_not_claim_that_it_did_not
         sets += 1
         return HANG_UP if sets == 1 else b"-LOADING the dataset"
 
-    async with peer_that(answer) as address, store_at(address, call_seconds_max=0.3) as store:
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=2.0) as store:
         with pytest.raises(OutcomeUnknownError):
             await store.call("SET", "k", "v", repeatable=True)
         assert sets > 1
@@ -286,7 +286,7 @@ async def test_a_store_that_loads_beyond_the_deadline_is_unavailable(word: bytes
     def answer(command: list[bytes]) -> bytes | None:
         return b"-LOADING the dataset" if command[0] == word else None
 
-    async with peer_that(answer) as address, store_at(address, call_seconds_max=0.3) as store:
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=2.0) as store:
         with pytest.raises(StoreUnavailableError, match="LOADING the dataset"):
             await store.call("INCR", "count")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections import defaultdict
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.pools.pool_slot import LEASE_MS
 from tests.servers import PlainServer, plain_server
 from tests.stores import store_at
+from tests.subscriptions.shard_owner import own
+from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
+from tests.subscriptions.subscription_bench import bench_on
 from waystation.catalogue import SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels import Channels
@@ -28,16 +33,31 @@ from waystation.delivery.states import EndpointStates
 from waystation.envelope import Envelope
 from waystation.errors import StoreReplyError
 from waystation.ids import RandomIdentity
+from waystation.logs import Retention
 from waystation.logs.streams import StreamLogs
+from waystation.pools import Assignments, Mail, Members
+from waystation.pools.held import Letter, Nack
+from waystation.pools.names import Place as PoolPlace
+from waystation.pools.terms import Terms as PoolTerms
 from waystation.settings import ChannelSettings
 from waystation.store import Census, Wakeups, keeper, keys
+from waystation.store.time_machine import TimeMachine
+from waystation.subscriptions.looks import DeadQuery
+from waystation.subscriptions.names import Place
+from waystation.subscriptions.operating import PurgeStep, RedriveStep
+from waystation.subscriptions.operation import Asked
 from waystation.topics import Deduplication, Producer, Receipt, Topics
 from waystation.topics.routing import hash_of
 from waystation.topics.topic import TopicOptions
+from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
+from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.cells import Terms, open_cells
 from waystation.transactions.entry import Entry, NewTransaction
 from waystation.transactions.holding import Holding
+from waystation.transactions.nodes import Nodes
+from waystation.transactions.restoring import Restoration, Restoring
+from waystation.transactions.signals import Signals
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +199,61 @@ async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell
         assert slots == {await store.call("CLUSTER", "KEYSLOT", names.log(cell))}
 
 
+@pytest.mark.parametrize("cell", [0, 1])
+async def test_what_is_archived_and_brought_back_stays_in_the_slot_of_its_cell(
+    cluster: PlainServer, cell: int
+) -> None:
+    terms = Terms(dataset="ds-1", archive_delay_ms=0, external_id_ms=1000, load_ms=0)
+    async with store_at(cluster.address) as store:
+        await store.call("FLUSHALL")
+        await open_cells(store, StreamLogs(store), 2)
+        await store.call("HSET", names.pipeline(cell, "shop", "refund"), "active", "v", "type", 1)
+        await store.call("RPUSH", names.queue_admin("main"), "set workers 3")
+        archiving = Archiving(store, terms, role_ms=60_000, grace_ms=5_000)
+        restoring, signals = Restoring(store, terms), Signals(store, terms)
+        items = [
+            NewTransaction(
+                id=names.new_id(cell, RandomIdentity()),
+                owner="shop",
+                pipeline="refund",
+                version="v",
+                group="main",
+                state=b"packed",
+                delay_ms=delay_ms,
+                deadline_in_ms=60_000,
+            )
+            for delay_ms in (1, 1, 60_000)
+        ]
+        await Entry(store, terms).start(cell, items)
+        turn = await archiving.turn(cell, node="n", most=100)
+        rows = {each.id: each.fields for each in turn.items}
+        refused, due, late = (each.id for each in items)
+        done = [Confirmed(each, 1, turn.now_ms) for each in (due, late)]
+        done.append(Confirmed(refused, 1, turn.now_ms, 0, "no"))
+        assert (await archiving.turn(cell, node="n", most=0, confirmed=done)).set_aside == 1
+        assert await archiving.retry(cell) == 1
+
+        # When each way back is taken
+        for verb in (signals.wake("shop", late), signals.set_switch("shop", late, "go", 1)):
+            with pytest.raises(TransactionUnknownError):
+                await verb
+        (told,) = await signals.cancel("shop", [late], cause="me", grace_ms=0)
+        assert told.outcome == "unknown"
+        while not (missing := (await signals.wake_due(cell, loads=10)).missing):
+            await asyncio.sleep(0.001)
+        assert [each.id for each in missing] == [due]
+        found = Restoration(missing[0], rows[due])
+        assert await restoring.restore(cell, [found], mode="wake") == ["woken"]
+        assert (await signals.expire(cell, grace_ms=0, loads=10)).done == 0
+        assert (await signals.sweep(cell, grace_ms=0)).done == 0
+        assert (await Nodes(store, clock=Clock()).heed("main")) == 1
+
+        keys_of_cell = await store.call("KEYS", f"{names.tag(cell)}*")
+        assert len(keys_of_cell) > 8
+        slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in keys_of_cell}
+        assert slots == {await store.call("CLUSTER", "KEYSLOT", names.log(cell))}
+
+
 async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
     cluster: PlainServer, tmp_path: Path
 ) -> None:
@@ -225,3 +300,125 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
         await topics.purge("default", "orders")
         assert await store.call("KEYS", "{t.default.orders.*:log") == []
     await catalogue.close()
+
+
+@pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
+async def test_every_script_of_a_shard_runs_in_its_own_slot(
+    cluster: PlainServer, project: str
+) -> None:
+    place = Place(project, "crm", 0, 3)
+    async with store_at(cluster.address) as store:
+        logs, machine = StreamLogs(store), TimeMachine(store, Wakeups(store.address), Clock())
+        await logs.create(place.record_log, 4, Retention())
+        slot = ShardSlot(store, logs, machine, place=place)
+        assert await slot.shard.establish(place, TERMS, {"0.0": 0}, topic="orders")
+        await slot.acquire("me")
+        await slot.retrying(60)
+        (head,) = await slot.heads()
+        await slot.one(ended(head.member, verdict="dead"))
+        assert await slot.shard.follow(place, slot.terms, "g") == 0
+        await slot.commit(main(90, "w", "again"), main(91, "w", "behind"), main(95))
+        (head,) = await slot.heads()
+        assert await slot.shard.give_back(place, slot.terms, [head.member]) == 1
+        assert await slot.shard.pass_over(place, slot.terms, "0.0", 60, 70, "trimmed")
+        offered = [f"m0.0.{offset}" for offset in (80, 81, 82)]
+        await slot.shard.offer(place, slot.terms, offered, most=9, seen=0)
+        await slot.shard.take(place, most=2, lease_ms=60_000, token="mine")
+        assert await slot.shard.renew(place, {"m0.0.80": "mine"}, lease_ms=1000) == []
+        slot.use(epoch=0)
+        await slot.one(main(80, "x", token="mine"), call=0)
+        slot.use(epoch=1)
+        await slot.shard.open(place, slot.terms)
+        await slot.parked(3, "p", first=100)
+        slot.use(policy="skip")
+        await slot.one(main(110, "", "dead"))
+        purge = PurgeStep(operation="purge", group="g", failed_before_ms=0)
+        assert (await slot.operating.purge(place, purge)).messages == 60
+        assert await slot.operating.skip(place, "skip", "w", "r61") == "done"
+        assert await slot.operating.enlist(place, "op", b"{}")
+        assert await slot.operating.progress(place, slot.terms, "op", {"state": "begun"})
+        redrive = RedriveStep(operation="op", failed_before_ms=0)
+        assert (await slot.operating.redrive(place, redrive)).messages == 4
+        looking = slot.looking
+        assert (await looking.shard(place)).groups == 2
+        assert (await looking.group(place, "p")).operation == "op"
+        assert (await looking.dead_letters(place, DeadQuery())).letters == []
+        assert len((await looking.dead_letters(place, DeadQuery(group="p"))).letters) == 3
+        assert await slot.operating.freeze(place, "a new generation")
+        assert await slot.operating.thaw(place)
+
+        # Then all keys of the shard lie in one slot
+        found = await store.call("KEYS", f"{place.tag}*")
+        assert len(found) >= 17
+        assert len({await store.call("CLUSTER", "KEYSLOT", key) for key in found}) == 1
+        assert await slot.operating.reset(place, 2, {"0.0": 0})
+
+
+async def test_every_verb_of_a_subscription_runs_in_its_own_slot(
+    cluster: PlainServer, tmp_path: Path
+) -> None:
+    catalogue = SqliteCatalogue(tmp_path / "catalogue.db")
+    await catalogue.open()
+    async with store_at(cluster.address) as store:
+        bench = bench_on(catalogue, store)
+        # When every verb is used, with operations of all kinds
+        await bench.topics.create("default", "bills", partitions=3)
+        made = await bench.create("sms", topic="bills", shards=2)
+        owner = await own(bench, made)
+        await owner.park("a", 2)
+        await owner.park("b", 2)
+        for asked in (
+            Asked(kind="redrive"),
+            Asked(kind="purge"),
+            Asked(kind="reset", to="beginning"),
+        ):
+            begun = await bench.operations.begin("default", "sms", asked)
+            if asked.kind != "reset":
+                await bench.operations.cancel("default", "sms", begun.id)
+        await bench.subscriptions.pause("default", "sms")
+        await bench.upkeep.mend()
+
+        # Then what belongs to the subscription as a whole lies in one slot
+        found = await store.call("KEYS", "{sub.default.sms}:*")
+        assert len(found) == 2
+        assert len({await store.call("CLUSTER", "KEYSLOT", key) for key in found}) == 1
+        await bench.subscriptions.delete("default", "sms")
+        left = await store.call("KEYS", "{s.default.sms.*")
+        assert {key.partition(b"}:")[2] for key in left} == {b"head", b"lease", b"log", b"log:head"}
+    await catalogue.close()
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "consistent_hash"])
+async def test_every_verb_of_a_pool_runs_in_its_own_slot(cluster: PlainServer, policy: str) -> None:
+    place, terms = PoolPlace("shop", policy), PoolTerms(policy=policy)  # type: ignore[arg-type]
+    async with store_at(cluster.address) as store:
+        members, mail, assignments = Members(store), Mail(store), Assignments(store)
+        await members.open(place, terms)
+
+        # When every verb is used, with keys that look like tags
+        letters = [Letter(f"{{m}}{i}", f"{{k{i % 3}}}", b"x") for i in range(6)]
+        await mail.enqueue(place, terms, letters[:3], remember_ms=60_000)
+        session = await members.register(place, terms, "w-1", nonce="n")
+        await members.beat(place, terms, session)
+        await mail.enqueue(place, terms, letters, remember_ms=60_000)
+        limits = {"most": 9, "bytes_max": 1000, "lease_ms": LEASE_MS}
+        taken = (await mail.take(place, terms, session, token="t", **limits)).items
+        assert len(taken) == 3
+        assert await mail.renew(place, terms, session, taken, lease_ms=LEASE_MS) == []
+        (acked,) = await mail.ack(place, terms, session, taken[:1], next_lease_ms=LEASE_MS)
+        assert acked.next is not None
+        await mail.nack(place, terms, session, [Nack(taken=taken[1], verdict="dead")])
+        await members.register(place, terms, "w-2", nonce="n")
+        await assignments.assign(place, terms, "{ahead}")
+        assert await members.drain(place, terms, session) == 2
+        assert await assignments.reassign(place, terms, "w-1", asked=True) == 2
+        await assignments.sweep(place, terms, forget_ms=1, retention_ms=1)
+        assert (await assignments.look(place, terms)).pending == 4
+        assert await assignments.look_at(place, terms, "{k0}")
+        await members.leave(place, terms, session)
+
+        # Then all its keys lie in one slot
+        found = await store.call("KEYS", f"{place.tag}*")
+        assert len(found) > 12
+        slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in found}
+        assert slots == {await store.call("CLUSTER", "KEYSLOT", place.head)}

@@ -60,7 +60,7 @@ def test_a_server_starts_in_a_moment(folder: Path, record_property: pytest.Recor
         assert say(server, "PING") == b"+PONG\r\n"
         assert server.notes == []
     record_property("start_ms", round(took * 1000))
-    assert took < 2, "generous: it is about a tenth of that"
+    assert took < 20, "generous: it is about a hundredth of that"
 
 
 def test_data_survives_a_stop_and_a_start(folder: Path) -> None:
@@ -115,6 +115,7 @@ def test_the_server_stops_when_the_last_user_is_gone_however_it_died(folder: Pat
     assert ended(keeper_id)
 
 
+@pytest.mark.slow
 def test_a_start_that_races_a_stop_waits_and_then_works(folder: Path) -> None:
     rounds, seed = 20, random.randrange(1 << 32)
     rng = random.Random(seed)
@@ -170,6 +171,7 @@ def test_a_keeper_that_dies_before_it_could_tell_leaves_a_server_that_is_found(
     assert ended(server_id)
 
 
+@pytest.mark.slow
 def test_a_server_too_busy_to_answer_is_never_joined_by_a_second_one(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
         server_id, keeper_id = server.process_id, parent_of(server.process_id)

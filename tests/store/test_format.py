@@ -1,4 +1,4 @@
-"""The format stamp: written once, kept, newer ones refused."""
+"""The stamp of a data set: written once, kept; a newer format and another archive are refused."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tests.stores import store_at
-from waystation.errors import StoreRefusedError
+from waystation.errors import ArchiveForeignError, StoreRefusedError
 from waystation.ids import CountingIdentity, RandomIdentity
 from waystation.store import keys
 from waystation.store.embedded import EmbeddedServer
-from waystation.store.format import FORMAT_VERSION, stamp_format
+from waystation.store.format import FORMAT_VERSION, stamp_archive, stamp_format
 
 
 async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
@@ -61,3 +61,21 @@ async def test_an_unreadable_stamp_is_refused(
         with pytest.raises(StoreRefusedError, match=r"unreadable \(waystation\.format\)"):
             await stamp_format(store, RandomIdentity())
         await store.call("DEL", keys.FORMAT)
+
+
+async def test_of_archives_that_come_together_one_is_that_of_the_data_set(
+    store_server: EmbeddedServer,
+) -> None:
+    async with store_at(store_server.address) as one, store_at(store_server.address) as two:
+        await one.call("HDEL", keys.FORMAT, "archive")
+        stamps = [stamp_archive(store, f"ar-{n}") for n in range(5) for store in (one, two)]
+        done = await asyncio.gather(*stamps, return_exceptions=True)
+        kept = (await one.call("HGET", keys.FORMAT, "archive")).decode()
+        assert [n for n, error in enumerate(done) if error is None] == [
+            2 * int(kept[3:]),
+            2 * int(kept[3:]) + 1,
+        ]
+        refused = [error for error in done if error is not None]
+        assert all(isinstance(error, ArchiveForeignError) for error in refused)
+        assert all(kept in str(error) for error in refused), "it says which one it is"
+        await one.call("HDEL", keys.FORMAT, "archive")

@@ -8,40 +8,86 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 
+from waystation.acapy.mirror import Mirror
+from waystation.acapy.outbound import OutboundQueue
+from waystation.acapy.pusher import Pusher
+from waystation.acapy.reconciler import Reconciler
+from waystation.acapy.retry_set import RetrySet
 from waystation.catalogue import SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.revocation import Revocation
 from waystation.clock import Clock
-from waystation.delivery import Item, Outbox
+from waystation.delivery import outbox as outbox_module
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.notices import Notice
+from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
+from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
 from waystation.envelope import Envelope
+from waystation.envelope import pack as pack_envelope
+from waystation.ids import RandomIdentity
+from waystation.logs import Retention
 from waystation.logs.streams import StreamLogs
+from waystation.pool_settings import PoolSettings
+from waystation.pools import Assignments, Mail, Members, PoolOptions, Pools
+from waystation.pools.answers import Answers
+from waystation.pools.held import Letter, Nack
+from waystation.pools.mirrored import Mirrored
+from waystation.pools.names import Place as PoolPlace
+from waystation.pools.terms import Terms as PoolTerms
 from waystation.settings import ChannelSettings, Settings
 from waystation.store import Heartbeat, Leases, keys, script
 from waystation.store.opening import OpenStore, open_store
+from waystation.subscriptions.commits import Commits
+from waystation.subscriptions.definition import NewSubscription
+from waystation.subscriptions.held import Settlement
+from waystation.subscriptions.names import Place
+from waystation.subscriptions.operating import Operating, RedriveStep
+from waystation.subscriptions.operation import Asked
+from waystation.subscriptions.operations import Operations
+from waystation.subscriptions.placement import Patience, Placement
+from waystation.subscriptions.positions import Position
+from waystation.subscriptions.record import RetryRecord, pack
+from waystation.subscriptions.shard_store import ShardStore
+from waystation.subscriptions.states import Verdict as ShardVerdict
+from waystation.subscriptions.subscriptions import Subscriptions
+from waystation.subscriptions.terms import Terms as ShardTerms
 from waystation.topics import Deduplication, Producer, Topics
 from waystation.topics.topic import TopicOptions
+from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
+from waystation.transactions.archiving import Archiving, Confirmed
+from waystation.transactions.callbacks import open_secret
 from waystation.transactions.cells import Terms, open_cells
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry, NewTransaction
+from waystation.transactions.head import parse
 from waystation.transactions.held import Held
 from waystation.transactions.holding import Claimed, Holding
 from waystation.transactions.nodes import NodeRecord, Nodes
 from waystation.transactions.pipeline import define
 from waystation.transactions.pipelines import Pipelines
 from waystation.transactions.progress import FanOpen, FanWait, Finish, PassOn, Progress
+from waystation.transactions.reply_lanes import (
+    ReplyLayout,
+    lane_of,
+    receivers_in,
+    reply_word,
+)
 from waystation.transactions.signals import Signals
 from waystation.transactions.states import Status
+from waystation.transactions.wanted import Wanted
+from waystation.transactions.watch import Watch
 
 _NAME = r"[0-9a-z][0-9a-z_-]{0,62}"
 _PARTS = {
@@ -52,7 +98,7 @@ _PARTS = {
     "<lane>": r"(\{unit\}|c\.\{hooked\})\.out\.[a-z]+",
     "<unit>": r"\{unit\}",
     "<jti>": r"(?s:.+)",
-    "<log>": r"(t\.default\.orders\.[0-9]+|tx)",
+    "<log>": r"(t\.default\.orders\.[0-9]+|tx|s\.default\.crm\.[0-9]+)",
     "<partition>": "[0-9]+",
     "<message id in its scope>": r"(?s:.+)",
     "<project>": _NAME,
@@ -63,7 +109,25 @@ _PARTS = {
     "<pipeline>": rf"({_NAME}\.)?{_NAME}",
     "<external id>": r"(?s:.+)",
     "<slot>": "[0-9]+",
+    "<what>": "[a-z-]+",
+    "<minute>": "[0-9]+",
+    "<number>": "[12]",
+    "<receiver>": r"[wct]\.default\.[0-9a-z]+",
     "<node>": "[0-9a-f]{40}",
+    "<subscription>": _NAME,
+    "<generation>": "[0-9]+",
+    "<shard>": "[0-9]+",
+    "<storage number>": "[0-9]+",
+    "<pool>": _NAME,
+    "<worker>": rf"({_NAME}|-)",
+    "<recipient key>": r"(?s:.+)",
+    "<message id of a pool>": r"(?s:.+)",
+    "<id of an answer>": _NAME,
+    "<list of agents>": r"acapy_outbound",
+    "<retry set>": r"acapy_outbound_retry",
+    "<prefix>": "acapy",
+    "<map of agents>": r"(uid_recip_keys_map|recip_key_uid_map|uid_recip_key_pending_msg_count|"
+    r"round_robin_iterator)",
 }
 KEY_ROWS = [row for row in keys.CATALOGUE if row.type != "pub/sub"]
 TOPIC_ROWS = [row for row in keys.CATALOGUE if row.type == "pub/sub"]
@@ -95,6 +159,11 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
     await use_delivery(opened, clock)
     await use_topics(opened, clock)
     await use_transactions(opened, clock)
+    await use_subscriptions(opened)
+    await use_pools(opened)
+    await use_acapy(opened)
+    await use_mirror(opened, clock)
+    await use_definitions(opened, clock)
     await opened.store.run(script("waystation.store", "attend"), [keys.PROCESSES], ("me", 10_000))
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
@@ -113,6 +182,7 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     gone = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
     await states.disable("crm", gone)
     await states.hold("crm", 60)
+    await states.fail("crm", "first", FailLimit(), gone)
     webhook = WebhookRule(name="crm", url="https://crm.example/hook")
     rules = (ChannelRule(pattern="hooked", webhooks=(webhook,)),)
     hooked = Channels(
@@ -184,11 +254,177 @@ async def use_transactions(opened: OpenStore, clock: Clock) -> None:
         await progress.pass_on(0, [PassOn(held=back, state=b"", **out)])
         await nodes.tell("main", "workers", 3)
         await signals.mark([parent.id], wait_ms=60_000)
+        await open_secret(store, RandomIdentity())
         await nodes.register(NodeRecord(node_group="main", node_id=f"nodeId-{'0' * 40}"))
         now, counts = (await signals.look(0)).now_ms, CountSlots(store)
         for slot_ms in (100_000, 1_000_000):
             # As if the slot were over.
             await counts.roll_up(0, now // slot_ms * slot_ms + slot_ms + 3_000)
+        await catalogue.close()
+    await use_archive(opened, terms)
+    await use_replies(opened, terms)
+
+
+async def use_replies(opened: OpenStore, terms: Terms) -> None:
+    """One with three receivers: two replies were given up, of which one is kept; one waits."""
+    wanted = Wanted(webhook="https://crm.example/", channel="orders", topic="orders")
+    word = reply_word("default", wanted)
+    active = await opened.store.call("HGET", names.pipeline(0, "default", "refund"), "active")
+    told = {"owner": "default", "pipeline": "refund", "version": active.decode()}
+    item = NewTransaction(id=f"tx-{9:040x}", group="main", state=b"", reply=word, **told)
+    (started,) = await Entry(opened.store, terms).start(0, [item])
+    assert started.outcome == "started", started
+    signals = Signals(opened.store, terms)
+    await signals.cancel("default", [item.id], cause="by hand", grace_ms=1)
+    outbox = Outbox(opened.store, ReplyLayout(1))
+    failed = Decision(Verdict.FAILED, 0.0, "gone")
+    with mock.patch.object(outbox_module, "FAILED_MAX", 1):
+        for receiver in receivers_in(word)[:2]:
+            lane = lane_of(0, receiver)
+            (claimed,) = (await outbox.claim(lane, most=1, claim_ms=1000, token="t")).items
+            await outbox.settle(lane, claimed, failed, Outcome(status=500), at_ms=0)
+
+
+async def use_archive(opened: OpenStore, terms: Terms) -> None:
+    """An archiver who is refused what he was given, and somebody who wants what is nowhere."""
+    archiving = Archiving(opened.store, terms, role_ms=60_000, grace_ms=5_000)
+    (given,) = (turn := await archiving.turn(0, node="me", most=1)).items
+    version = parse(given.fields[b"head"]).version
+    refused = Confirmed(given.id, version, turn.now_ms, 0, "no")
+    await archiving.turn(0, node="me", most=0, confirmed=[refused])
+    signals = Signals(opened.store, terms)
+    with pytest.raises(TransactionUnknownError):
+        await signals.wake("default", "tx-0000" + "f" * 36)
+    sender, clock = Sender(AddressGuard(())), Clock()
+    nodes = Nodes(opened.store, clock=clock)
+    await Watch(opened.store, signals, nodes, sender, cells=1, clock=clock).look()
+    await sender.close()
+
+
+async def use_subscriptions(opened: OpenStore) -> None:
+    """A shard with messages in every place where they can be, and with other workers."""
+    store, logs, place = opened.store, StreamLogs(opened.store), Place("default", "crm", 0, 0)
+    await logs.create(place.record_log, 1, Retention())
+    shard, commits = ShardStore(store), Commits(store)
+    terms = ShardTerms(
+        dataset="ds",
+        epoch=1,
+        incarnation=1,
+        policy="park",
+        retry_bytes_max=None,
+        dead_bytes_max=None,
+        dead_full_policy="refuse",
+    )
+    await shard.establish(place, terms, {"0.0": 0}, topic="orders")
+    await Placement(store, node="me", patience=Patience()).attend()
+    heartbeat = Heartbeat(store.address)
+    assert await Leases(store, heartbeat, owner="me").acquire(place.lease) is not None
+    heartbeat.close()
+
+    def item(offset: int, group: str, verdict: str) -> Settlement:
+        position = Position(1, 0, 0, offset)
+        record = pack(RetryRecord(group=group, position=position, envelope=b""))
+        return Settlement(
+            member=position.member, group=group, verdict=ShardVerdict(verdict), record=record
+        )
+
+    groups = ("a", "b", "}{ ü\n\0")
+    dirty = [item(1 + i, group, "again") for i, group in enumerate(groups)]
+    dirty += [item(9 + i, group, "dead") for i, group in enumerate(("d", "}{ d"))]
+    dirty += [item(20, "a", "behind"), item(21, "d", "behind")]
+    await commits.commit(place, terms, dirty, call=0)
+    skipped = item(11, "s", "dead")
+    await commits.commit(place, msgspec.structs.replace(terms, policy="skip"), [skipped], call=0)
+    operating = Operating(store, dataset="ds")
+    await operating.enlist(place, "op", b"{}")
+    await operating.redrive(place, RedriveStep(operation="op", upto=4, failed_before_ms=0))
+    await shard.due(place, terms, call=1, most=1, bytes_max=1)
+    await shard.offer(place, terms, [f"m0.0.{i}" for i in range(30, 33)], most=9, seen=0)
+    taken = await shard.take(place, most=2, lease_ms=60_000, token="mine")
+    done = Settlement(member=taken[0].member, group="", verdict=ShardVerdict.DONE, token="mine")
+    taker = msgspec.structs.replace(terms, epoch=0)
+    await commits.commit(place, taker, [done], call=0)
+
+
+async def use_pools(opened: OpenStore) -> None:
+    """A pool whose messages wait, are taken and are dead, under keys of strange names."""
+    place, terms = PoolPlace("default", "agents"), PoolTerms()
+    members, mail = Members(opened.store), Mail(opened.store)
+    await members.open(place, terms)
+    keys_of = ("a", "b", "}{ ü", "c,d_e")
+    letters = [Letter(f"}}{{ {key}", key, b"") for key in keys_of]
+    await mail.enqueue(place, terms, letters[:2], remember_ms=60_000)
+    session = await members.register(place, terms, "w-1", nonce="n")
+    await mail.enqueue(place, terms, letters[2:], remember_ms=60_000)
+    limits = {"most": 2, "bytes_max": 1000, "lease_ms": 60_000}
+    taken = await mail.take(place, terms, session, token="t", **limits)
+    await mail.nack(place, terms, session, [Nack(taken=taken.items[0], verdict="dead")])
+    await members.drain(place, terms, session)
+    await Assignments(opened.store).sweep(place, terms, forget_ms=60_000, retention_ms=None)
+    assert await members.register(place, terms, "w-2", nonce="n")
+    await Answers(opened.store, opened.wakeups).put(place, "a-1", "text/plain", b"1")
+
+
+async def use_acapy(opened: OpenStore) -> None:
+    """A message of an agent that is taken, one that is due again, and a dead letter."""
+    store = opened.store
+    outbound, retries = (
+        OutboundQueue(store, "acapy_outbound"),
+        RetrySet(store, "acapy_outbound_retry"),
+    )
+    await store.call("RPUSH", "acapy_outbound", b"{}")
+    assert await outbound.take(1, 60_000)
+    await retries.put(b"{}", wait_ms=60_000)
+    await retries.bury("r-1", b"{}", cause="gone", attempts=6, readable=True, was=b"")
+
+
+async def use_mirror(opened: OpenStore, clock: Clock) -> None:
+    """A pool that an agent serves, which has popped one of two messages."""
+    store = opened.store
+    with TemporaryDirectory() as folder:
+        catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
+        await catalogue.open()
+        wakeups = opened.wakeups
+        pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolSettings())
+        pool = await pools.create("default", "served", PoolOptions(mirror=True))
+        mirrored, mirror = Mirrored(store), Mirror(store, prefix="acapy")
+        pusher = Pusher(pools, pool.place, mirrored, mirror)
+        reconciler = Reconciler(pools, pool, mirrored, mirror, pusher)
+        await store.call("HSET", "uid_recip_keys_map", "a", "W10=")
+        await reconciler.step()
+        packed = pack_envelope(Envelope(id="e", project="default", data=b""))
+        letters = [Letter(f"e-{number}", "k", packed) for number in range(2)]
+        await pools.enqueue("default", "served", letters)
+        await reconciler.step()
+        await store.call("LPOP", "acapy_inbound_k")
+        await store.call("HSET", "uid_last_access_map", "a", "2026-01-01T00:00:00Z")
+        await reconciler.step()
+        await pools.close()
+        await catalogue.close()
+
+
+async def use_definitions(opened: OpenStore, clock: Clock) -> None:
+    """Definitions of that subscription and that pool, and an operation that is open."""
+
+    async def check(project: str, endpoint: str) -> None:
+        assert (project, endpoint) == ("default", "channel:crm")
+
+    store, logs = opened.store, StreamLogs(opened.store)
+    with TemporaryDirectory() as folder:
+        catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
+        await catalogue.open()
+        topics = Topics(catalogue, store, logs, clock=clock)
+        await topics.create("default", "orders", partitions=1)
+        parts = {"clock": clock, "identity": RandomIdentity(), "dataset": "ds"}
+        subscriptions = Subscriptions(
+            catalogue, store, logs, topics, **parts, keeps=Retention(), check=check
+        )
+        new = NewSubscription(topic="orders", endpoint="channel:crm")
+        await subscriptions.create("default", "crm", new)
+        operations = Operations(subscriptions, store, **parts, keep_ms=1)
+        await operations.begin("default", "crm", Asked(kind="redrive"))
+        pools = Pools(catalogue, store, opened.wakeups, clock=clock, settings=PoolSettings())
+        await pools.create("default", "agents")
         await catalogue.close()
 
 
@@ -209,7 +445,7 @@ async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings:
         found = await opened.store.call("KEYS", "*")
         # Counts fall into one time slot, or into two.
         others = [key for key in found if b":metric" not in key]
-        assert len(others) == 4 + 2 * 4 + 3 + 12 + 5 + 6 + 27
+        assert len(others) == 4 + 2 * 4 + 3 + 13 + 5 + 6 + 34 + 10 + 20 + 4 + 22 + 6 + 1 + 26
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

@@ -72,12 +72,12 @@ async def test_heartbeats_keep_a_lease_while_the_event_loop_is_blocked(
 ) -> None:
     """F-14"""
     async with (
-        worker(store_server, "first", lease_ms=300) as first,
-        worker(store_server, "second", lease_ms=300) as second,
+        worker(store_server, "first", lease_ms=1000) as first,
+        worker(store_server, "second", lease_ms=1000) as second,
     ):
         held = await first.acquire(KEY)
         assert held is not None
-        time.sleep(1.0)  # a step that computes for three leases
+        time.sleep(3.0)  # a step that computes for three leases
 
         assert await second.acquire(KEY) is None
         assert not held.lost
@@ -126,12 +126,13 @@ async def test_a_commit_with_an_old_epoch_writes_nothing(store_server: EmbeddedS
 
 
 async def test_a_heartbeat_survives_the_death_of_the_store() -> None:
-    with private_server() as server:
-        async with worker(server, "first", lease_ms=2_000) as first:
+    # On disk: where a flush is late, a killed server may have lost the last second.
+    with private_server(durability="disk") as server:
+        async with worker(server, "first", lease_ms=4_000) as first:
             held = await first.acquire(KEY)
             assert held is not None
             os.kill(server.process_id, signal.SIGKILL)
-            await asyncio.sleep(2.5)  # longer than the lease: only renewals keep it
+            await asyncio.sleep(4.5)  # longer than the lease: only renewals keep it
 
             store = Store(server.address)
             deadline = int(await store.call("HGET", KEY, "until_ms"))
@@ -139,6 +140,40 @@ async def test_a_heartbeat_survives_the_death_of_the_store() -> None:
             await store.close()
             assert deadline > now
             assert not held.lost
+
+
+async def test_a_holder_is_sure_of_its_lease_until_the_last_renewal_is_older_than_it(
+    store_server: EmbeddedServer,
+) -> None:
+    """F-13: what stood still knows so by its own clock, before it has asked anybody."""
+    async with worker(store_server, "first", lease_ms=1500) as first:
+        held = await first.acquire(KEY)
+        assert held is not None
+        before = first.heartbeat.now()
+        await until(lambda: first.heartbeat.now() - before > 2)
+        assert held.sure, "it was renewed meanwhile"
+
+        first.heartbeat.close()
+        assert held.sure, "nobody can have taken it yet"
+        await until(lambda: not held.sure)
+
+        assert not held.lost, "nobody has said so"
+        await held.release()
+        assert not held.sure
+
+
+async def test_a_lease_is_sure_from_the_time_that_it_was_asked_for(
+    store_server: EmbeddedServer,
+) -> None:
+    async with worker(store_server, "first", lease_ms=60_000) as first:
+        held = await first.acquire(KEY)
+        assert held is not None
+        # As if the reply had been on its way for longer than the lease.
+        late = first.heartbeat.now() - 61
+        first.heartbeat.close()
+        first.heartbeat.keep(KEY, held.epoch, 60_000, asked_at=late)
+
+        assert not held.sure
 
 
 def test_a_stopped_process_loses_its_lease_and_knows_when_it_wakes(

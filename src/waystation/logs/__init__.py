@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from waystation.logs.protocol import Appended, Entry, Logs, LogState, Retention, Trimmed
+from waystation.logs.protocol import (
+    Appended,
+    Block,
+    Entry,
+    Logs,
+    LogState,
+    Retention,
+    Trimmed,
+)
 
-__all__ = ["Appended", "Entry", "LogState", "Logs", "Retention", "Trimmed"]
+__all__ = ["Appended", "Block", "Entry", "LogState", "Logs", "Retention", "Trimmed"]

@@ -21,6 +21,11 @@ def holds(log: str, partition: int) -> str:
     return f"{{{log}.{partition}}}:log:holds"
 
 
+def more(log: str, partition: int) -> str:
+    """Where an append is told to who waits for it; scripts make this name from the stream's."""
+    return f"{{{log}.{partition}}}:log:more"
+
+
 def all_of(log: str, partition: int) -> tuple[str, str, str]:
     """What scripts need to append to a partition or to trim it: stream, head, holds."""
     stream = entries(log, partition)

@@ -43,6 +43,15 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """Messages of a partition that follow each other, column by column: for those who read much."""
+
+    #: Of the first; the others follow without a gap.
+    offset: int
+    times_ms: list[int]
+    payloads: list[bytes]
+
+
 class LogState(msgspec.Struct, frozen=True, kw_only=True):
     """A partition as it is now."""
 
@@ -60,6 +69,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     #: Since when what is needed has been close to the limit of bytes; 0: it is not.
     warned_ms: int = 0
+    #: Facts that a record log does not have, as the settings of stations said.
+    unrecorded: int = 0
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +88,8 @@ class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     #: Whether what is needed comes close to the limit; `begins` and `ends` are told once.
     warning: Literal["", "begins", "lasts", "ends"]
+    #: Who needs the oldest; empty: nobody reads.
+    slowest: str = ""
 
 
 class Logs(Protocol):
@@ -99,20 +112,41 @@ class Logs(Protocol):
         """
         ...
 
+    async def read_block(
+        self, log: str, partition: int, offset: int, *, limit: int, bytes_max: int = ...
+    ) -> Block:
+        """The same messages, column by column."""
+        ...
+
     async def state(self, log: str, partition: int) -> LogState:
         """First and end offset, size, seal."""
+        ...
+
+    async def watch(self, log: str, partition: int) -> LogState:
+        """The same; and the next append from then on is told, once, to who listens for it.
+
+        A hint that may be lost: where it is told, and by what, is the implementation's own.
+        """
         ...
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
         """Offset of the first kept message at or after a time; the end offset if there is none."""
         ...
 
-    async def hold(self, log: str, partition: int, reader: str, offset: int) -> None:
-        """Says that a reader still needs everything from an offset on; trimming spares it."""
+    async def hold(
+        self, log: str, partition: int, reader: str, offset: int, *, incarnation: int = 0
+    ) -> None:
+        """Says that a reader still needs everything from an offset on; trimming spares it.
+
+        One of a later incarnation of the reader stays as it is: it is not the caller's any more.
+        A reader whose name begins with `~` yields: it spares what is old, and stops nothing where
+        bytes have to go, by which it loses what is then counted as dropped. Where nobody else
+        reads, a log that refuses when it is full does so as if nobody read.
+        """
         ...
 
-    async def release(self, log: str, partition: int, reader: str) -> None:
-        """Says that a reader needs nothing any more."""
+    async def release(self, log: str, partition: int, reader: str) -> bool:
+        """Says that a reader needs nothing any more; whether it had held anything."""
         ...
 
     async def retain(self, log: str, partition: int, retention: Retention) -> None:

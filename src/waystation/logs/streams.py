@@ -19,7 +19,7 @@ from waystation.errors import (
     OffsetOutOfRangeError,
 )
 from waystation.logs import names
-from waystation.logs.protocol import Appended, Entry, LogState, Retention, Trimmed
+from waystation.logs.protocol import Appended, Block, Entry, LogState, Retention, Trimmed
 from waystation.store import Store, script
 from waystation.store.connection import Reply
 from waystation.store.pacing import for_each
@@ -31,6 +31,7 @@ _OFFSET_AT = script(__package__, "offset_at")
 _RETAIN = script(__package__, "retain")
 _SEAL = script(__package__, "seal")
 _TRIM = script(__package__, "trim")
+_WATCH = script(__package__, "watch")
 
 #: Messages that one step of trimming removes at most; a step stays below a millisecond or two.
 TRIM_STEP = 500
@@ -45,7 +46,10 @@ _SIZES_KEPT = 10_000
 _RUN = 25
 #: Keys that one step of a walk through the store looks at; it stays below a millisecond.
 _WALK_STEP = 1000
-_STATE_FIELDS = ("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms")
+_STATE_FIELDS = (
+    *("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms"),
+    "unrecorded",
+)
 
 
 class StreamLogs:
@@ -83,25 +87,46 @@ class StreamLogs:
         limit: int,
         bytes_max: int = READ_BYTES_MAX,
     ) -> list[Entry]:
+        block = await self.read_block(log, partition, offset, limit=limit, bytes_max=bytes_max)
+        return list(map(Entry, itertools.count(offset), block.times_ms, block.payloads))
+
+    async def read_block(
+        self,
+        log: str,
+        partition: int,
+        offset: int,
+        *,
+        limit: int,
+        bytes_max: int = READ_BYTES_MAX,
+    ) -> Block:
         name = names.entries(log, partition)
         count = max(1, min(limit, bytes_max // self._sizes.get(name, _FIRST_GUESS_BYTES)))
         reply = await self._store.call(
             "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
         )
         if not reply or not reply[0][0].startswith(b"%d-" % offset):
-            return await self._explain(log, partition, offset)
+            await self._explain(log, partition, offset)
+            return Block(offset, [], [])
         payloads = [entry[1][1] for entry in reply]
         largest = max(map(len, payloads))
         self._note_size(name, largest)
         if largest * len(payloads) > bytes_max:
             payloads = payloads[: _fitting(payloads, bytes_max)]
         # Offsets are dense, so they are counted instead of parsed.
-        return list(map(Entry, itertools.count(offset), _times(reply), payloads))
+        return Block(offset, _times(reply[: len(payloads)]), payloads)
 
     async def state(self, log: str, partition: int) -> LogState:
         reply = await self._store.call(
             "HMGET", names.head(log, partition), *_STATE_FIELDS, repeatable=True
         )
+        return _state(reply, log, partition)
+
+    async def watch(self, log: str, partition: int) -> LogState:
+        head = names.head(log, partition)
+        reply = await self._store.call("HMGET", head, *_STATE_FIELDS, "watched", repeatable=True)
+        if reply.pop() is None:
+            # Nobody has asked yet: only then something is written.
+            reply = await self._store.run(_WATCH, [head], _STATE_FIELDS)
         return _state(reply, log, partition)
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
@@ -111,16 +136,19 @@ class StreamLogs:
             raise _missing(log, partition)
         return int(reply[0])
 
-    async def hold(self, log: str, partition: int, reader: str, offset: int) -> None:
+    async def hold(
+        self, log: str, partition: int, reader: str, offset: int, *, incarnation: int = 0
+    ) -> None:
         used = (names.head(log, partition), names.holds(log, partition))
-        reply = await self._store.run(_HOLD, used, (reader, offset))
+        reply = await self._store.run(_HOLD, used, (reader, offset, incarnation))
         if reply[0] == b"range":
             raise _out_of_range(offset, int(reply[1]), int(reply[2]))
         if not reply[0]:
             raise _missing(log, partition)
 
-    async def release(self, log: str, partition: int, reader: str) -> None:
-        await self._store.call("HDEL", names.holds(log, partition), reader, repeatable=True)
+    async def release(self, log: str, partition: int, reader: str) -> bool:
+        holds = names.holds(log, partition)
+        return bool(await self._store.call("HDEL", holds, reader, repeatable=True))
 
     async def retain(self, log: str, partition: int, retention: Retention) -> None:
         head = names.head(log, partition)
@@ -145,6 +173,7 @@ class StreamLogs:
             ),
             dropped=int(reply[8]),
             warning=reply[9].decode(),
+            slowest=reply[10].decode(),
         )
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
@@ -177,29 +206,19 @@ class StreamLogs:
     async def _forget_ids(self, log: str) -> None:
         """Deletes what deduplication remembers of a log; nothing lists it, so all keys are seen."""
         ours = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
-        cursor = b"0"
+        cursor, match = "0", names.message_ids(log)
         while True:
-            cursor, keys = await self._store.call(
-                "SCAN",
-                cursor,
-                "MATCH",
-                names.message_ids(log),
-                "COUNT",
-                _WALK_STEP,
-                repeatable=True,
-            )
-            if found := [key for key in keys if ours.match(key)]:
-                await self._store.call("UNLINK", *found, repeatable=True)
-            if cursor == b"0":
+            cursor, keys = await self._store.scan(cursor, match=match, count=_WALK_STEP)
+            await self._store.unlink([key for key in keys if ours.match(key)])
+            if cursor == "0":
                 return
 
-    async def _explain(self, log: str, partition: int, offset: int) -> list[Entry]:
-        """Why nothing begins at an offset: it is the end, or outside of the log."""
+    async def _explain(self, log: str, partition: int, offset: int) -> None:
+        """Why nothing begins at an offset: it is the end, or outside of the log, which raises."""
         state = await self.state(log, partition)
         if offset < state.first or offset > state.end:
             raise _out_of_range(offset, state.first, state.end)
         # At the end; or the first message came between the two looks, and is read next time.
-        return []
 
     def _note_size(self, name: str, largest: int) -> None:
         if len(self._sizes) >= _SIZES_KEPT:
@@ -258,7 +277,7 @@ def _limits(retention: Retention) -> list[str | int]:
 def _state(reply: list[Reply], log: str, partition: int) -> LogState:
     if not reply or reply[0] is None:
         raise _missing(log, partition)
-    first, end, size, ms, sealed, sealed_ms, dropped, warned_ms = reply
+    first, end, size, ms, sealed, sealed_ms, dropped, warned_ms, unrecorded = reply
     return LogState(
         first=int(first),
         end=int(end),
@@ -268,6 +287,7 @@ def _state(reply: list[Reply], log: str, partition: int) -> LogState:
         sealed_ms=int(sealed_ms or 0),
         dropped=int(dropped),
         warned_ms=int(warned_ms or 0),
+        unrecorded=int(unrecorded or 0),
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redis.asyncio.connection import SSLConnection, parse_url
 
 from waystation.errors import SettingsError
+from waystation.store.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,15 @@ class Address:
     username: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    #: The map of the cluster that this leads to; None: a server by itself.
+    cluster: Topology | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+
+    def clustered(self, *more: Address) -> Address:
+        """The same as the way into a cluster; `more` are other nodes of it."""
+        return replace(self, cluster=Topology((self, *more)))
 
     async def open(self, protocol: asyncio.Protocol) -> None:
         """Opens a connection for `protocol`; raises OSError when nobody is there."""
@@ -66,14 +73,30 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Takes redis://, rediss:// and unix:// URLs apart, with redis-py's own rules."""
+    """Takes redis://, rediss:// and unix:// URLs apart, with redis-py's own rules.
+
+    `redis+cluster://` and `rediss+cluster://` lead to a cluster by any of its nodes, of which
+    several can be named with commas between them.
+    """
+    scheme, cluster, rest = url.partition("+cluster://")
+    if not cluster:
+        return _parse(url)
+    user, at, places = rest.rpartition("@")
+    places, mark, query = places.partition("?")
+    hosts, slash, database = places.partition("/")
+    nodes = [_parse(f"{scheme}://{user}{at}{host}{mark}{query}") for host in hosts.split(",")]
+    if scheme not in ("redis", "rediss") or not all(hosts.split(",")):
+        raise _malformed()
+    if slash and database not in ("", "0"):
+        raise SettingsError("A cluster has one database: leave the number out of the store URL.")
+    return nodes[0].clustered(*nodes[1:])
+
+
+def _parse(url: str) -> Address:
     try:
         parts: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
-        raise SettingsError(
-            "The store URL is malformed.",
-            hint="Write redis://[user:password@]host[:port][/db], rediss://… or unix:///path.",
-        ) from error
+        raise _malformed() from error
     return Address(
         host=parts.get("host", "localhost"),
         port=int(parts.get("port", 6379)),
@@ -82,6 +105,14 @@ def parse_address(url: str) -> Address:
         username=parts.get("username") or "",
         password=parts.get("password") or "",
         tls=_tls(parts) if parts.get("connection_class") is SSLConnection else None,
+    )
+
+
+def _malformed() -> SettingsError:
+    return SettingsError(
+        "The store URL is malformed.",
+        hint="Write redis://[user:password@]host[:port][/db], rediss://… or unix:///path; of a "
+        "cluster redis+cluster://host:port,host:port.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from waystation.errors import StoreRefusedError, StoreReplyError
@@ -28,19 +29,28 @@ class Facts:
     fsync_pauses: bool = False
     #: What the store says to a publish of ours; empty when it lets us.
     publish_problem: str = ""
+    #: A node of a cluster, while our address leads to a server by itself.
+    unexpected_cluster: bool = False
 
 
-async def read_facts(store: Store) -> Facts:
-    """Asks INFO, and CONFIG where that is allowed."""
-    info = _parse_info(await store.call("INFO", "everything", repeatable=True))
-    config: dict[str, str] = {}
-    try:
-        pairs = await store.call("CONFIG", "GET", "*append*", repeatable=True)
-        words = [word.decode() for word in pairs]
-        config = dict(zip(words[::2], words[1::2], strict=True))
-    except StoreReplyError:
-        # Hosted stores often hide CONFIG; INFO then has to do.
-        pass
+async def read_facts(store: Store) -> list[Facts]:
+    """Asks every server for INFO, and for CONFIG where that is allowed."""
+    told = await store.call_each("INFO", "everything")
+    configs: dict[str, list[bytes]] = {}
+    # Hosted stores often hide CONFIG; INFO then has to do.
+    with contextlib.suppress(StoreReplyError):
+        configs = await store.call_each("CONFIG", "GET", "*append*")
+    publish_problem = await _publish_problem(store)
+    alone = store.address.cluster is None
+    return [
+        _facts(_parse_info(info), configs.get(node, []), publish_problem, alone=alone)
+        for node, info in told.items()
+    ]
+
+
+def _facts(info: dict[str, str], pairs: list[bytes], publish_problem: str, *, alone: bool) -> Facts:
+    words = [word.decode() for word in pairs]
+    config = dict(zip(words[::2], words[1::2], strict=True))
     return Facts(
         version=info.get("valkey_version") or info.get("redis_version", "?"),
         compatible=tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2]),
@@ -48,7 +58,8 @@ async def read_facts(store: Store) -> Facts:
         append_only=info.get("aof_enabled") == "1",
         fsync=config.get("appendfsync", ""),
         fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
-        publish_problem=await _publish_problem(store),
+        publish_problem=publish_problem,
+        unexpected_cluster=alone and info.get("cluster_enabled") == "1",
     )
 
 
@@ -70,6 +81,11 @@ def check_facts(facts: Facts, *, durability: Durability, ephemeral: bool) -> Non
             hint="Set appendonly yes, or say --ephemeral if losing everything is acceptable.",
         )
     _check_durability(facts, durability=durability, ephemeral=ephemeral)
+    if facts.unexpected_cluster:
+        raise StoreRefusedError(
+            "The store is a node of a cluster, and has a part of the keys alone.",
+            hint="Write redis+cluster://host:port, with any of its nodes.",
+        )
     if facts.publish_problem:
         raise StoreRefusedError(
             f"The store does not let us publish wake-ups: {facts.publish_problem}",

@@ -22,7 +22,7 @@ _PAUSE_SECONDS_MAX = 1.0
 async def connect(
     address: Address,
     *,
-    test_mode: bool,
+    variant: int,
     attempt_seconds_max: float,
     on_lost: Callable[[Connection, list[Call]], None],
     on_problem: Callable[[str], None],
@@ -34,7 +34,7 @@ async def connect(
         connection = Connection(on_lost=on_lost)
         try:
             async with asyncio.timeout(attempt_seconds_max):
-                await connection.open(address, _scripts(test_mode=test_mode))
+                await connection.open(address, _scripts(variant))
             if not connection.closing:
                 return connection
             # It died after its last word to us and before this task had its turn.
@@ -50,6 +50,6 @@ async def connect(
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
 
-def _scripts(*, test_mode: bool) -> list[tuple[str | bytes, ...]]:
+def _scripts(variant: int) -> list[tuple[str | bytes, ...]]:
     """All scripts are loaded before the first call, so that NOSCRIPT stays a rare repair."""
-    return [("SCRIPT", "LOAD", each.sources[test_mode]) for each in registered_scripts()]
+    return [("SCRIPT", "LOAD", each.sources[variant]) for each in registered_scripts()]

@@ -1,11 +1,11 @@
-"""What a data set is stamped with at first use: its format, its id, its number of cells.
+"""What a data set is stamped with at first use: its format, its id, its cells, its archive.
 
-A newer format and another number of cells are refused.
+A newer format, another number of cells and another archive are refused.
 """
 
 from __future__ import annotations
 
-from waystation.errors import StoreRefusedError
+from waystation.errors import ArchiveForeignError, StoreRefusedError
 from waystation.ids import Identity
 from waystation.store import keys
 from waystation.store.client import Store
@@ -40,4 +40,19 @@ async def stamp_cells(store: Store, cells: int) -> None:
         raise StoreRefusedError(
             f"The data has {found} cells of transactions; transactions.cells says {cells}.",
             hint=f"Ids depend on that number. Set transactions.cells = {found}.",
+        )
+
+
+async def stamp_archive(store: Store, archive: str) -> None:
+    """Fixes the archive of transactions by its name; raises when they are in another one already.
+
+    Two archives of one data set would each have states that the other is asked for.
+    """
+    await store.call("HSETNX", keys.FORMAT, "archive", archive, repeatable=True)
+    found = (await store.call("HGET", keys.FORMAT, "archive", repeatable=True)).decode()
+    if found != archive:
+        raise ArchiveForeignError(
+            f"The transactions of this store are in the archive {found}; this one is {archive}.",
+            hint="All processes of a store need the same archive: the same data directory, or"
+            " archive.url. docs/operating/archive.md tells how to change it.",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from waystation.clock import Clock
 from waystation.store.address import Address
 from waystation.store.line import Line
 from waystation.store.scripts import script
@@ -26,24 +27,34 @@ _RETRY_SECONDS = 0.2
 class _Kept:
     epoch: int
     lease_ms: int
+    #: When the call was made that got or renewed it last; by then it began at the earliest.
+    asked_at: float
     lost: bool = False
 
 
 class Heartbeat:
     """Renews leases from `keep` until `forget`. Safe to call from any thread."""
 
-    def __init__(self, address: Address, *, test_mode: bool = False) -> None:
+    def __init__(
+        self, address: Address, *, test_mode: bool = False, clock: Clock | None = None
+    ) -> None:
         self._line = Line(address, test_mode=test_mode)
+        self._clock = clock or Clock()
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def keep(self, key: str, epoch: int, lease_ms: int) -> None:
-        """Renews the lease from now on."""
+    def now(self) -> float:
+        """Seconds that only grow, however the time of tests is moved."""
+        return self._clock.real_seconds()
+
+    def keep(self, key: str, epoch: int, lease_ms: int, *, asked_at: float | None = None) -> None:
+        """Renews the lease from now on; `asked_at` is when it was asked for."""
         with self._lock:
-            self._kept[key] = _Kept(epoch, lease_ms)
+            began = self.now() if asked_at is None else asked_at
+            self._kept[key] = _Kept(epoch, lease_ms, began)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
                 self._thread.start()
@@ -59,6 +70,21 @@ class Heartbeat:
         with self._lock:
             kept = self._kept.get(key)
             return kept is None or kept.epoch != epoch or kept.lost
+
+    def sure_seconds(self, key: str, epoch: int) -> float:
+        """For how long nobody else can have the lease yet: until its last renewal is older than it.
+
+        0 where another may have it already.
+        """
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or kept.epoch != epoch or kept.lost:
+                return 0.0
+            return max(0.0, kept.asked_at + kept.lease_ms / 1000 - self.now())
+
+    def beat(self) -> None:
+        """Renews all of them at once: time has jumped."""
+        self._wake.set()
 
     def close(self) -> None:
         """Ends the thread; leases run out by themselves."""
@@ -87,8 +113,11 @@ class Heartbeat:
 
     def _renew(self, due: dict[str, _Kept]) -> None:
         calls = [([key], [kept.epoch, kept.lease_ms]) for key, kept in due.items()]
+        asked_at = self.now()
         replies = self._line.run_all(_RENEW, calls)
         for (key, kept), reply in zip(due.items(), replies, strict=True):
+            if reply == 1:
+                kept.asked_at = asked_at
             # One that was given back meanwhile is nobody's loss.
             if reply == 0 and self._kept.get(key) is kept:
                 kept.lost = True

@@ -134,10 +134,8 @@ class _Keeper:
                 self.known = json.loads((self.folder / "server.json").read_text())
                 return True
             # Its keeper died before it could tell of it: the server itself knows who it is.
-            path = self.plan["socket"]
-            if process := process_at(path):
-                known = {"notes": [], "loaded": False, "log_start": 0}
-                self._tell({**known, "process": process, "socket": path})
+            if process := process_at(self.plan["socket"]):
+                self._tell_of_start(process)
                 return True
             time.sleep(_TICK_SECONDS_STARTING)
         return False
@@ -173,19 +171,16 @@ class _Keeper:
         # Ours is closed: from now on the lock lives and dies with the server.
         os.close(server_lock)
         self.started_at = time.monotonic()
-        self._tell(
-            {
-                "process": self.child.pid,
-                "socket": self.plan["socket"],
-                "notes": ["unclean"] if unclean else [],
-                "loaded": False,
-                "log_start": log_start,
-            }
-        )
+        self._tell_of_start(self.child.pid, *(["unclean"] if unclean else []), since=log_start)
         return True
 
+    def _tell_of_start(self, process: int, *notes: str, since: int = 0) -> None:
+        known = {"process": process, "notes": notes, "loaded": False, "log_start": since}
+        self._tell(known | {name: self.plan[name] for name in ("socket", "cluster")})
+
     def _look_whether_loaded(self) -> None:
-        if not self.known["loaded"] and answers(self.known["socket"]):
+        is_ready = serves_slots if self.known.get("cluster") else answers
+        if not self.known["loaded"] and is_ready(self.known["socket"]):
             torn = ["torn"] if _TORN in self._said() else []
             self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
 
@@ -302,9 +297,20 @@ def answers(path: str) -> bool:
     return ask(path, b"PING").startswith((b"+PONG", b"-BUSY", b"-MISCONF"))
 
 
-def loads(path: str) -> bool:
-    """Whether a server at this socket is still loading its data."""
-    return ask(path, b"PING").startswith(b"-LOADING")
+def serves_slots(path: str) -> bool:
+    """Whether a cluster of one node serves everything; it is given the slots that it lacks."""
+    told = ask(path, b"CLUSTER INFO")
+    if b"_slots_assigned:" in told and b"_slots_assigned:16384\r" not in told:
+        _claim(path, 0, 16_383)
+    return b"cluster_state:ok" in told
+
+
+def _claim(path: str, first: int, last: int) -> None:
+    """Refused as a whole where it has one of them, as it has those of keys that it found."""
+    if b"busy" in ask(path, b"CLUSTER ADDSLOTSRANGE %d %d" % (first, last)) and first < last:
+        middle = (first + last) // 2
+        _claim(path, first, middle)
+        _claim(path, middle + 1, last)
 
 
 def process_at(path: str) -> int:

@@ -13,17 +13,22 @@ from __future__ import annotations
 import hashlib
 import re
 
+from waystation.store.acapy_keys import ACAPY_KEYS
 from waystation.store.key_kind import KeyKind
+from waystation.store.pool_keys import POOL_KEYS
+from waystation.store.subscription_keys import SUBSCRIPTION_KEYS
 from waystation.store.transaction_keys import TRANSACTION_KEYS
 
 DEFAULT_PROJECT = "default"
 #: Longer ids of tokens are kept as their hash.
 _TOKEN_ID_MAX = 256
 
-#: Hash: version, dataset, created_ms, cells. See format.py.
+#: Hash: version, dataset, created_ms, cells, archive. See format.py.
 FORMAT = "waystation.format"
 #: Sorted set: process -> when it was last there. See census.py.
 PROCESSES = "waystation.processes"
+#: Hash: what an installation keeps to itself. See transactions/callbacks.py.
+SECRETS = "waystation.{secrets}"
 #: Hash: shift_ms, generation. Test mode only. See time_machine.py.
 TIME = "waystation.time"
 #: Hash: follower -> generation:seen_ms. Test mode only.
@@ -34,7 +39,8 @@ CATALOGUE = (
     KeyKind(
         pattern=FORMAT,
         type="hash",
-        content="`version` of the data format, `dataset` id, `created_ms`, number of `cells`",
+        content="`version` of the data format, `dataset` id, `created_ms`, number of `cells`,"
+        " name of the `archive`",
         writer="format.py, once per data set",
         dies="never",
     ),
@@ -44,6 +50,13 @@ CATALOGUE = (
         content="process → when it last said that it is there, in ms",
         writer="census.py: attend; a process that stops takes itself off",
         dies="10 s after the last process",
+    ),
+    KeyKind(
+        pattern=SECRETS,
+        type="hash",
+        content="`callback`: 32 bytes that tokens of callbacks are made with",
+        writer="transactions: callbacks, once per data set",
+        dies="never",
     ),
     KeyKind(
         pattern=TIME,
@@ -168,8 +181,15 @@ CATALOGUE = (
     KeyKind(
         pattern="delivery.{endpoints}.held",
         type="hash",
-        content="endpoint → when it may be asked again, in ms: it said `Retry-After`",
-        writer="delivery: hold, survey",
+        content="endpoint → when it may be asked again, in ms: it said `Retry-After`, or rests",
+        writer="delivery: hold, fail, survey",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="delivery.{endpoints}.fails",
+        type="hash",
+        content="endpoint → `<failures in a row> <ms until which they count> <last attempt>`",
+        writer="delivery: fail, survey; a success deletes",
         dies="when it is empty",
     ),
     KeyKind(
@@ -197,14 +217,15 @@ CATALOGUE = (
         pattern="{<log>.<partition>}:log:head",
         type="hash",
         content="`first`, `end`, `ms`, `bytes`, `dropped`, limits and their version, `sealed`,"
-        " `warned_ms`",
-        writer="logs: create, append, trim, seal, retain",
+        " `warned_ms`, `watched` (somebody waits for the next), `unrecorded` (a count)",
+        writer="logs: create, append, trim, seal, retain, watch",
         dies="with its log",
     ),
     KeyKind(
         pattern="{<log>.<partition>}:log:holds",
         type="hash",
-        content="reader → the offset from which on it still needs everything",
+        content="reader → the offset from which on it still needs everything; behind it the"
+        " incarnation of the reader, where it has one",
         writer="logs: hold, release",
         dies="with its log",
     ),
@@ -219,7 +240,7 @@ CATALOGUE = (
         pattern="{t.<project>.<topic>}:topic",
         type="hash",
         content="working copy of a topic: `version`, `body` (JSON); the catalogue has the truth",
-        writer="topics: put",
+        writer="store: put",
         dies="never: versions of a name must not run backwards",
     ),
     KeyKind(
@@ -251,6 +272,9 @@ CATALOGUE = (
         dies="at once",
     ),
     *TRANSACTION_KEYS,
+    *SUBSCRIPTION_KEYS,
+    *POOL_KEYS,
+    *ACAPY_KEYS,
 )
 
 

@@ -38,6 +38,20 @@ class Lease:
         """Whether a heartbeat was told that another has taken over."""
         return self.leases.heartbeat.has_lost(self.key, self.epoch)
 
+    @property
+    def sure(self) -> bool:
+        """Whether nobody else can hold it: false from its deadline on, until it is renewed.
+
+        By this process's own clock, from when the renewal was asked for: a process that stood
+        still knows without asking that it may not be the holder any more.
+        """
+        return self.sure_seconds > 0
+
+    @property
+    def sure_seconds(self) -> float:
+        """For how long that is sure without asking again; 0 where it is not."""
+        return self.leases.heartbeat.sure_seconds(self.key, self.epoch)
+
     async def release(self) -> None:
         """Gives it back at once, so that nobody has to wait for its deadline."""
         await self.leases.release(self)
@@ -56,11 +70,12 @@ class Leases:
 
     async def acquire(self, key: str) -> Lease | None:
         """Takes the lease, or None while another holds it. Never waits."""
+        asked_at = self.heartbeat.now()
         reply = await self._store.run(_ACQUIRE, [key], [self.owner, self._lease_ms])
         if reply[0] == 0:
             return None
         lease = Lease(key, int(reply[0]), self)
-        self.heartbeat.keep(key, lease.epoch, self._lease_ms)
+        self.heartbeat.keep(key, lease.epoch, self._lease_ms, asked_at=asked_at)
         return lease
 
     async def release(self, lease: Lease) -> None:

@@ -53,11 +53,21 @@ async def open_store(
     wanted = settings.store
     if settings.time_machine and wanted.url:
         raise SettingsError("The time machine needs the embedded store: leave out store.url.")
+    if wanted.url and (wanted.cluster or wanted.port):
+        raise SettingsError(
+            "store.cluster and store.port are for the embedded store, and store.url names another.",
+            hint="A cluster is named by its URL: redis+cluster://host:port,host:port.",
+        )
     server: EmbeddedServer | None = None
     if wanted.url:
         address = parse_address(wanted.url)
     else:
-        server = EmbeddedServer(settings.data_dir / "store", durability=wanted.durability)
+        server = EmbeddedServer(
+            settings.data_dir / "store",
+            durability=wanted.durability,
+            cluster=wanted.cluster,
+            port=wanted.port,
+        )
         try:
             # In a thread: it may wait long, and the process must hear a signal meanwhile.
             await asyncio.to_thread(server.start)
@@ -68,7 +78,8 @@ async def open_store(
     store, wakeups = _clients(settings, address)
     try:
         facts = await read_facts(store)
-        check_facts(facts, durability=wanted.durability, ephemeral=wanted.ephemeral)
+        for each in facts:
+            check_facts(each, durability=wanted.durability, ephemeral=wanted.ephemeral)
         dataset = await stamp_format(store, identity)
         await wakeups.start()
         opened = OpenStore(
@@ -76,7 +87,7 @@ async def open_store(
             wakeups=wakeups,
             dataset=dataset,
             durability=wanted.durability,
-            facts=facts,
+            facts=facts[0],
             server=server,
         )
         if settings.time_machine:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -18,9 +19,14 @@ from waystation.settings import Durability
 SOCKET_PATH_MAX = 103
 
 
-def server_plan(folder: Path, durability: Durability) -> dict[str, Any]:
-    """What `keeper.py` is told: the folder, the socket and the whole command."""
-    socket = _kept_socket_path(folder)
+def server_plan(
+    folder: Path, durability: Durability, *, cluster: bool = False, port: int = 0
+) -> dict[str, Any]:
+    """What `keeper.py` is told: the folder, the socket and the whole command.
+
+    A cluster is one of a single node: all slots are its own.
+    """
+    path = _kept_socket_path(folder)
     settings = {
         "appendfsync": "always" if durability == "disk" else "everysec",
         "appendonly": "yes",
@@ -28,15 +34,20 @@ def server_plan(folder: Path, durability: Durability) -> dict[str, Any]:
         "dir": str(folder),
         "logfile": str(folder / "server.log"),
         "maxmemory-policy": "noeviction",
-        "port": "0",
+        "port": str(port),
         "save": "",
-        "unixsocket": socket,
+        "unixsocket": path,
         "unixsocketperm": "700",
     }
+    if cluster or port:
+        settings["bind"] = "127.0.0.1"
+    if cluster:
+        # A node wants a port for others of its kind, although none will ever come.
+        settings |= {"cluster-enabled": "yes", "cluster-port": str(_free_port())}
     command = [server_program()]
     for name, value in settings.items():
         command += [f"--{name}", value]
-    return {"folder": str(folder), "socket": socket, "command": command}
+    return {"folder": str(folder), "socket": path, "cluster": cluster, "command": command}
 
 
 def server_program() -> str:
@@ -56,6 +67,12 @@ def server_program() -> str:
         "There is no Valkey or Redis server on this machine.",
         hint="Install one, or name a running one with --store redis://host:6379.",
     )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _kept_socket_path(folder: Path) -> str:

@@ -16,6 +16,9 @@ class Meaning(Enum):
     UNAVAILABLE = auto()
     #: This server became a replica: the address may lead to the new primary.
     READ_ONLY = auto()
+    #: Another node of the cluster has the slot, for good or for this once.
+    MOVED = auto()
+    ASK = auto()
     #: Out of memory or disk.
     FULL = auto()
     #: Anything else: an error of this one call.
@@ -23,11 +26,13 @@ class Meaning(Enum):
 
 
 _MEANINGS = {
+    "ASK": Meaning.ASK,
     "BUSY": Meaning.NOT_NOW,
     "CLUSTERDOWN": Meaning.UNAVAILABLE,
     "LOADING": Meaning.NOT_NOW,
     "MASTERDOWN": Meaning.UNAVAILABLE,
     "MISCONF": Meaning.FULL,
+    "MOVED": Meaning.MOVED,
     "NOREPLICAS": Meaning.UNAVAILABLE,
     "NOSCRIPT": Meaning.NO_SCRIPT,
     "OOM": Meaning.FULL,

@@ -5,8 +5,13 @@ reply and errors. The line `--- @include "name"` is replaced by `name.lua` of th
 of `store/lua/`. A header line `-- repeatable` says that running the script twice with the same
 arguments leaves what running it once does, so the client may send it again when a reply was lost.
 
-Test mode has its own variant of an include (`now.time_machine.lua` instead of `now.lua`), so that
-production pays nothing for it.
+Each has four variants, so that nobody pays for what another needs:
+
+- Test mode has its own includes (`now.time_machine.lua` instead of `now.lua`).
+- On a cluster a script first looks for a key of its slot that is never there. While a slot moves to
+  another node key by key, that look is refused, and with it the script, before it has written. It
+  would otherwise work on a part of its keys: of those that it names by itself a cluster knows
+  nothing beforehand. On a cluster test mode may cross slots: its time is one for all.
 """
 
 from __future__ import annotations
@@ -21,6 +26,22 @@ from waystation.errors import StoreError
 _INCLUDE = re.compile(r'^--- @include "([a-z_]+)"\n', re.MULTILINE)
 _SHARED = "waystation.store"
 
+_LOOK = b"""
+do
+  local key = KEYS[1]
+  if string.find(key, '^[^{]*{[^}]+}') then
+    redis.call('EXISTS', key .. ':waystation.none')
+  elseif not string.find(key, '}') then
+    redis.call('EXISTS', '{' .. key .. '}:waystation.none')
+  end
+end
+"""
+
+
+def variant(*, test_mode: bool, cluster: bool) -> int:
+    """Which of the four variants of each script a client runs."""
+    return int(test_mode) + 2 * int(cluster)
+
 
 class Script:
     """One verb of the store. Immutable; the store client runs it."""
@@ -32,8 +53,9 @@ class Script:
         self.name = name
         plain = _render(package, name, test_mode=False)
         test = _render(package, name, test_mode=True)
-        #: Indexed by test mode: [normal, time machine].
-        self.sources = (plain.encode(), test.encode())
+        #: Indexed by `variant`.
+        sources = (plain.encode(), test.encode())
+        self.sources = (*sources, _on_cluster(sources[0]), _on_cluster(sources[1], crosses=True))
         self.shas = tuple(hashlib.sha1(source).hexdigest().encode() for source in self.sources)  # noqa: S324
         self.repeatable = "\n-- repeatable" in plain
 
@@ -75,6 +97,15 @@ def _render(package: str, name: str, *, test_mode: bool) -> str:
         raise StoreError(f"Script {package}/{name} includes {piece!r}, which does not exist.")
 
     return _INCLUDE.sub(include, text)
+
+
+def _on_cluster(source: bytes, *, crosses: bool = False) -> bytes:
+    first, _, rest = source.partition(b"\n")
+    if crosses:
+        first += (
+            b",allow-cross-slot-keys" if b"flags=" in first else b" flags=allow-cross-slot-keys"
+        )
+    return first + _LOOK + rest
 
 
 @functools.cache

@@ -15,8 +15,9 @@ TRANSACTION_KEYS = (
         type="hash",
         content="a transaction: `head` (a line of words, the scripts' own), `state` (packed, "
         "the worker's), `externalId`, `parent`, `switches`, `wait:…`, `once:…`, "
-        "`kids`, `result:…`, `cause`, `progress`",
-        writer="transactions: start, fan_out, and every script after them",
+        "`kids`, `result:…`, `cause`, `progress`, `progressAt`, `reply`, `notifiedTime`, "
+        "`webhook_…`",
+        writer="transactions: start, fan_out, and every script after them; restore",
         dies="with the archive: removed, or by TTL once archived",
     ),
     KeyKind(
@@ -82,7 +83,7 @@ TRANSACTION_KEYS = (
         pattern=_CELL + "sleepingZ",
         type="sorted set",
         content="ids that sleep, wait for a switch or are scheduled → latest wake-up in ms",
-        writer="transactions: start, sleep; wake, wake_due, switch, cancel, expire",
+        writer="transactions: start, sleep; wake, wake_due, restore, switch, cancel, expire",
         dies="when it is empty",
     ),
     KeyKind(
@@ -103,15 +104,50 @@ TRANSACTION_KEYS = (
         pattern=_CELL + "toArchiveZ",
         type="sorted set",
         content="ids → when archiving is due",
-        writer="transactions: start, sleep, switch, commit, the end; wake",
+        writer="transactions: start, sleep, switch, commit, the end; wake; to_archive",
         dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "toArchiveLock<number>",
+        type="string",
+        content="`<node> <deadline ms>`: who archives (1), until when nobody else does (2)",
+        writer="transactions: to_archive",
+        dies="60 s after its deadline, which alone decides",
+    ),
+    KeyKind(
+        pattern=_CELL + "archiveFailedH",
+        type="hash",
+        content="ids that the archive has refused → `<ms> <tries> <cause>`",
+        writer="transactions: to_archive",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "toldS:<what>",
+        type="string",
+        content="that operators were told: `archive`, `webhooks` or `set-aside`; in cell 0 alone",
+        writer="transactions: watch",
+        dies="1 h after they were",
+    ),
+    KeyKind(
+        pattern=_CELL + "loadH:<minute>",
+        type="hash",
+        content="ids that are not in the store → load nonce, under which one may bring them back",
+        writer="transactions: get, wake, wake_due, switch, cancel, expire, sweep; restore",
+        dies="3 min after its last nonce",
+    ),
+    KeyKind(
+        pattern=_CELL + "loadSeq",
+        type="string, a number",
+        content="the newest load nonce",
+        writer="transactions: the same",
+        dies="never: nonces must not run backwards",
     ),
     KeyKind(
         pattern=_CELL + "waitersZ",
         type="sorted set",
         content="ids that somebody waits for → until when",
         writer="transactions: mark",
-        dies="when it is empty",
+        dies="a second after the longest wait",
     ),
     KeyKind(
         pattern=_CELL + "externalId:<project>:<external id>",
@@ -178,6 +214,13 @@ TRANSACTION_KEYS = (
         dies="at once",
     ),
     KeyKind(
+        pattern=_CELL + "progress",
+        type="pub/sub",
+        content="hint for those who wait for progress: the id of one that has reported it",
+        writer="transactions: report",
+        dies="at once",
+    ),
+    KeyKind(
         pattern="waystation.{pipelines}",
         type="pub/sub",
         content="hint for every node: a definition has changed",
@@ -189,6 +232,72 @@ TRANSACTION_KEYS = (
         type="pub/sub",
         content="hint for every node: a setting of a node group has changed",
         writer="transactions: claim",
+        dies="at once",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhooksZ:<receiver>",
+        type="sorted set",
+        content="a lane of replies: item → its next attempt in ms; an item is the id of a "
+        "transaction, with `.c` or `.t` behind it for channel and topic",
+        writer="transactions: whatever happens to one that is to be told of, replied; delivery: "
+        "claim, renew, settle, redrive, discard",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhookLanesZ",
+        type="sorted set",
+        content="register of the lanes of replies: lane → since when it has something, in ms",
+        writer="transactions: with `webhooksZ`; delivery: redrive, unlist",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhookH",
+        type="hash",
+        content="item → `<event> <version>`; `.attempts`, `.cause`, `.token`, `.newer` (an event "
+        "came during the attempt), `.lane` (of one that was given up) beside it",
+        writer="transactions: with `webhooksZ`; delivery: claim, settle, redrive, discard",
+        dies="with its items",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhooksFailedZ:<project>",
+        type="sorted set",
+        content="replies that were given up: item → when, in ms; the newest 10,000",
+        writer="delivery: settle, redrive, discard; transactions: with `webhooksZ`",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhooksUntoldZ:<receiver>",
+        type="sorted set",
+        content="replies that were given up → when somebody else is to tell the operator of it",
+        writer="delivery: settle, claim, redrive, discard",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhookAttempts",
+        type="stream",
+        content="records of the newest attempts of replies, about 10,000",
+        writer="delivery: settle",
+        dies="7 days after the last attempt",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhookCountH",
+        type="hash",
+        content="`dropped`: how many of the failed lists were given up for newer ones",
+        writer="delivery: settle",
+        dies="never",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhookLanesZ",
+        type="pub/sub",
+        content="hint for deliverers: a lane of replies was registered",
+        writer="transactions: with `webhooksZ`; delivery: redrive",
+        dies="at once",
+    ),
+    KeyKind(
+        pattern=_CELL + "webhooksZ:<receiver>.wake",
+        type="pub/sub",
+        content="hint for deliverers: something is due in the lane",
+        writer="transactions: with `webhooksZ`; delivery: redrive",
         dies="at once",
     ),
 )

@@ -10,12 +10,15 @@ The order that never misses one: take a waiter, `clear()` it, look, and only the
   its latency.
 - A listener is called with what was published. When it may have missed something, it is called
   with None: it then has to look at everything that it cares for.
+- The nodes of a cluster pass on to all others what is published at one of them, so one connection
+  to any of them hears everything. When that node goes, or leaves the cluster, another one is taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -101,6 +104,9 @@ class Wakeups(asyncio.Protocol):
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        #: Where the connection is, or was tried last.
+        self._node = address
+        self._rng = random.Random()
         self._topics: dict[bytes, _Topic] = {}
         self._to_subscribe: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -142,6 +148,16 @@ class Wakeups(asyncio.Protocol):
             if not entry.used:
                 entry.idle_since = asyncio.get_running_loop().time()
 
+    @contextmanager
+    def following(self, topic: bytes) -> Iterator[Waiter]:
+        """The same for a task that lives as long as its process: it is no client's wait."""
+        waiter = Waiter()
+        end = self.listen(topic, lambda _: waiter.wake())
+        try:
+            yield waiter
+        finally:
+            end()
+
     def listen(self, topic: bytes, listener: Listener) -> Callable[[], None]:
         """Calls `listener` with all that is published to `topic`; the returned function ends it."""
         entry = self._entry(topic)
@@ -176,16 +192,29 @@ class Wakeups(asyncio.Protocol):
     async def _connect(self) -> None:
         self._parser = hiredis.Reader()
         self._silent_ticks = 0
+        self._node = self._next_node()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS_MAX):
-                await self.address.open(self)
+                await self._node.open(self)
         except (OSError, UnicodeError) as error:
             _log.debug("no subscription connection", problem=str(error))
             return
         if self._transport is not None and self._topics:
             self._transport.write(pack(("SUBSCRIBE", *self._topics)))
 
+    def _next_node(self) -> Address:
+        """Of a cluster any node but the last one, where there is another."""
+        if self.address.cluster is None:
+            return self.address
+        nodes = self.address.cluster.candidates(self._rng)
+        return next((node for node in nodes if node != self._node), nodes[0])
+
     def _tick(self, transport: asyncio.Transport) -> None:
+        cluster = self.address.cluster
+        if cluster is not None and cluster.known and not cluster.has(self._node):
+            _log.warning("the node of the subscription left the cluster", node=str(self._node))
+            transport.abort()
+            return
         self._silent_ticks += 1
         if self._silent_ticks > _SILENT_TICKS_MAX:
             _log.warning("subscription connection is silent, dropping it")
@@ -225,7 +254,7 @@ class Wakeups(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         # At once: a subscription that is asked for in this turn must not come before it.
-        for command in self.address.handshake():
+        for command in self._node.handshake():
             self._transport.write(pack(command))
 
     def data_received(self, data: bytes) -> None:

@@ -7,7 +7,8 @@
 --       4 greatest age in ms or '', 5 'refuse' | 'drop_and_count', 6 version of these limits
 -- Reply {removed, 1 if another step would find something, bytes, bytes that are needed, most bytes or
 --       '', greatest age in ms or '', policy, version of these limits, dropped since ever,
---       'begins' | 'lasts' | 'ends' | '' of the warning}; {} when there is no such log
+--       'begins' | 'lasts' | 'ends' | '' of the warning, the reader who needs most or ''}; {} when
+--       there is no such log
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_limits"
@@ -39,5 +40,5 @@ end
 return {
   done.removed, done.more and 1 or 0, whole(done.bytes), whole(needed),
   whole(done.max_bytes), whole(done.max_age_ms), done.policy, whole(done.version),
-  whole(done.dropped), warning
+  whole(done.dropped), warning, done.slowest or ''
 }

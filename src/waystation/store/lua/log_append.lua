@@ -5,7 +5,9 @@
 -- follows a sealed log, or the most bytes of a full one. Appends nothing unless it appends all.
 local function log_append(log, at, payloads, always)
   local head = log .. ':head'
-  local state = redis.call('HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy')
+  local state = redis.call(
+    'HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy', 'watched'
+  )
   if not state[1] then
     return nil, 'missing', ''
   end
@@ -37,5 +39,10 @@ local function log_append(log, at, payloads, always)
     'HSET', head, 'end', format('%.0f', offset + count), 'ms', format('%.0f', ms),
     'bytes', format('%.0f', bytes + size)
   )
+  if state[7] then
+    -- Somebody has come to the end and waits. It is told once: who comes there again says so again.
+    call('HDEL', head, 'watched')
+    redis.pcall('PUBLISH', log .. ':more', '')
+  end
   return offset, ms
 end

@@ -1,8 +1,11 @@
 -- log_trim(log, at, most, coming): removes up to `most` of the oldest messages of a log in the slot
 -- of the calling script, as far as its retention lets them go, with room for `coming` bytes.
+-- A reader whose name begins with ~ yields: its hold spares what is old, but where bytes have to go it
+-- stops nothing, and where nobody else reads it is as good as none.
 -- Returns a table: removed, more (another step would find something), first, end_, bytes, held (what
--- readers still need from there on; nil without readers), max_bytes, max_age_ms, policy, version (of
--- these limits), dropped. Nil when there is no such log.
+-- readers still need from there on; nil without readers that count), slowest (the one who needs that;
+-- nil without readers), max_bytes, max_age_ms, policy, version (of these limits), dropped. Nil when
+-- there is no such log.
 local function log_trim(log, at, most, coming)
   local state = redis.call(
     'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
@@ -11,9 +14,17 @@ local function log_trim(log, at, most, coming)
   if not state[1] then
     return nil
   end
-  local held
-  for _, offset in ipairs(redis.call('HVALS', log .. ':holds')) do
-    held = math.min(held or math.huge, tonumber(offset))
+  -- What readers need that do not yield, and what any reader needs.
+  local firm, any, slowest
+  local holds = redis.call('HGETALL', log .. ':holds')
+  for i = 1, #holds, 2 do
+    local offset = tonumber(string.match(holds[i + 1], '^%d+'))
+    if not any or offset < any then
+      any, slowest = offset, holds[i]
+    end
+    if string.sub(holds[i], 1, 1) ~= '~' then
+      firm = math.min(firm or math.huge, offset)
+    end
   end
   local first, bytes, dropped = tonumber(state[1]), tonumber(state[3]), tonumber(state[7])
   local room = state[4] and tonumber(state[4]) - coming
@@ -28,12 +39,13 @@ local function log_trim(log, at, most, coming)
     chunk = math.min(2 * chunk, 16)
     for _, entry in ipairs(entries) do
       local size = #entry[2][2]
-      local needed = held and first + removed >= held
+      local offset = first + removed
+      local needed = any and offset >= any
       local old = oldest and tonumber(string.match(entry[1], '-(%d+)$')) < oldest
       local heavy = room and bytes > room
-      -- For its age goes what nobody holds. For bytes goes what every reader has passed, or, where
-      -- losses are allowed, the oldest, needed or not.
-      if not (old and not needed) and not (heavy and (drops or (held and not needed))) then
+      -- For its age goes what nobody holds. For bytes goes what every reader has passed that does not
+      -- yield, or, where losses are allowed, the oldest, needed or not.
+      if not (old and not needed) and not (heavy and (drops or (firm and offset < firm))) then
         finished = true
         break
       end
@@ -55,7 +67,8 @@ local function log_trim(log, at, most, coming)
   end
   return {
     removed = removed, more = not finished, first = first, end_ = tonumber(state[2]), bytes = bytes,
-    held = held, max_bytes = tonumber(state[4] or nil), max_age_ms = tonumber(state[5] or nil),
-    policy = state[6], version = tonumber(state[8] or '0'), dropped = dropped
+    held = (firm or drops) and any or nil, slowest = slowest,
+    max_bytes = tonumber(state[4] or nil), max_age_ms = tonumber(state[5] or nil), policy = state[6],
+    version = tonumber(state[8] or '0'), dropped = dropped
   }
 end

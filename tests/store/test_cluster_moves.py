@@ -1,0 +1,221 @@
+"""Slots of a real cluster that move: calls, scripts and lines follow, and nothing is halved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.kit.cluster import Node, RealCluster, real_cluster, refusals
+from tests.stores import store_at
+from waystation.channels import Channels
+from waystation.clock import Clock
+from waystation.errors import (
+    StoreUnavailableError,
+)
+from waystation.settings import ChannelSettings
+from waystation.store import Wakeups, keys, script
+from waystation.store.line import Line
+from waystation.store.slots import slot_of
+
+ACQUIRE = script("waystation.store", "lease_acquire")
+RENEW = script("waystation.store", "lease_renew")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    with real_cluster() as cluster:
+        yield cluster
+
+
+async def refused_again(node: Node) -> None:
+    """Waits until a node has refused several calls more."""
+    before = refusals(node)
+    async with asyncio.timeout(10):
+        while refusals(node) < before + 4:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_call_follows_a_slot_that_has_moved_and_runs_once(cluster: RealCluster) -> None:
+    source, target = cluster.primaries[:2]
+    name = cluster.key_of(source, "moved")
+    slot = slot_of(name)
+    async with store_at(cluster.address) as store:
+        await store.call("SET", name, 1)
+        cluster.move(slot, source, target)
+        try:
+            # Not repeatable: MOVED says that it did not run.
+            replies = await asyncio.gather(*(store.call("INCR", name) for _ in range(50)))
+            assert sorted(replies) == list(range(2, 52))
+            assert await store.run(ACQUIRE, [name.replace("x", "lease")], ["me", 1000]) == [1]
+            before = refusals(*cluster.primaries, kind="MOVED")
+            assert before > 0
+            await store.call("INCR", name)
+            assert refusals(*cluster.primaries, kind="MOVED") == before
+            assert store.address.cluster is not None
+            assert store.address.cluster.node_of(slot) == target.address
+            async with asyncio.timeout(10):
+                # And the whole map is asked for, not only the slot that was told.
+                while store.address.cluster.primaries()[0] != source.address:
+                    await asyncio.sleep(0.01)
+        finally:
+            cluster.move(slot, target, source)
+
+
+async def test_a_command_follows_a_slot_on_the_move_to_either_side(cluster: RealCluster) -> None:
+    source, target = cluster.primaries[1:]
+    name = cluster.key_of(source, "asked")
+    here, there, fresh = (name.replace("x", each) for each in ("here", "there", "new"))
+    slot = slot_of(name)
+    async with store_at(cluster.address) as store:
+        await store.call("SET", there, "there")
+        cluster.begin_move(slot, source, target)
+        cluster.move_keys(slot, source, target)
+        try:
+            # When one key is on the new node, and the map says the old one
+            assert await store.call("GET", there) == b"there"
+            replies = await asyncio.gather(*(store.call("INCR", fresh) for _ in range(20)))
+            assert sorted(replies) == list(range(1, 21))
+            assert await store.call("GET", here) is None
+            assert source.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
+            assert target.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 2
+        finally:
+            cluster.end_move(slot, target)
+            cluster.move(slot, target, source)
+
+
+async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
+    cluster: RealCluster,
+) -> None:
+    """Its keys lie on both sides, and of those it names by itself no node knows beforehand."""
+    source, target = cluster.primaries[:2]
+    number = next(n for n in range(99) if cluster.home(f"c.{{moving{n}}}.clock") is source)
+    channel = f"moving{number}"
+    slot = slot_of(keys.channel_tag("default", channel))
+    async with store_at(cluster.address) as store:
+        channels = Channels(
+            store, Wakeups(store.address), clock=Clock(), settings=ChannelSettings()
+        )
+        await channels.subscribe("default", channel, "me")
+        for n in range(10):
+            await channels.publish("default", channel, f"m-{n}", b"1")
+        # When its slot moves, at first with no key, then half of them, then all on the other side
+        cluster.begin_move(slot, source, target)
+        calls = []
+        for most in (0, 12, 1000):
+            cluster.move_keys(slot, source, target, most=most)
+            calls += [
+                asyncio.create_task(channels.publish("default", channel, f"late-{most}", b"1")),
+                asyncio.create_task(channels.fetch("default", channel, "me", limit=64)),
+            ]
+            await refused_again(source)
+            assert not any(call.done() for call in calls)
+        assert target.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 22
+        cluster.end_move(slot, target)
+        try:
+            # Then all of them run, and nothing was written by halves or seen in part
+            await asyncio.gather(*calls)
+            fetched = await channels.fetch("default", channel, "me", limit=64)
+            ids = [each.id for each in fetched.messages]
+            assert ids[:10] == [f"m-{n}" for n in range(10)]
+            assert sorted(ids[10:]) == ["late-0", "late-1000", "late-12"]
+            for call in calls[1::2]:
+                assert [each.id for each in call.result().messages][:10] == ids[:10]
+        finally:
+            cluster.move(slot, target, source)
+
+
+async def test_without_that_a_script_would_be_cut_off_in_the_middle(cluster: RealCluster) -> None:
+    """The proof that the look at the slot is needed, and that the test above can fail."""
+    source, target = cluster.primaries[:2]
+    name = cluster.key_of(source, "halves")
+    halves = "#!lua\nredis.call('INCR', KEYS[1])\nreturn redis.call('SET', KEYS[1] .. '.new', '1')"
+    cluster.begin_move(slot_of(name), source, target)
+    try:
+        source.ask("CLUSTER", "SETSLOT", slot_of(name), "STABLE")
+        source.ask("SET", name, 1)
+        source.ask("CLUSTER", "SETSLOT", slot_of(name), "MIGRATING", target.id)
+        with pytest.raises(Exception, match="non local key"):
+            source.ask("EVAL", halves, 1, name)
+        assert source.ask("GET", name) == "2"
+    finally:
+        cluster.move_keys(slot_of(name), source, target)
+        cluster.end_move(slot_of(name), target)
+        cluster.move(slot_of(name), target, source)
+
+
+async def test_a_slot_that_moves_for_too_long_ends_a_script_unapplied(cluster: RealCluster) -> None:
+    source, target = cluster.primaries[:2]
+    name = cluster.key_of(source, "long")
+    cluster.begin_move(slot_of(name), source, target)
+    try:
+        async with store_at(cluster.address, call_seconds_max=0.3) as store:
+            with pytest.raises(StoreUnavailableError, match="ASK"):
+                await store.run(ACQUIRE, [name], ["me", 1000])
+            # And nobody else has to wait for it.
+            other = cluster.key_of(source, "quick")
+            assert await store.run(ACQUIRE, [other], ["me", 1000]) == [1]
+    finally:
+        cluster.end_move(slot_of(name), target)
+        assert target.ask("EXISTS", name) == 0
+        cluster.move(slot_of(name), target, source)
+
+
+async def test_a_server_that_moves_slots_whole_is_followed_under_load(cluster: RealCluster) -> None:
+    """Valkey 9 moves a slot in one step: nobody has to wait longer than for that."""
+    source, target = cluster.primaries[:2]
+    name = cluster.key_of(source, "whole")
+    slot = slot_of(name)
+    ends = asyncio.Event()
+    count = 0
+    async with store_at(cluster.address) as store:
+
+        async def load() -> None:
+            nonlocal count
+            while not ends.is_set():
+                await store.call("INCR", name)
+                count += 1
+
+        loads = [asyncio.create_task(load()) for _ in range(8)]
+        for giver, taker in ((source, target), (target, source)):
+            order = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", taker.id)
+            await asyncio.to_thread(giver.ask, *order)
+            has = ("CLUSTER", "COUNTKEYSINSLOT", slot)
+            await asyncio.to_thread(
+                cluster.wait,
+                lambda taker=taker, has=has: taker.ask(*has) == 1 and _owns(taker, slot),
+            )
+        ends.set()
+        await asyncio.gather(*loads)
+        assert await store.call("GET", name) == str(count).encode()
+        assert count > 8
+    cluster.wait(cluster.settled)
+
+
+def _owns(node: Node, slot: int) -> bool:
+    rows = cast(list[Any], node.ask("CLUSTER", "SLOTS"))
+    return any(low <= slot <= high and at[1] == node.port for low, high, at, *_ in rows)
+
+
+async def test_a_line_reaches_every_node_and_follows_slots(cluster: RealCluster) -> None:
+    source, target = cluster.primaries[:2]
+    names = [cluster.key_of(node, "line") for node in cluster.primaries]
+    line = Line(cluster.address)
+    async with store_at(cluster.address) as store:
+        for name in names:
+            await store.run(ACQUIRE, [name], ["me", 1000])
+        calls = [([name], [epoch, 1000]) for epoch in (1, 2) for name in names]
+        assert await asyncio.to_thread(line.run_all, RENEW, calls) == [1, 1, 1, 0, 0, 0]
+        slot = slot_of(names[0])
+        cluster.begin_move(slot, source, target)
+        cluster.move_keys(slot, source, target)
+        try:
+            with pytest.raises(OSError, match="ASK"):
+                await asyncio.to_thread(line.run_all, RENEW, calls)
+        finally:
+            cluster.end_move(slot, target)
+        assert await asyncio.to_thread(line.run_all, RENEW, calls) == [1, 1, 1, 0, 0, 0]
+        cluster.move(slot, target, source)
+    line.close()
