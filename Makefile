@@ -4,8 +4,14 @@
 # make check    style and types alone          make docs   regenerates what is generated
 PYTHON ?= python3
 BIN := .venv/bin
-# Two workers: the smallest machine we test on has two cores.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Four workers, also on two cores: a test waits for processes about half of its time.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
+# What measures, runs Spark, or keeps time with agents has the machine for itself.
+ALONE := tests/acapy tests/bench tests/history tests/test_setup.py
+# The core of every part once more, on a store that is a cluster.
+ON_CLUSTER := WAYSTATION_TEST_STORE=cluster $(PYTEST)
+CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions tests/topics \
+	tests/transactions $(addprefix tests/store/test_,leases.py census.py format.py time_machine.py)
 
 .PHONY: demo test verify check docs core dev clean
 
@@ -13,11 +19,15 @@ demo: core
 	$(BIN)/waystation demo
 
 test: dev check
-	$(PYTEST)
+	$(PYTEST) -m 'not slow and not spark'
+	$(BIN)/python -m pytest -m 'spark and not slow' -p no:xdist
 
 verify: dev
 	$(PYTHON) scripts/tools.py
-	$(BIN)/python -m pytest -m slow -p no:xdist
+	$(PYTEST) -m slow $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest -m slow -p no:xdist $(ALONE)
+	$(ON_CLUSTER) $(CORE)
+	EXAMPLES=400 $(PYTEST) tests/api/test_openapi.py tests/channels/test_model.py tests/topics/test_model.py tests/transactions/test_model.py
 
 check: dev
 	$(BIN)/ruff check .

@@ -15,11 +15,20 @@ from pathlib import Path
 
 import msgspec
 
-from waystation import errors, transaction_errors
+from waystation import (
+    acapy_errors,
+    errors,
+    history_errors,
+    pool_errors,
+    subscription_errors,
+    transaction_errors,
+)
 from waystation.api.problems import status_of
 from waystation.cli.exits import exit_code
+from waystation.pools import states as pool_states
 from waystation.settings import Settings, load_settings
 from waystation.store.keys import CATALOGUE
+from waystation.subscriptions import states as subscription_states
 from waystation.testing.station import quick_settings, serving
 from waystation.transactions.states import TRANSITIONS, chart
 
@@ -28,8 +37,9 @@ CLIENT = ROOT / "src" / "waystation" / "client"
 
 #: Modules of the client that are written once; the others of async_* know asyncio by name.
 GENERATED = (
-    *("caller", "channels", "client", "deliveries", "pipelines"),
-    *("producer", "topics", "transactions"),
+    *("archive", "caller", "channels", "client", "deliveries", "operations", "pipelines"),
+    *("pool_hand", "pool_link", "pool_worker", "pools", "producer", "subscriptions"),
+    *("topics", "transactions", "waiting", "webhooks"),
 )
 #: How asynchronous code becomes ordinary code; in this order.
 UNASYNC = (
@@ -53,22 +63,46 @@ HTTP_ALONE = (
     ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
     ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
 )
-SETTING_FILES = ("settings.py", "transaction_settings.py")
-ERROR_MODULES = ("waystation.errors", "waystation.transaction_errors")
+SETTING_FILES = (
+    "settings.py",
+    "history_settings.py",
+    "acapy_settings.py",
+    "delivery_settings.py",
+    "pool_settings.py",
+    "subscription_settings.py",
+    "topic_settings.py",
+    "transaction_settings.py",
+)
+ERROR_MODULES = (
+    errors.__name__,
+    history_errors.__name__,
+    acapy_errors.__name__,
+    pool_errors.__name__,
+    subscription_errors.__name__,
+    transaction_errors.__name__,
+)
 ROOTS = (
     errors.WaystationError,
     errors.ArchiveError,
     errors.ChannelError,
     errors.LogError,
+    history_errors.HistoryError,
     errors.StoreError,
 )
 NEVER_OVER_HTTP = (
+    acapy_errors.MessageInvalidError,
     errors.ArchiveRefusedError,
     errors.ProducerClosedError,
     errors.SettingsError,
     errors.StationUnreachableError,
     errors.StoreRefusedError,
+    subscription_errors.WaitOverError,
     transaction_errors.AppInvalidError,
+    *history_errors.HistoryError.__subclasses__(),
+    history_errors.HistoryMissingError,
+    history_errors.NoJavaError,
+    history_errors.QueryError,
+    history_errors.SourceOptionError,
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -127,7 +161,9 @@ async def documents() -> dict[Path, str]:
     return {
         reference / "openapi.json": openapi + "\n",
         reference / "errors.md": errors_page(),
+        reference / "group-states.md": group_states_page(),
         reference / "keys.md": keys_page(),
+        reference / "pool-states.md": pool_states_page(),
         reference / "settings.md": settings_page(),
         reference / "transaction-states.md": states_page(),
     }
@@ -171,7 +207,7 @@ def errors_page() -> str:
         "401.\n\n"
         "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
         + "\n".join(sorted(rows))
-        + "\n\nGenerated from `src/waystation/errors.py` and `transaction_errors.py`.\n"
+        + "\n\nGenerated from `src/waystation/errors.py` and the `*_errors.py` beside it.\n"
     )
 
 
@@ -188,6 +224,42 @@ def states_page() -> str:
         "| from | verb | to | when |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n\nGenerated from `src/waystation/transactions/states.py`.\n"
+    )
+
+
+def group_states_page() -> str:
+    """The states of a subscription's groups: chart and table."""
+    rows = [
+        f"| {each.from_} | {each.what} | {each.to} | {each.condition} |"
+        for each in subscription_states.TRANSITIONS
+    ]
+    return (
+        "# The states of a group\n\n"
+        f"```mermaid\n{subscription_states.chart()}\n```\n\n"
+        "`main` is a message that is read from the topic, `head` the one that all others of its "
+        "group wait for. `done`: delivered; `again`: failed, to be tried again; `late`: put off "
+        "until its time; `behind`: put behind others of its group; `dead`: never to be tried again "
+        "by itself; `release`: as if it had not been attempted.\n\n"
+        "| from | what | to | when |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\nGenerated from `src/waystation/subscriptions/states.py`.\n"
+    )
+
+
+def pool_states_page() -> str:
+    """The states of a pool's recipient keys: chart and table."""
+    rows = [
+        f"| {each.from_} | {each.what} | {each.to} | {each.condition} |"
+        for each in pool_states.TRANSITIONS
+    ]
+    return (
+        "# The states of a recipient key\n\n"
+        f"```mermaid\n{pool_states.chart()}\n```\n\n"
+        "`move`: the key gets another worker, under a new epoch. `adopt`: a worker came, and gets "
+        "what waited for one. `lease over`: its worker said nothing of it for too long.\n\n"
+        "| from | what | to | when |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n\nGenerated from `src/waystation/pools/states.py`.\n"
     )
 
 
@@ -208,7 +280,7 @@ def settings_page() -> str:
         "unknown name is an error.\n\n"
         "| setting | default | environment | what it does |\n|---|---|---|---|\n"
         + "\n".join(rows)
-        + "\n\nGenerated from `src/waystation/settings.py` and `transaction_settings.py`.\n"
+        + "\n\nGenerated from `src/waystation/settings.py` and the `*_settings.py` beside it.\n"
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-EXTRAS = {"core": "", "dev": "[dev]"}
+EXTRAS = {"core": "[history]", "dev": "[dev,history]"}
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def create() -> bool:
 
 def install(wanted: str, stamp: Path) -> int:
     """Installs the project, editable, with the versions of constraints.txt."""
-    say(f"installing waystation{EXTRAS[wanted]} and what it needs (once; about a minute)")
+    say(f"installing waystation{EXTRAS[wanted]} and what it needs (once; a minute or two)")
     begun = time.monotonic()
     command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     command += ["--disable-pip-version-check", "--constraint", "constraints.txt"]

@@ -8,12 +8,18 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
 from tests.kit.postgres import PostgresServer, postgres_server
 from waystation.settings import Settings
+from waystation.testing.servers import on_cluster
 from waystation.testing.station import quick_settings
+
+# No deadline on a shared machine, and a way to replay.
+hypothesis.settings.register_profile("waystation", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("waystation")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,6 +39,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             runner.close()
     assert not unclosed, f"left open: {[str(each.message) for each in unclosed]}"
     return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a cluster, leaves out what speaks of a server by itself; pytest tells how many."""
+    if on_cluster():
+        alone = [item for item in items if item.get_closest_marker("single_server")]
+        config.hook.pytest_deselected(items=alone)
+        items[:] = [item for item in items if item not in alone]
 
 
 @pytest.fixture

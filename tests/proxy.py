@@ -50,7 +50,8 @@ class Proxy:
     def address(self) -> Address:
         """Where a client connects to."""
         assert self._listener is not None
-        return Address(host="127.0.0.1", port=self._listener.sockets[0].getsockname()[1])
+        address = Address(host="127.0.0.1", port=self._listener.sockets[0].getsockname()[1])
+        return address if self._target.cluster is None else address.clustered()
 
     @property
     def connections_open(self) -> int:

@@ -7,6 +7,13 @@ from contextlib import asynccontextmanager
 
 from waystation.store import Store
 from waystation.store.address import Address
+from waystation.testing.servers import on_cluster
+
+
+def address_of(text: str) -> Address:
+    """The store of the tests as another process is told of it: a path, or a port."""
+    at = Address(path=text) if "/" in text else Address(host="127.0.0.1", port=int(text))
+    return at.clustered() if on_cluster() else at
 
 
 @asynccontextmanager

@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 
-from waystation import errors, transaction_errors
+from waystation import errors, history_errors, pool_errors, subscription_errors, transaction_errors
 from waystation.errors import StoreReplyError, WaystationError
 
 CLASSES = [
     each
-    for module in (errors, transaction_errors)
+    for module in (errors, history_errors, pool_errors, subscription_errors, transaction_errors)
     for _, each in inspect.getmembers(module, inspect.isclass)
     if issubclass(each, WaystationError) and each.__module__ == module.__name__
 ]

@@ -92,6 +92,7 @@ def test_the_files_are_what_is_printed(page: Path) -> None:
         assert kept[-len(lines) :] == lines
 
 
+@pytest.mark.slow
 def test_it_prints_what_it_says(folder: Path) -> None:
     with station(folder) as running:
         text = (folder / "ask.py").read_text(encoding="utf-8")
@@ -111,6 +112,7 @@ def test_it_prints_what_it_says(folder: Path) -> None:
     assert paid(folder) == [500]
 
 
+@pytest.mark.slow
 def test_it_ends_well_though_its_worker_is_killed_while_it_waits(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -241,6 +241,7 @@ def test_keys_are_kept_as_hashes_only(talk: Talk) -> None:
         assert bytes.fromhex(secret) not in kept
 
 
+@pytest.mark.slow
 def test_the_password_of_the_store_is_not_told_even_when_the_store_is_away(
     tmp_path: Path,
 ) -> None:
@@ -330,7 +331,7 @@ def test_labels_of_metrics_come_from_fixed_sets(talk: Talk) -> None:
     assert routes <= {*document["paths"], "method", "shed", "unknown", "wide"}
     assert methods <= {"DELETE", "GET", "POST", "PUT", "-"}
     assert {found for each in labels for found in each} <= {
-        *("method", "route", "status", "le", "outcome", "policy", "mode")
+        *("method", "route", "status", "le", "outcome", "policy", "mode", "state")
     }
     policies = {found["policy"] for found in labels if "policy" in found}
     assert policies <= {"refuse", "drop_and_count"}

@@ -78,6 +78,7 @@ def test_every_setting_can_come_from_every_layer(tmp_path: Path) -> None:
     for name, value, _ in load_settings().rows():
         variable = f"WAYSTATION_{name.upper().replace('.', '_')}"
         text = ",".join(value) if isinstance(value, list) else str(value).lower()
+        text = msgspec.json.encode(value).decode() if isinstance(value, tuple) else text
         text = "[]" if name == "channels.rules" else text
         assert origins(load_settings(environment={variable: text}))[name].endswith(variable)
         section, _, key = name.rpartition(".")

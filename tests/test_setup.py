@@ -46,6 +46,7 @@ def test_a_missing_venv_module_is_told_with_its_package(
     assert "python3-venv" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_not_installed_again() -> None:
     first = subprocess.run(
         ["make", "dev"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 
 class Clock:
@@ -62,3 +63,9 @@ class Clock:
                         await jumped.wait()
         finally:
             forget()
+
+
+def utc_text(at_ms: int) -> str:
+    """A time as people read it: `2030-01-31T12:00:00.000Z`."""
+    moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

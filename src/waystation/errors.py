@@ -132,9 +132,15 @@ class ArchiveFullError(ArchiveUnavailableError):
 
 
 class ArchiveRefusedError(ArchiveError):
-    """The archive was written by a newer release; raised at start only."""
+    """The archive must not be used: a newer release wrote it, say; told at start."""
 
     code = "archive.refused"
+
+
+class ArchiveForeignError(ArchiveRefusedError):
+    """The store has its states in another archive; told at start, and nothing was read from it."""
+
+    code = "archive.foreign"
 
 
 class StoreError(WaystationError):
@@ -263,6 +269,12 @@ class TopicNotFoundError(NotFoundError):
     """There is no such topic in the project, or it was deleted."""
 
     code = "topic.not-found"
+
+
+class TopicSubscribedError(ConflictError):
+    """A topic was to be deleted or purged that subscriptions read; nothing was written."""
+
+    code = "topic.subscribed"
 
 
 class TopicBlockedError(WaystationError):

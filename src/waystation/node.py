@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from waystation.access import Gate
+from waystation.archive import Archive
 from waystation.catalogue import Catalogue, catalogue_at
 from waystation.channels import Channels
-from waystation.channels.webhooks import endpoints
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
-from waystation.delivery.deliverer import Deliverer
-from waystation.delivery.desk import Desk
-from waystation.delivery.outbox import Outbox
-from waystation.delivery.sender import Sender
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.ids import Identity, RandomIdentity
 from waystation.logs.streams import StreamLogs
-from waystation.settings import DeliverySettings, Settings
-from waystation.store import Census, Heartbeat, Leases
+from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
+from waystation.node_upkeep import NodeUpkeep
+from waystation.pools.opening import PoolDesk, open_pools
+from waystation.reach import Reach
+from waystation.settings import Settings
+from waystation.store import Census
+from waystation.store.format import stamp_archive
 from waystation.store.opening import OpenStore, open_store
+from waystation.subscriptions.dispatch import Dispatch, open_dispatch
+from waystation.subscriptions.endpoints.means import Means
 from waystation.telemetry.logging import logger
-from waystation.topics import Browser, Deduplication, Producer, Topics, Upkeep
+from waystation.topics import Browser, Deduplication, Producer, Topics
 from waystation.topics.limits import Limits
 from waystation.topics.schemas import Schemas
+from waystation.topics.within import Within
 from waystation.transactions.app import App
+from waystation.transactions.archive_opening import open_archive
+from waystation.transactions.callbacks import CallbackUrls, open_secret
 from waystation.transactions.engine import Engine, open_engine
+from waystation.transactions.replies import Replies, open_replies
+from waystation.transactions.watch import Watch
 
 _log = logger("node")
 
@@ -51,6 +59,11 @@ class Node:
     limits: Limits
     schemas: Schemas
     engine: Engine
+    replies: Replies
+    subscriptions: Dispatch
+    pools: PoolDesk
+    archive: Archive
+    watch: Watch
     upkeep: NodeUpkeep
     census: Census
 
@@ -58,7 +71,12 @@ class Node:
         """Closes everything, what stands on others first."""
         self.channels.close()
         await self.upkeep.close()
+        await self.subscriptions.close()
+        await self.watch.stop()
+        await self.replies.close()
         await self.engine.close()
+        await self.archive.close()
+        await self.pools.close()
         await self.delivery.close()
         await self.census.close()
         await self.gate.close()
@@ -66,104 +84,130 @@ class Node:
         await self.catalogue.close()
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """The outgoing side of a node: nothing but its desk when there is nothing to deliver to."""
-
-    desk: Desk
-    deliverer: Deliverer | None = None
-    sender: Sender | None = None
-
-    async def close(self) -> None:
-        """Lets attempts finish, gives the rest back."""
-        if self.deliverer is not None:
-            await self.deliverer.stop()
-        if self.sender is not None:
-            await self.sender.close()
-
-
-class NodeUpkeep:
-    """Upkeep of logs, topics and pipelines in a node: whichever node has the lease does it."""
-
-    def __init__(
-        self,
-        topics: Topics,
-        logs: StreamLogs,
-        engine: Engine,
-        opened: OpenStore,
-        *,
-        clock: Clock,
-        owner: str,
-    ) -> None:
-        store = opened.store
-        self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
-        leases = Leases(store, self._heartbeat, owner=owner)
-        self._upkeep = Upkeep(
-            topics,
-            logs,
-            leases,
-            clock=clock,
-            chores=[engine.mend, engine.count],
-            on_rest=engine.stop_counting,
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        """What a person should know, if this node does it."""
-        return self._upkeep.notes
-
-    async def start(self) -> None:
-        """Begins."""
-        await self._upkeep.start()
-
-    async def close(self) -> None:
-        """Lets another node take over at once."""
-        await self._upkeep.stop()
-        # In a thread: it waits for one, which may be waiting for a store that is away.
-        await asyncio.to_thread(self._heartbeat.close)
-
-
-def open_guard(settings: DeliverySettings) -> AddressGuard:
-    """The guard of all outgoing requests."""
-    try:
-        guard = AddressGuard(settings.allowed_networks, loopback=settings.loopback)
-    except ValueError as error:
-        raise SettingsError(f"delivery.allowed_networks: {error}.") from error
-    if settings.notice_url:
+async def open_callback_urls(
+    settings: Settings, opened: OpenStore, *, identity: Identity
+) -> CallbackUrls:
+    """How steps are called back."""
+    public_url = settings.http.public_url
+    if public_url:
         try:
-            guard.check_url(settings.notice_url)
+            AddressGuard(("0.0.0.0/0", "::/0")).check_url(public_url)
         except InvalidInputError as error:
-            raise SettingsError(f"delivery.notice_url: {error.message}") from error
-    return guard
+            raise SettingsError(f"http.public_url: {error.message}") from error
+    return CallbackUrls(await open_secret(opened.store, identity), public_url)
 
 
-async def open_delivery(
-    settings: Settings, opened: OpenStore, guard: AddressGuard, *, clock: Clock
-) -> Delivery:
-    """Begins to deliver, when there is anything that a delivery could go to."""
-    book = endpoints(settings.channels.rules, guard)
-    outbox = Outbox(opened.store)
-    if not book:
-        return Delivery(Desk(outbox, book))
-    sender = Sender(guard)
-    deliverer = Deliverer(
-        outbox,
-        opened.wakeups,
-        sender,
-        book.get,
+@dataclass(frozen=True)
+class _Ground:
+    """What the larger parts stand on."""
+
+    settings: Settings
+    catalogue: Catalogue
+    opened: OpenStore
+    logs: StreamLogs
+    clock: Clock
+    identity: Identity
+
+
+async def open_transactions(
+    ground: _Ground, reach: Reach, undo: AsyncExitStack, *, app: App | None
+) -> tuple[Archive, Engine, Replies, Watch]:
+    """The archive, the engine, who sends its replies, and who sees that both are served."""
+    settings, opened, clock = ground.settings, ground.opened, ground.clock
+    where = settings.archive.url, settings.data_dir
+    admit = partial(stamp_archive, opened.store)
+    archive = await open_archive(*where, admit=admit, clock=clock)
+    undo.push_async_callback(archive.close)
+    services = reach.services()
+    engine = await open_engine(
+        settings.transactions,
+        opened,
+        ground.catalogue,
+        ground.logs,
+        clock=clock,
+        identity=ground.identity,
+        app=app,
+        services=services,
+        urls=reach.urls,
+        archive=archive,
+        retention_days=settings.archive.retention_days,
+        records_full=settings.history.full,
+        recorded=settings.history.record == "full",
+    )
+    undo.push_async_callback(engine.close)
+    assert engine.archivist is not None, "it has an archive"
+    following = engine.archivist.following
+    replies = await open_replies(
+        settings,
+        opened,
+        engine.signals,
+        reach.sender,
+        services,
+        engine.nodes,
+        following,
+        clock=clock,
+        attempts=reach.attempts,
+    )
+    undo.push_async_callback(replies.close)
+    watch = Watch(
+        opened.store,
+        engine.signals,
+        engine.nodes,
+        reach.sender,
+        cells=settings.transactions.cells,
         clock=clock,
         notice_url=settings.delivery.notice_url,
+        archive_error=engine.archive_error,
     )
-    await deliverer.start()
-    return Delivery(Desk(outbox, book, deliverer.standing), deliverer, sender)
+    watch.start()
+    undo.push_async_callback(watch.stop)
+    return archive, engine, replies, watch
 
 
-async def open_limits(opened: OpenStore, *, clock: Clock, process: str) -> tuple[Limits, Census]:
-    """Limits that this process shares with all others that run."""
-    limits = Limits(clock=clock)
+async def open_subscriptions(
+    ground: _Ground, topics: Topics, reach: Reach, engine: Engine
+) -> Dispatch:
+    """Subscriptions, and who delivers them."""
+    settings = ground.settings
+    means = Means(
+        sender=reach.sender,
+        guard=reach.guard,
+        start_many=engine.starter.start_many,
+        publish_many=reach.channels.publish_many,
+        enqueue_many=reach.pools.enqueue,
+        clock=ground.clock,
+    )
+    return await open_dispatch(
+        settings.subscriptions,
+        ground.opened,
+        ground.catalogue,
+        ground.logs,
+        topics,
+        means,
+        check=reach.check_endpoint,
+        clock=ground.clock,
+        identity=ground.identity,
+        notice_url=settings.delivery.notice_url,
+        recorded=settings.history.record == "full",
+        records_full=settings.history.full,
+    )
+
+
+def open_topics(
+    settings: Settings, opened: OpenStore, catalogue: Catalogue, logs: StreamLogs, *, clock: Clock
+) -> tuple[Topics, Producer]:
+    """Topics, and who produces to them."""
+    strict = settings.topics.strict_partitions
+    topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
+    remembered = Deduplication(opened.store, clock=clock)
+    return topics, Producer(topics, logs, remembered, durability=opened.durability)
+
+
+async def open_census(opened: OpenStore, limits: Limits, *, clock: Clock, process: str) -> Census:
+    """Counts the processes, so that they share the limits."""
     census = Census(opened.store, clock=clock, process=process, on_count=limits.share_among)
     await census.start()
-    return limits, census
+    return census
 
 
 def open_catalogue(settings: Settings) -> Catalogue:
@@ -195,8 +239,7 @@ async def open_node(
     app: App | None = None,
 ) -> Node:
     """Opens a node; raises an error that says why not. An app comes before that of the settings."""
-    clock = clock or Clock()
-    identity = identity or RandomIdentity()
+    clock, identity = clock or Clock(), identity or RandomIdentity()
     async with AsyncExitStack() as undo:
         catalogue = open_catalogue(settings)
         await catalogue.open()
@@ -208,27 +251,30 @@ async def open_node(
         for note in opened.notes:
             _log.warning("store", note=note)
         guard = open_guard(settings.delivery)
-        channels = Channels(
-            opened.store,
-            opened.wakeups,
-            clock=clock,
-            settings=settings.channels,
-            guard=guard,
-            waiting_max=settings.delivery.waiting_max,
-        )
-        delivery = await open_delivery(settings, opened, guard, clock=clock)
-        undo.push_async_callback(delivery.close)
+        channels = open_channels(settings, opened, guard, clock=clock)
         logs = StreamLogs(opened.store)
-        engine = await open_engine(
-            settings.transactions, opened, catalogue, logs, clock=clock, identity=identity, app=app
+        delivery = await open_delivery(settings, opened, logs, guard, clock=clock)
+        undo.push_async_callback(delivery.close)
+        topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)
+        limits, schemas = Limits(clock=clock), Schemas()
+        pools = await open_pools(settings.pools, opened, catalogue, clock=clock)
+        undo.push_async_callback(pools.close)
+        urls = await open_callback_urls(settings, opened, identity=identity)
+        within = Within(topics, producer, schemas, limits, settings.topics.message_bytes_max)
+        reach = Reach(
+            guard, delivery.sender, channels, within, urls, pools.pools, delivery.attempts
         )
-        undo.push_async_callback(engine.close)
-        strict = settings.topics.strict_partitions
-        topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
-        upkeep = NodeUpkeep(topics, logs, engine, opened, clock=clock, owner=identity.token(16))
+        ground = _Ground(settings, catalogue, opened, logs, clock, identity)
+        archive, engine, replies, watch = await open_transactions(ground, reach, undo, app=app)
+        subscriptions = await open_subscriptions(ground, topics, reach, engine)
+        undo.push_async_callback(subscriptions.close)
+        owner, chores = identity.token(16), [subscriptions.upkeep.mend]
+        upkeep = NodeUpkeep(
+            topics, logs, engine, watch, pools, opened, chores, clock=clock, owner=owner
+        )
         await upkeep.start()
         undo.push_async_callback(upkeep.close)
-        limits, census = await open_limits(opened, clock=clock, process=identity.token(16))
+        census = await open_census(opened, limits, clock=clock, process=identity.token(16))
         # All is well: from here on the node closes what was opened.
         undo.pop_all()
     return Node(
@@ -242,16 +288,16 @@ async def open_node(
         delivery=delivery,
         logs=logs,
         topics=topics,
-        producer=Producer(
-            topics,
-            logs,
-            Deduplication(opened.store, clock=clock),
-            durability=opened.durability,
-        ),
+        producer=producer,
         browser=Browser(topics, logs),
         limits=limits,
-        schemas=Schemas(),
+        schemas=schemas,
         engine=engine,
+        replies=replies,
+        subscriptions=subscriptions,
+        pools=pools,
+        archive=archive,
+        watch=watch,
         upkeep=upkeep,
         census=census,
     )

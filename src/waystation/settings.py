@@ -18,8 +18,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from waystation.acapy_settings import DelivererSettings, RelaySettings
 from waystation.channel_settings import ChannelRule, shown_rule
+from waystation.delivery_settings import DeliverySettings
 from waystation.errors import SettingsError
+from waystation.history_settings import HistorySettings
+from waystation.pool_settings import PoolSettings
 from waystation.setting_layers import (
     Written,
     from_command,
@@ -29,12 +33,23 @@ from waystation.setting_layers import (
 )
 from waystation.setting_section import Count, Seconds
 from waystation.setting_section import Section as _Section
-from waystation.transaction_settings import TransactionSettings
+from waystation.subscription_settings import SubscriptionSettings
+from waystation.topic_settings import TopicSettings
+from waystation.transaction_settings import (
+    ArchiveSettings,
+    TransactionSettings,
+    WebhookSettings,
+)
 
 Durability = Literal["memory", "disk"]
 
 #: Settings that must never be shown.
-SECRETS = frozenset({"admin.bearer", "catalogue", "delivery.notice_url", "store.url"})
+SECRETS = frozenset(
+    {
+        *("admin.bearer", "archive.url", "catalogue", "deliverer.status_api_key"),
+        *("delivery.notice_url", "relay.status_api_key", "store.url"),
+    }
+)
 
 #: What DSPS takes for the networks of one's own.
 PRIVATE_NETWORKS = (
@@ -74,6 +89,8 @@ class HttpSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     poll_seconds_max: Seconds = 30.0
     #: Port to listen on; 0 takes any free one.
     port: Port = 7070
+    #: What the outside reaches this station by: begin of callback URLs; `dev`: its own address.
+    public_url: str = ""
     #: Header that tells the client's address, such as `x-forwarded-for`; see `trusted_proxies`.
     real_ip_header: str = ""
     #: A request that is not fully sent by then is answered 408.
@@ -103,11 +120,15 @@ class StoreSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     #: A call that has no reply by then ends with an error.
     call_seconds_max: Seconds = 5.0
+    #: Run the embedded store as a cluster of one node, which clients of clusters need.
+    cluster: bool = False
     #: `disk`: a reply comes after the fsync. `memory`: a power cut can cost two seconds.
     durability: Durability = "disk"
     #: Accept a store that keeps nothing over a restart.
     ephemeral: bool = False
-    #: redis://, rediss:// or unix://; empty = embedded.
+    #: Port on 127.0.0.1 where others may use the embedded store too; 0 = nobody.
+    port: Port = 0
+    #: redis://, rediss:// or unix://; redis+cluster://, rediss+cluster://; empty = embedded.
     url: str = ""
 
 
@@ -144,19 +165,6 @@ class ChannelSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields
     rules: tuple[ChannelRule, ...] = ()
 
 
-class DeliverySettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Outgoing requests: webhooks and everything that is delivered."""
-
-    #: Networks outside the public internet that requests may reach, such as `10.1.0.0/16`.
-    allowed_networks: list[str] = msgspec.field(default_factory=list)
-    #: Whether requests may reach this machine itself; `dev` says yes.
-    loopback: bool = False
-    #: Where notices of deliveries that were given up, and of disabled endpoints, are sent.
-    notice_url: str = ""
-    #: Most deliveries that wait for one webhook of one channel; more are dropped, and counted.
-    waiting_max: Count = 100_000
-
-
 class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the process writes about itself, to standard error."""
 
@@ -166,35 +174,31 @@ class LogSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class TopicSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Topics: what may be produced, and how they may be cut."""
-
-    #: Requests that produce may be larger than others: a batch, or a large message in base64.
-    body_bytes_max: Count = 8_388_608
-    #: A message's payload, id, group and headers together; more is answered 413.
-    message_bytes_max: Count = 5_242_880
-    #: Refuse partition counts that are not 1, 2, 3 or a multiple of 4 or 6, instead of a warning.
-    strict_partitions: bool = False
-
-
 class Settings(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a process of Waystation can be told."""
 
     admin: AdminSettings = AdminSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     auth: AuthSettings = AuthSettings()
     #: Projects, keys and definitions: `postgresql://…`; empty = a file in the data directory.
     catalogue: str = ""
     channels: ChannelSettings = ChannelSettings()
     #: Where the embedded store, the catalogue and the lake live.
     data: str = ".waystation"
+    deliverer: DelivererSettings = DelivererSettings()
     delivery: DeliverySettings = DeliverySettings()
+    history: HistorySettings = HistorySettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
+    pools: PoolSettings = PoolSettings()
+    relay: RelaySettings = RelaySettings()
     store: StoreSettings = StoreSettings()
     #: Test mode: time can be moved. Embedded store only.
     time_machine: bool = False
     topics: TopicSettings = TopicSettings()
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
     transactions: TransactionSettings = TransactionSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @property
     def data_dir(self) -> Path:
@@ -223,6 +227,8 @@ class LoadedSettings(msgspec.Struct, frozen=True):
                 value = [shown_rule(rule) for rule in value]
             elif name in SECRETS and value:
                 value = "•••"
+            elif isinstance(value, tuple):
+                value = msgspec.to_builtins(value)
             yield name, value, self.origins.get(name, "default")
 
     def _value(self, name: str) -> Any:
@@ -275,7 +281,7 @@ def _written(kind: Any) -> Written:
     match get_origin(kind):
         case builtins.list:
             return "list"
-        case builtins.tuple:
+        case builtins.tuple | builtins.dict:
             return "json"
     return "plain"
 

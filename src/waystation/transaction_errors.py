@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from waystation.errors import (
+    BusyError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
@@ -77,10 +78,43 @@ class NotSleepingError(ConflictError):
         self.state = state
 
 
+class TransactionLoadingError(BusyError):
+    """A transaction is being brought back from the archive by others; it may be repeated."""
+
+    code = "transaction.loading"
+
+
+class CallbackUnknownError(NotFoundError):
+    """Nobody was told to call back there: the URL is not ours, or its transaction is gone."""
+
+    code = "callback.unknown"
+
+
+class CallbackUsedError(ConflictError):
+    """The callback was used before, or the step that asked has ended; nothing was written."""
+
+    code = "callback.used"
+
+
+class CallbackInvalidError(InvalidInputError):
+    """What was posted to a callback is no JSON; it may be posted again."""
+
+    code = "callback.invalid"
+
+
 class SwitchInvalidError(InvalidInputError):
     """The name or the value of a switch is none that can be kept; nothing was written."""
 
     code = "transaction.switch-invalid"
+
+
+class ReplyInvalidError(InvalidInputError):
+    """Replies were asked for that cannot be sent: a bad or forbidden URL, no such channel or topic.
+
+    Nothing was started.
+    """
+
+    code = "transaction.reply-invalid"
 
 
 class PipelineUnknownError(NotFoundError):

@@ -73,6 +73,7 @@ def test_where_keys_are_required_any_host_is_served(guarded: Guarded) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_revoked_during_a_poll_gets_nothing_more(tmp_path: Path) -> None:
     keys = await asyncio.to_thread(make_keys, tmp_path)
     settings = quick_settings(str(tmp_path), auth=AuthSettings(insecure=False))

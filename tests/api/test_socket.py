@@ -457,7 +457,7 @@ async def test_a_stop_closes_it_cleanly_and_a_time_limit_too(tmp_path: Path) -> 
             stopping = asyncio.create_task(server.server.stop())
             assert (await client.closed())[0] == 1012
             await stopping
-            assert asyncio.get_running_loop().time() - began < 2
+            assert asyncio.get_running_loop().time() - began < 4.5
         await server.server.start()
 
 
@@ -478,7 +478,7 @@ async def test_a_client_that_does_not_read_holds_little_and_a_stop_does_not_wait
         assert unsent < 1_500_000
         began = asyncio.get_running_loop().time()
         await server.server.stop()
-        assert asyncio.get_running_loop().time() - began < 2
+        assert asyncio.get_running_loop().time() - began < 4.5
         await server.server.start()
 
 
@@ -499,7 +499,7 @@ async def test_a_client_that_takes_nothing_is_let_go(
 async def test_a_client_that_answers_no_ping_is_let_go(settings: Settings) -> None:
     async with serving(settings) as server, async_wire(server.url) as wire:
         config = server.server._server.config
-        config.ws_ping_interval = config.ws_ping_timeout = 0.1
+        config.ws_ping_interval = config.ws_ping_timeout = 1.0
         wire.send(request_bytes("GET", PATH + "?create=true", None, HANDSHAKE))
         assert (await wire.answer()).status == 101
         await until_streams(1)
@@ -535,6 +535,7 @@ async def test_a_connection_outlives_a_store_that_is_away(settings: Settings) ->
         assert {frame["type"] for frame in frames} == {"published", "message"}
 
 
+@pytest.mark.slow
 async def test_unacknowledged_messages_come_again_after_a_killed_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with station_process(data) as station:

@@ -213,6 +213,7 @@ async def test_a_key_that_may_only_read_moves_nothing(tmp_path: Path) -> None:
         assert [message.id for message in fetched.messages] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 async def test_revoking_a_key_ends_its_streams_in_time(tmp_path: Path) -> None:
     async with guarded_station(tmp_path) as (server, keys):
         target = f"{OPEN}/events?create=true"
@@ -258,12 +259,13 @@ async def test_a_stream_that_cannot_be_checked_ends_and_the_others_are_still_loo
     assert reasons == ["catalogue.unavailable", "auth.required"]
 
 
+@pytest.mark.slow
 async def test_a_token_that_is_revoked_or_expires_ends_its_streams_in_time(
     tmp_path: Path,
 ) -> None:
     async with guarded_station(tmp_path) as (server, _):
         revoked = token(jti="t-1")
-        short = token(exp=int(time.time()) + 2)
+        short = token(exp=int(time.time()) + 6)
         target = f"{ROOM}/events?create=true&access_token="
         async with (
             event_stream(server.url, target + revoked) as first,
@@ -276,7 +278,7 @@ async def test_a_token_that_is_revoked_or_expires_ends_its_streams_in_time(
             for stream in (first, second):
                 (last,) = await stream.end()
                 assert last.json() == {"code": "dsps.auth.rejected"}
-            assert time.monotonic() - began < REVOKED_WITHIN_SECONDS + 2
+            assert time.monotonic() - began < REVOKED_WITHIN_SECONDS + 6
 
 
 async def test_named_origins_are_kept_to_where_keys_are_asked_for(tmp_path: Path) -> None:

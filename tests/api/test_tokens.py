@@ -327,11 +327,11 @@ def test_many_requests_with_one_token_ask_the_store_once_about_it(keyless: Opene
 
 
 def test_when_the_store_cannot_tell_nobody_comes_in(tmp_path: Path) -> None:
-    hasty = StoreSettings(durability="memory", call_seconds_max=0.3)
+    hasty = StoreSettings(durability="memory", call_seconds_max=1)
     with background_station(without_keys(tmp_path, store=hasty)) as running:
         opened = Opened(running, make_keys(tmp_path))
         with opened.store() as store:
-            store.execute_command("CLIENT", "PAUSE", 1500, "ALL")
+            store.execute_command("CLIENT", "PAUSE", 6000, "ALL")
 
         answer = opened.put("open-1", token(jti="r-5"))
 

@@ -11,8 +11,9 @@ import pytest
 from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import ask, request_bytes, wire
-from waystation.settings import HttpSettings, TopicSettings
+from waystation.settings import HttpSettings
 from waystation.testing.station import quick_settings
+from waystation.topic_settings import TopicSettings
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]

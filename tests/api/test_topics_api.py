@@ -15,9 +15,9 @@ from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.topic_client import TopicClient, problem
 from tests.kit.wire import ask, async_ask
-from waystation.settings import TopicSettings
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
+from waystation.topic_settings import TopicSettings
 from waystation.topics.topic import TopicOptions
 from waystation.topics.upkeep import LEASE_KEY, PERIOD_SECONDS
 
@@ -29,6 +29,8 @@ DEFAULTS = {
     "dedup_seconds": 0.0,
     "json_schema": None,
     "rate": {"mode": "disabled", "qps": None, "bytes_per_second": None},
+    "record": "full",
+    "redact": [],
 }
 
 
@@ -135,6 +137,9 @@ def test_strict_counts_are_a_setting(tmp_path_factory: pytest.TempPathFactory) -
         (b'{"name": "t", "partitions": 1.5}', "partitions"),
         (b'{"name": "t", "options": {"gruoped": true}}', "gruoped"),
         (b'{"name": "t", "options": {"max_bytes": 0}}', "max_bytes"),
+        (b'{"name": "t", "options": {"record": "some"}}', "record"),
+        (b'{"name": "t", "options": {"redact": ["card"]}}', "redact"),
+        (b'{"name": "t", "options": {"redact": "/card"}}', "redact"),
         (b'{"name": "t", "options": {"max_bytes": 99999999999999999999}}', "max_bytes"),
         (b'{"name": "t", "options": {"max_age_seconds": 0}}', "max_age_seconds"),
         (b'{"name": "t", "options": {"max_age_seconds": 1e300}}', "max_age_seconds"),
@@ -383,6 +388,7 @@ def test_a_partition_that_is_nearly_full_is_warned_about(station: Station) -> No
     assert client.state()["warnings"] == []
 
 
+@pytest.mark.slow
 async def test_what_a_reader_lost_is_counted_and_shown(tmp_path: Path) -> None:
     async with serving(quick_settings(str(tmp_path))) as running:
         options = TopicOptions(max_bytes=1000, full_policy="drop_and_count")

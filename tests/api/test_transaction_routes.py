@@ -180,6 +180,7 @@ def test_a_transaction_is_started_switched_and_waited_for(client: Client, extern
             "status": "running",
             "completionTime": None,
             "lastUpdated": metadata["lastUpdated"],
+            "sequenceOfUpdate": 1,
             "notifiedTime": None,
         },
         "progressReport": None,
@@ -192,6 +193,7 @@ def test_a_transaction_is_started_switched_and_waited_for(client: Client, extern
     ended = client.get(transaction_id, wait="15s")
     assert (ended["metadata"]["status"], ended["data"]) == ("success", {"paid": 500})
     assert ended["metadata"]["completionTime"] >= metadata["lastUpdated"]
+    assert ended["metadata"]["notifiedTime"] >= ended["metadata"]["completionTime"]
 
 
 def test_a_step_sees_what_its_client_has_sent(client: Client, external_id: str) -> None:
@@ -526,6 +528,10 @@ def test_no_project_sees_or_reaches_what_another_has(client: Client, shop: Clien
         ("POST", f"{path}/wake", None),
         ("PUT", f"{path}/switches/approved", {"value": "yes"}),
         ("DELETE", f"{path}/switches/approved", None),
+        ("GET", "/v1/transactions/by-external-id/shared", None),
+        ("GET", f"{path}/webhook", None),
+        ("POST", f"{path}/webhook/redrive", None),
+        ("DELETE", f"{path}/webhook", None),
     ):
         assert problem(shop.ask(method, each, content)) == (404, "transaction.unknown"), each
     assert shop.why(theirs) == "unknown"
@@ -533,12 +539,17 @@ def test_no_project_sees_or_reaches_what_another_has(client: Client, shop: Clien
     assert shop.ask("GET", "/v1/transactions?external_id=shared").json()["transactions"] == []
     assert problem(shop.start("refund")) == (404, "pipeline.unknown")
     assert shop.ask("GET", "/v1/pipelines").json()["pipelines"] == []
+    for state in ("failed", "waiting"):
+        assert shop.ask("GET", f"/v1/webhooks?state={state}").json()["replies"] == []
     for method, each in (
         ("GET", "/v1/pipelines/refund"),
         ("POST", "/v1/pipelines/refund/pause"),
         ("POST", "/v1/pipelines/refund/resume"),
         ("DELETE", "/v1/pipelines/refund"),
         ("GET", "/v1/nodes"),
+        ("GET", "/v1/archive"),
+        ("GET", "/v1/archive/set-aside"),
+        ("POST", "/v1/archive/retry"),
     ):
         assert shop.ask(method, each).status == 404, each
     assert client.why(theirs) == "waiting_switch", "and nothing has changed"

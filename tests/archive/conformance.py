@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -340,9 +341,12 @@ class ArchiveConformance:
             archived(f"tx-{number}", status="success", completed_ms=number) for number in (5, 2, 9)
         ]
         async with opened(make) as archive:
-            await archive.upsert(done)
+            assert await archive.oldest_completed() == 0
+            await archive.upsert([*done, archived("tx-asleep", updated_ms=1, started_ms=1)])
+            assert await archive.oldest_completed() == 2
             assert await archive.delete_completed(before_ms=100, most=2) == 2
             assert list(await archive.get(["tx-5", "tx-2", "tx-9"])) == ["tx-9"]
+            assert await archive.oldest_completed() == 9
 
     # -- Coming and going ------------------------------------------------------------------------
 
@@ -365,6 +369,14 @@ class ArchiveConformance:
             await asyncio.gather(*(archive.ping() for archive in archives))
         finally:
             await asyncio.gather(*(archive.close() for archive in archives))
+
+    async def test_it_has_a_name_of_its_own_that_stays(self, make: Make) -> None:
+        async with opened(make) as archive, opened(make) as same:
+            name = await archive.identity()
+            assert re.fullmatch("ar-[0-9a-f]{16}", name)
+            assert await same.identity() == name
+        async with opened(make) as again:
+            assert await again.identity() == name
 
     async def test_a_closed_archive_says_so(self, make: Make) -> None:
         async with opened(make) as archive:

@@ -14,11 +14,12 @@ import psycopg
 import pytest
 
 from tests.archive.conformance import ArchiveConformance, Make, archived
-from tests.kit.postgres import PASSWORD, PostgresServer, postgres_server, wheel_programs
+from tests.kit.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.proxy import Fate, proxy_to
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.postgres import PostgresArchive
 from waystation.archive.trouble import fail
+from waystation.bench.postgres import wheel_programs
 from waystation.database import Trouble
 from waystation.errors import ArchiveFullError, ArchiveRefusedError, ArchiveUnavailableError
 
@@ -96,6 +97,7 @@ async def test_what_is_over_a_limit_of_the_database_is_refused(
 # -- A server that dies --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_server_killed_in_the_middle_of_an_upsert_loses_nothing() -> None:
     with postgres_server("fsync=on") as server:
         name = server.empty_database()
@@ -122,6 +124,7 @@ async def test_a_server_killed_in_the_middle_of_an_upsert_loses_nothing() -> Non
             assert set(versions_in(server, name).values()) == {4}
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_killed_again_and_again_has_all_that_was_confirmed() -> None:
     dice = random.Random(11)
     with postgres_server("fsync=on") as server:
@@ -230,16 +233,17 @@ async def test_an_archive_that_could_not_be_opened_can_be_opened_later() -> None
 # -- A server that is slow, shut or full ---------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_frozen_server_costs_a_call_its_time_and_no_more() -> None:
     with postgres_server() as server:
         name = server.empty_database()
-        async with archive_in(server.url(name), call_seconds_max=0.2) as archive:
+        async with archive_in(server.url(name), call_seconds_max=1.5) as archive:
             await archive.upsert([archived("tx-1")])
             server.signal(signal.SIGSTOP)
             began = asyncio.get_running_loop().time()
             with pytest.raises(ArchiveUnavailableError, match="does not answer"):
                 await archive.upsert([archived("tx-1", version=2)])
-            assert asyncio.get_running_loop().time() - began < 4
+            assert asyncio.get_running_loop().time() - began < 20
             server.signal(signal.SIGCONT)
             await archive.upsert([archived("tx-1", version=3)])
             assert versions_in(server, name) == {"tx-1": 3}
@@ -248,7 +252,7 @@ async def test_a_frozen_server_costs_a_call_its_time_and_no_more() -> None:
 async def test_a_table_that_is_locked_is_an_error_that_may_pass(
     postgres: PostgresServer, database: str
 ) -> None:
-    async with archive_in(postgres.url(database), call_seconds_max=0.2) as archive:
+    async with archive_in(postgres.url(database), call_seconds_max=1.5) as archive:
         with psycopg.connect(postgres.url(database)) as other:
             other.execute("LOCK TABLE waystation_archive.state")
             with pytest.raises(ArchiveUnavailableError, match="statement timeout"):
@@ -262,7 +266,7 @@ async def test_a_standby_that_only_reads_is_an_error_that_may_pass(
 ) -> None:
     async with archive_in(postgres.url(database)) as archive:
         postgres.execute(database, f"ALTER DATABASE {database} SET default_transaction_read_only=1")
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = "
         postgres.execute("postgres", f"{ended}'{database}'")
         with pytest.raises(ArchiveUnavailableError, match="read-only"):
             await archive.upsert([archived("tx-1")])
@@ -354,7 +358,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(
         pass
     postgres.execute(database, "INSERT INTO waystation_archive.migration VALUES (99)")
     archive = PostgresArchive(postgres.url(database))
-    with pytest.raises(ArchiveRefusedError, match=r"schema 99; this release knows 1\."):
+    with pytest.raises(ArchiveRefusedError, match=r"schema 99; this release knows 2\."):
         await archive.open()
     await archive.close()
 

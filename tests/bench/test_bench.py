@@ -13,9 +13,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from waystation.bench.archive import ARCHIVE
 from waystation.bench.benchmark import Benchmark, BenchmarkError, Run
 from waystation.bench.channels import CHANNELS, Level
 from waystation.bench.children import Child
+from waystation.bench.delivery import DELIVERY
+from waystation.bench.history import HISTORY
+from waystation.bench.pools import POOLS
 from waystation.bench.registry import BENCHMARKS
 from waystation.bench.report import Promise, Sample, row_of
 from waystation.bench.sender import SENDER
@@ -67,7 +71,11 @@ def test_without_a_name_the_benchmarks_are_listed() -> None:
     found = CliRunner().invoke(build_app(), ["bench", "--json"])
     assert found.exit_code == 0
     assert json.loads(found.stdout) == [
+        {"name": "archive", "asks": ARCHIVE.asks},
         {"name": "channels", "asks": CHANNELS.asks},
+        {"name": "delivery", "asks": DELIVERY.asks},
+        {"name": "history", "asks": HISTORY.asks},
+        {"name": "pools", "asks": POOLS.asks},
         {"name": "sender", "asks": SENDER.asks},
         {"name": "topics", "asks": TOPICS.asks},
         {"name": "transactions", "asks": TRANSACTIONS.asks},
@@ -113,6 +121,7 @@ def test_people_get_a_table_with_a_mark_per_bar(
 # -- The processes ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_job_of_the_driver_measures_real_servers(tmp_path: Path) -> None:
     # Given a store, our server, the bare one and the driver, each a process of its own
     with Level(tmp_path / "memory", "memory") as level:
@@ -140,6 +149,7 @@ def test_every_job_of_the_driver_measures_real_servers(tmp_path: Path) -> None:
     assert samples["polls_wait.ours"].operations == 20
 
 
+@pytest.mark.slow
 def test_every_job_of_topics_measures_the_real_store(tmp_path: Path) -> None:
     with StoreLevel(tmp_path / "memory", "memory") as level:
         samples = {
@@ -161,6 +171,7 @@ def test_every_job_of_topics_measures_the_real_store(tmp_path: Path) -> None:
     assert 100 < samples["topic_weigh"].figures["message_bytes"] < 1000
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_ends_the_run_in_words(tmp_path: Path) -> None:
     # Given a target whose key is wrong
     with Level(tmp_path / "memory", "memory") as level:
@@ -178,6 +189,7 @@ def test_a_child_that_dies_is_noticed_at_once() -> None:
             child.ask({})
 
 
+@pytest.mark.slow
 def test_children_end_with_their_parent_however_it_ends() -> None:
     # Given a parent that has a child and kills itself
     code = (

@@ -81,6 +81,12 @@ def test_a_row_is_the_median_of_its_rounds_figure_by_figure() -> None:
     assert found.cpu_us == 5000.0  # 30000, 5000 and 2500
     assert found.store_cpu_us == 2500.0  # 5000, 2500 and 1250
     assert found.figures == {"p99_ms": 2.0}
+    assert found.calm == {"p99_ms": 1.0}
+
+
+def test_the_calm_figure_is_the_lower_quartile_of_the_rounds() -> None:
+    samples = [sample(1, p99_ms=float(number)) for number in range(20, 0, -1)]
+    assert row_of("lanes.ours", "memory", "caller", samples).calm == {"p99_ms": 6.0}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from waystation.bench.benchmark import Benchmark, Run
 from waystation.bench.peers import Peer, ensure_peer
 from waystation.bench.report import Promise, Sample, row_of
@@ -30,6 +32,7 @@ def wheel(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_peer_gets_an_environment_of_its_own_which_is_made_once(tmp_path: Path) -> None:
     # Given a peer that was never installed
     peer = Peer("tiny", (str(wheel(tmp_path)),))
@@ -51,6 +54,7 @@ def test_a_peer_gets_an_environment_of_its_own_which_is_made_once(tmp_path: Path
     assert (python.parent.parent / "pyvenv.cfg").stat().st_mtime_ns == made
 
 
+@pytest.mark.slow
 def test_a_missing_peer_makes_its_bar_fail_by_name_and_the_others_are_judged(
     tmp_path: Path,
 ) -> None:

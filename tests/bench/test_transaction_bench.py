@@ -86,6 +86,7 @@ def test_a_peer_of_the_three_that_is_missing_makes_its_bars_fail_by_name() -> No
 # -- Our own side, on real servers -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_contender_of_ours_measures_a_real_station(tmp_path: Path) -> None:
     # Given a store, a driver, and a station whenever one is needed, each a process of its own
     with Workshop(tmp_path / "shop", "memory", {}) as shop:
@@ -118,6 +119,7 @@ def test_every_contender_of_ours_measures_a_real_station(tmp_path: Path) -> None
     assert samples["depth_asleep"].figures["many_vs_few"] > 0
 
 
+@pytest.mark.slow
 def test_a_drain_at_level_disk_ends_with_every_write_on_disk(tmp_path: Path) -> None:
     with Workshop(tmp_path / "shop", "disk", {}) as shop:
         # When a queue is filled, the disk is not waited for
@@ -129,16 +131,18 @@ def test_a_drain_at_level_disk_ends_with_every_write_on_disk(tmp_path: Path) -> 
         assert _fsync(shop) == b"always"
 
 
+@pytest.mark.slow
 def test_a_drain_that_did_not_end_as_counted_ends_the_run_in_words(tmp_path: Path) -> None:
     with Workshop(tmp_path / "shop", "memory", {}) as shop:
         shop.drive("fill_1", 200)
         with (
             shop.working() as station,
-            pytest.raises(BenchmarkError, match="Of 150, 200 have ended well"),
+            pytest.raises(BenchmarkError, match=r"Of 150, (1[5-9]\d|200) have ended well"),
         ):
             shop.drive("drain", 150, station.process_id)
 
 
+@pytest.mark.slow
 def test_starts_over_http_are_measured_on_both_servers(tmp_path: Path) -> None:
     with Level(tmp_path / "memory", "memory") as level:
         for server in ("ours", "bare"):
@@ -180,6 +184,7 @@ def test_a_peer_that_breaks_ends_the_run_with_its_own_words() -> None:
     assert "No module named 'huey'" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_peer_of_full_runs_alone_is_not_asked_for_in_a_quick_one(tmp_path: Path) -> None:
     missing = Peer("ghost", ("/nowhere/ghost-1.0-py3-none-any.whl",), quick=False)
     benchmark = Benchmark(

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from waystation.testing import Station
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -29,7 +31,7 @@ def run(tmp_path: Path) -> Run:
     """Runs a command in an empty directory."""
 
     def run(
-        *arguments: str, text: str = "", **environment: str
+        *arguments: str, text: str = "", seconds_max: float = 100, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command(*arguments),
@@ -38,7 +40,7 @@ def run(tmp_path: Path) -> Run:
             input=text,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=seconds_max,
             check=False,
         )
 
@@ -64,3 +66,16 @@ def running_station(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def _own_station() -> Iterator[Station]:
+    with Station() as opened:
+        yield opened
+
+
+@pytest.fixture
+def station(_own_station: Station) -> Station:
+    """One whose time was not moved by anybody: a command reckons with the time of its machine."""
+    _own_station.flush()
+    return _own_station

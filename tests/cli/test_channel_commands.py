@@ -122,6 +122,7 @@ def test_lines_are_not_held_back_for_those_that_have_not_come(
     assert told in ("stopped after 1 message\n", "stopped after 2 messages\n")
 
 
+@pytest.mark.slow
 def test_a_full_channel_is_told_with_the_line_that_found_no_room(run: Run) -> None:
     rules = (ChannelRule(pattern="tight", backlog_max=3),)
     with Station(time_machine=False, channels=ChannelSettings(rules=rules)) as station:
@@ -174,6 +175,7 @@ def test_tail_prints_what_comes_and_leaves_nothing_behind_on_ctrl_c(
     assert list(client.channels.subscribers("orders")) == []
 
 
+@pytest.mark.slow
 def test_tail_with_a_name_goes_on_where_it_was(
     run: Run, station: Station, client: Waystation
 ) -> None:
@@ -192,6 +194,7 @@ def test_tail_with_a_name_goes_on_where_it_was(
     assert (left.name, left.lag) == ("me", 4)
 
 
+@pytest.mark.slow
 def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
     with running_station(tmp_path, "dev", "--port", "0") as first:
         url = first["url"]
@@ -229,6 +232,7 @@ def test_tail_waits_for_a_station_that_is_away_for_long(
 # -- seek and list ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_list_and_seek_tell_who_is_where(run: Run, station: Station, client: Waystation) -> None:
     url = ("--url", station.url)
     assert "makes it" in run("channel", "list", *url).stdout
@@ -284,6 +288,7 @@ def test_an_error_says_what_to_do_next(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_error_without_a_station_names_the_command_that_starts_one(run: Run) -> None:
     done = run("channel", "list", "--url", "http://127.0.0.1:1")
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+import redis
+from deltalake import DeltaTable
 
 from tests.cli.conftest import Run, running_station
-from waystation.testing import Station
+from waystation.testing import Station, private_server
 
 
 def test_help_lists_every_command(run: Run) -> None:
     done = run("--help")
 
     assert done.returncode == 0
-    for name in ("dev", "serve", "demo", "config", "keys", "bench", "channel", "topic"):
+    parts = ("channel", "topic", "tx", "pipeline", "webhooks", "archive")
+    for name in ("dev", "serve", "demo", "config", "keys", "bench", *parts):
         assert name in done.stdout
 
 
@@ -61,6 +66,7 @@ def test_config_shows_rules_one_a_line_without_their_secrets(run: Run, tmp_path:
     assert "hunter2" not in table + json.dumps(shown)
 
 
+@pytest.mark.slow
 def test_config_channel_tells_what_the_rules_say_about_one_channel(
     run: Run, tmp_path: Path
 ) -> None:
@@ -100,6 +106,7 @@ def test_a_wrong_setting_is_named_and_exits_2(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_keys_are_created_listed_and_revoked(run: Run) -> None:
     created = json.loads(run("keys", "create", "--label", "shop", "--json").stdout)
     other = run("keys", "create", "--project", "acme", "--new-project", "--scope", "read")
@@ -118,6 +125,7 @@ def test_keys_are_created_listed_and_revoked(run: Run) -> None:
     assert [key["state"] for key in after] == ["revoked"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -154,6 +162,7 @@ def test_what_no_person_reads_is_not_broken_into_lines(run: Run) -> None:
     assert len(refused.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_table_of_keys_tells_when_they_expire(run: Run) -> None:
     run("keys", "create", "--label", "short", "--days", "2")
     run("keys", "create", "--label", "long")
@@ -173,6 +182,7 @@ def test_an_error_is_json_for_machines(run: Run) -> None:
     assert "keys list" in told["hint"]
 
 
+@pytest.mark.slow
 def test_channel_commands_speak_to_a_station(run: Run, station: Station) -> None:
     url = ("--url", station.url)
     assert run("channel", "subscribe", "orders", "me", *url).returncode == 0
@@ -192,6 +202,7 @@ def test_channel_commands_speak_to_a_station(run: Run, station: Station) -> None
     assert run("channel", "publish", "orders", "{", *url).returncode == 2
 
 
+@pytest.mark.slow
 def test_serve_needs_a_key_and_dev_needs_none(run: Run, tmp_path: Path) -> None:
     key = json.loads(run("keys", "create", "--json").stdout)["key"]
     with running_station(tmp_path, "serve", "--port", "0") as served:
@@ -223,6 +234,7 @@ def test_a_taken_port_is_told(run: Run, station: Station, tmp_path: Path) -> Non
     assert "--port" in done.stderr
 
 
+@pytest.mark.slow
 def test_time_can_be_moved_on_a_dev_station_only_if_asked_for(tmp_path: Path) -> None:
     def advance(url: str) -> tuple[int, dict[str, object]]:
         request = urllib.request.Request(
@@ -243,13 +255,63 @@ def test_time_can_be_moved_on_a_dev_station_only_if_asked_for(tmp_path: Path) ->
         assert (status, told["code"]) == (404, "not-found")
 
 
-def test_the_demo_holds_all_its_checks(run: Run) -> None:
-    done = run("demo", "--json")
+def test_a_command_of_the_client_loads_nothing_of_the_server() -> None:
+    """People wait for it at every call: what a server needs takes three times as long to load."""
+    code = """if True:
+        import sys
+        from waystation.cli.main import build_app
+        from waystation import Waystation
+        build_app("topic")
+        print([each for each in ("waystation.node", "aiohttp", "redis") if each in sys.modules])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.timeout(580)
+@pytest.mark.slow
+def test_the_demo_holds_all_its_checks_and_never_touches_a_store_that_the_environment_names(
+    run: Run, tmp_path: Path
+) -> None:
+    with private_server() as server:
+        url = f"unix://{server.address.path}"
+        done = run("demo", "--json", seconds_max=560, WAYSTATION_STORE_URL=url)
+        with redis.Redis(unix_socket_path=server.address.path) as client:
+            assert client.dbsize() == 0
 
     assert done.returncode == 0, done.stderr
-    checks = json.loads(done.stdout)["checks"]
-    assert len(checks) >= 35
+    said = json.loads(done.stdout)
+    checks = said["checks"]
+    assert len(checks) >= 57
     assert all(check["holds"] for check in checks)
     held = {check["check"] for check in checks}
     assert {"orders that billing got", "payments delivered", "scans found twice"} <= held
+    assert {"dead letters redriven", "the events of every order came in order"} <= held
     assert {"payments made twice", "waited for a switch: success", "broke: internal-error"} <= held
+    assert {"asleep in the archive alone", "brought back by a switch", "webhooks delivered"} <= held
+    # What history makes of it: 85 first attempts found the endpoint overloaded, 4 orders were
+    # refused three times, and all 600 events were taken in the end
+    assert "what the audit found lost, doubled or overtaken" in held
+    told = {check["check"].partition(" and those")[0]: check["found"] for check in checks}
+    assert told["requests to 127.0.0.1"] == [600 + 85 + 4 * 3, 85]
+    assert told["requests to channel:default.board"] == [600, 0]
+    assert said["kept"] == {
+        "lake": str(tmp_path / "waystation-demo" / "data" / "lake"),
+        "report": str(tmp_path / "waystation-demo" / "report.html"),
+    }
+    assert (tmp_path / "waystation-demo" / "report.html").read_text().startswith("<!doctype html>")
+    messages = DeltaTable(f"{said['kept']['lake']}/messages").to_pyarrow_dataset()
+    assert messages.count_rows() >= 12_600
+
+
+def test_the_demo_replaces_nothing_that_no_demo_has_made(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "report.html").write_text("of somebody")
+
+    done = run("demo", "--keep", "mine")
+
+    assert done.returncode == 2
+    assert "no demo has made it" in done.stderr
+    assert (tmp_path / "mine" / "report.html").read_text() == "of somebody"

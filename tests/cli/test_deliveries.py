@@ -7,6 +7,8 @@ import subprocess
 import time
 from typing import Any
 
+import pytest
+
 from tests.cli.conftest import clean_environment, command
 from tests.delivery.receiver import Receiver
 from waystation import Waystation
@@ -29,6 +31,7 @@ def deliveries(url: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_an_operator_finds_out_why_and_sets_it_going_again() -> None:
     with Receiver(FakeEndpoint(plan=[401, 410, 200])) as receiver:
         rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url=receiver.url),))

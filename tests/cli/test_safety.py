@@ -19,6 +19,7 @@ from waystation.client.messages import Answer, decode_batch, raise_for
 from waystation.testing import private_server
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_data_directory_is_its_owners_alone(tmp_path: Path) -> None:
     with running_station(tmp_path, "dev", "--port", "0", "--data", "deep/data"):
         data = tmp_path / "deep" / "data"
@@ -61,18 +62,6 @@ def test_dev_obeys_the_settings_and_has_only_other_defaults(tmp_path: Path, run:
 
     assert refused.returncode == 2
     assert "store.url" in refused.stderr
-
-
-def test_the_demo_never_touches_a_store_that_the_environment_names(run: Run) -> None:
-    with private_server() as server:
-        done = run("demo", "--json", WAYSTATION_STORE_URL=f"unix://{server.address.path}")
-        import redis
-
-        with redis.Redis(unix_socket_path=server.address.path) as client:
-            left = client.dbsize()
-
-    assert done.returncode == 0, done.stderr
-    assert left == 0
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "1e20", "-1"])

@@ -63,26 +63,26 @@ def test_a_topic_is_made_grown_and_shown(here: Run, station: Station) -> None:
     url = ("--url", station.url)
     assert "topic create" in here("topic", "list", *url).stdout
 
-    made = here("topic", "create", "parcels", "--partitions", "2", "-o", "grouped=true", *url)
-    added = here("topic", "add-storage", "parcels", "10", *url)
-    early = here("topic", "switch", "parcels", "--version", "1", *url)
-    switched = here("topic", "switch", "parcels", "--version", "2", *url)
-    produced = here("topic", "produce", "parcels", '{"n": 1}', "--group", "g", "--id", "m-1", *url)
+    made = here("topic", "create", "crates", "--partitions", "2", "-o", "grouped=true", *url)
+    added = here("topic", "add-storage", "crates", "10", *url)
+    early = here("topic", "switch", "crates", "--version", "1", *url)
+    switched = here("topic", "switch", "crates", "--version", "2", *url)
+    produced = here("topic", "produce", "crates", '{"n": 1}', "--group", "g", "--id", "m-1", *url)
     listed = here("topic", "list", *url)
-    shown = here("topic", "show", "parcels", *url)
+    shown = here("topic", "show", "crates", *url)
 
-    assert (made.returncode, made.stdout) == (0, "parcels has 2 partitions\n")
+    assert (made.returncode, made.stdout) == (0, "crates has 2 partitions\n")
     assert "storage topic 1 with 10 partitions (K 5)" in added.stdout
-    assert "topic switch parcels" in added.stdout
+    assert "topic switch crates" in added.stdout
     assert "multiples of 4" in " ".join(added.stderr.split()), "10 is not advised"
     assert early.returncode != 0
     assert "has version 2, not 1" in early.stderr
     assert "produced to storage topic 1" in switched.stdout
     assert produced.stdout.startswith("produced m-1: storage topic 1, partition ")
     assert listed.stdout.splitlines()[1].split()[:6] == [
-        *("parcels", "active", "2", "→", "[10]", "yes")
+        *("crates", "active", "2", "→", "[10]", "yes")
     ]
-    assert "parcels is active, version 3; 1 messages" in shown.stdout
+    assert "crates is active, version 3; 1 messages" in shown.stdout
     assert "grouped = true" in shown.stdout
     rows = [line.split() for line in shown.stdout.splitlines() if line[:1] in "01"]
     assert [row[3] for row in rows] == ["sealed"] * 2 + ["open"] * 10
@@ -383,6 +383,7 @@ def test_tail_says_so_when_its_topic_is_not_there_any_more(client: Waystation) -
         next(follower)
 
 
+@pytest.mark.slow
 def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
     with running_station(tmp_path, "dev", "--port", "0") as first:
         url = first["url"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,13 @@ def started(here: Here, *arguments: str) -> str:
     return done.stdout.split()[-1]
 
 
-def until(here: Here, transaction_id: str, code: str) -> str:
+def until(here: Here, transaction_id: str, code: str, *, seconds: float = 60.0) -> str:
     """What `why` says once it has this code."""
-    for _ in range(500):
-        told = here("why", transaction_id).stdout
-        if told.startswith(f"{code} "):
-            return told
-    raise AssertionError(told)
+    end = time.monotonic() + seconds
+    while not (told := here("why", transaction_id).stdout).startswith(f"{code} "):
+        assert time.monotonic() < end, told
+        time.sleep(0.01)
+    return told
 
 
 def test_a_transaction_from_start_to_end(run: Run, station: dict[str, Any], here: Here) -> None:
@@ -118,6 +119,7 @@ def test_a_transaction_from_start_to_end(run: Run, station: dict[str, Any], here
 
 def test_the_exit_code_tells_whether_it_went_well(here: Here) -> None:
     transaction_id = started(here, "refund", "1")
+    until(here, transaction_id, "waiting_switch")
     late = here("tx", "wait", transaction_id, "50ms")
     assert (late.returncode, "waiting_switch" in late.stdout) == (1, True)
     here("tx", "switch", transaction_id, "approved", "no")
@@ -147,6 +149,8 @@ def test_what_sleeps_is_woken_and_what_waits_is_cancelled(here: Here) -> None:
     assert here("tx", "wake", sleeper).stdout == f"{sleeper} is woken\n"
     assert here("tx", "wait", sleeper).returncode == 0
     waiter = started(here, "refund", "-m", "lang=de")
+    # What runs at that moment is only asked to end.
+    until(here, waiter, "waiting_switch")
     cancelled = here("tx", "cancel", waiter, "--cause", "sold out")
     assert cancelled.stdout == f"{waiter} is cancelled\n"
     assert here("tx", "cancel", waiter).stdout == f"{waiter} was cancelled before\n"
@@ -272,6 +276,7 @@ def test_pipelines_from_a_file(here: Here, tmp_path: Path) -> None:
     assert {"made", "refund"} <= set(names)
 
 
+@pytest.mark.slow
 def test_dev_takes_up_a_change_of_the_app(here: Here, station: dict[str, Any]) -> None:
     file = station["folder"] / "shop.py"
     file.write_text(
@@ -282,6 +287,7 @@ def test_dev_takes_up_a_change_of_the_app(here: Here, station: dict[str, Any]) -
     assert here("tx", "wait", lonely, "60s").stdout.splitlines()[-1] == '"new"'
 
 
+@pytest.mark.slow
 def test_an_app_that_cannot_be_loaded_is_told_at_the_start(run: Run) -> None:
     for spec, told in (("nothing", "module:name"), ("no_such_module:app", "no_such_module")):
         done = run("dev", "--app", spec, "--port", "0")

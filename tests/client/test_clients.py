@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -277,21 +278,26 @@ async def test_acknowledging_an_empty_batch_changes_nothing(station: Station) ->
         assert len((await other.channels.fetch("orders", "me")).messages) == 1
 
 
-def test_a_station_that_comes_back_is_found_again() -> None:
+def test_a_station_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with Station(time_machine=False) as first:
         port = int(first.url.rpartition(":")[2])
         client = Waystation(first.url)
         client.channels.subscribe("orders", "me")
-    second = Station(time_machine=False, http=HttpSettings(port=port))
-    returning = threading.Timer(0.3, second.__enter__)
-    returning.start()
-    try:
+    with ExitStack() as stack:
+        stack.callback(client.close)
+        pauses: list[float] = []
+
+        def come_back(seconds: float) -> None:
+            """In the second pause of the client, however long that takes."""
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                second = Station(time_machine=False, http=HttpSettings(port=port))
+                stack.enter_context(second)
+
+        monkeypatch.setattr(client.channels._caller._transport, "sleep", come_back)
         client.channels.subscribe("orders", "me")
         assert client.channels.fetch("orders", "me").messages == []
-    finally:
-        returning.join()
-        second.__exit__(None, None, None)
-        client.close()
+        assert len(pauses) == 2
 
 
 def test_the_key_and_url_come_from_the_environment(

@@ -217,6 +217,7 @@ async def test_without_deduplication_a_lost_reply_doubles_a_batch_and_loses_noth
         assert set(found) == set(range(30))
 
 
+@pytest.mark.slow
 async def test_a_station_that_dies_under_a_producer_and_comes_back_has_everything_once(
     tmp_path: Path,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -83,6 +84,17 @@ def ws(refunding: Station) -> Iterator[Waystation]:
         yield opened
 
 
+def rests(tx: Transaction, status: str, *, above: int = 0, seconds: float = 20.0) -> None:
+    """Waits until it has a status, with an update that is newer than one of before."""
+    end = time.monotonic() + seconds
+    while True:
+        found = tx.get()
+        if found.status == status and found.metadata.sequence_of_update > above:
+            return
+        assert time.monotonic() < end, found
+        time.sleep(0.01)
+
+
 def test_the_first_lines_that_everyone_reads(ws: Waystation, bank: Bank) -> None:
     tx = ws.transactions.start("refund", {"cents": 500}, external_id="r-17")
     tx.set_switch("approved", "yes")
@@ -97,6 +109,7 @@ def test_the_first_lines_that_everyone_reads(ws: Waystation, bank: Bank) -> None
 
 def test_nobody_answers_for_three_days(ws: Waystation, refunding: Station) -> None:
     tx = ws.transactions.start("refund", {"cents": 1})
+    rests(tx, "waiting_switch")
     assert tx.wait("50ms").status == "waiting_switch"
     refunding.advance(days=3)
     ended = tx.wait("30s")
@@ -105,6 +118,8 @@ def test_nobody_answers_for_three_days(ws: Waystation, refunding: Station) -> No
 
 def test_a_wait_goes_on_over_a_jump_in_time(ws: Waystation, refunding: Station) -> None:
     tx = ws.transactions.start("refund", {"cents": 1})
+    # If it began to wait for its switch after the jump, it would wait for two days more.
+    rests(tx, "waiting_switch")
     jump = threading.Timer(0.2, lambda: refunding.advance(days=3))
     jump.start()
     assert tx.wait("30s").status == "failed"
@@ -123,6 +138,7 @@ async def test_many_who_wait_do_not_keep_out_what_they_wait_for(refunding: Stati
 
 def test_every_verb_of_a_transaction(ws: Waystation) -> None:
     tx = ws.transactions.start("refund", {"cents": 2}, metadata={"lang": "de"})
+    rests(tx, "waiting_switch")
     assert tx.wait("50ms").status == "waiting_switch"
     assert tx.why().code == "waiting_switch"
     assert tx.set_switch("other", 1).switches == {"other": 1}
@@ -130,7 +146,9 @@ def test_every_verb_of_a_transaction(ws: Waystation) -> None:
     (step,) = tx.journal().steps
     assert (step.type, step.last[-1].outcome) == ("refund/approve", "waiting")
     assert tx.children().total == 0
+    before = tx.get().metadata.sequence_of_update
     tx.wake()
+    rests(tx, "waiting_switch", above=before)
     assert tx.wait("50ms").status == "waiting_switch", "it was called again, and waits again"
     cancelled = tx.cancel("sold out")
     assert (cancelled.outcome, tx.get().status) == ("cancelled", "cancelled")
@@ -144,6 +162,7 @@ def test_a_start_can_wait_and_have_a_deadline(ws: Waystation, refunding: Station
     later = ws.transactions.start("refund", {"cents": 2}, start_at=tomorrow)
     soon = ws.transactions.start("refund", {"cents": 2}, deadline=timedelta(hours=1))
     assert later.summary.status == "scheduled"
+    rests(soon, "waiting_switch")
     assert soon.wait("50ms").status == "waiting_switch"
     refunding.advance(hours=2)
     assert soon.wait("30s").status == "timeout"
@@ -208,7 +227,7 @@ def test_what_cannot_be_sent_is_an_error_of_ours(
 
 def test_transactions_are_listed(ws: Waystation) -> None:
     tx = ws.transactions.start("refund", {"cents": 5}, external_id="r-19")
-    tx.wait("50ms")
+    rests(tx, "waiting_switch")
     (row,) = ws.transactions.list(external_id="r-19")
     assert (row.id, row.state, row.switch) == (tx.id, "waiting_switch", "approved")
     assert tx.id in {each.id for each in ws.transactions.list(state="waiting_switch")}
@@ -222,6 +241,7 @@ def test_pipelines_have_verbs_too(ws: Waystation) -> None:
     assert ws.pipelines.version("made", made.active) == made.definition
     assert ws.pipelines.pause("made").paused
     held = ws.transactions.start("made", 7)
+    rests(held, "held")
     assert held.wait("50ms").status == "held"
     assert not ws.pipelines.resume("made").paused
     assert held.wait("30s").output == 7

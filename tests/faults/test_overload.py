@@ -12,6 +12,8 @@ import resource
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires
 from tests.stations import StationProcess, station_process
 from tests.stores import store_at
@@ -110,6 +112,7 @@ async def test_a_place_that_is_given_up_goes_to_the_next_who_asks(tmp_path: Path
             assert await outcome(late) == "200"
 
 
+@pytest.mark.slow
 async def test_a_flood_of_idle_connections_costs_nobody_a_place(tmp_path: Path) -> None:
     with station_process(tmp_path / "data", WAYSTATION_HTTP_CONNECTIONS_MAX=str(PLACES)) as station:
         async with async_wires(station.url, PLACES) as held:
@@ -126,6 +129,7 @@ async def test_a_flood_of_idle_connections_costs_nobody_a_place(tmp_path: Path) 
         assert station.alive
 
 
+@pytest.mark.slow
 async def test_a_low_limit_of_descriptors_sheds_with_503_before_it_is_reached(
     tmp_path: Path,
 ) -> None:
@@ -150,6 +154,7 @@ async def test_a_low_limit_of_descriptors_sheds_with_503_before_it_is_reached(
         assert station.alive
 
 
+@pytest.mark.slow
 async def test_when_not_one_descriptor_is_left_those_connected_are_served(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +175,7 @@ async def test_when_not_one_descriptor_is_left_those_connected_are_served(
         assert station.alive
 
 
+@pytest.mark.slow
 async def test_more_places_than_descriptors_are_not_promised(tmp_path: Path) -> None:
     with station_process(
         tmp_path / "data", descriptors_max=128, WAYSTATION_HTTP_CONNECTIONS_MAX="100000"

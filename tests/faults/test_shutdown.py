@@ -109,6 +109,7 @@ async def stop(station: StationProcess, number: signal.Signals = signal.SIGTERM)
     return time.monotonic() - begun
 
 
+@pytest.mark.slow
 @BOTH_SIGNALS
 async def test_what_was_acknowledged_under_load_is_there_after_the_restart(
     tmp_path: Path, number: signal.Signals
@@ -138,6 +139,7 @@ async def test_what_was_acknowledged_under_load_is_there_after_the_restart(
         assert len(own) <= len(publisher.acknowledged) + 1
 
 
+@pytest.mark.slow
 @BOTH_SIGNALS
 async def test_waiting_polls_end_with_an_empty_reply_long_before_their_time(
     tmp_path: Path, number: signal.Signals
@@ -159,6 +161,7 @@ async def test_waiting_polls_end_with_an_empty_reply_long_before_their_time(
         assert await station.exit_code() == 0
 
 
+@pytest.mark.slow
 async def test_a_publish_that_was_under_way_is_finished_and_nothing_new_is_begun(
     tmp_path: Path,
 ) -> None:
@@ -185,6 +188,7 @@ async def test_a_publish_that_was_under_way_is_finished_and_nothing_new_is_begun
         assert await fetch_all(station.url) == ["late"]
 
 
+@pytest.mark.slow
 async def test_a_request_that_never_ends_holds_a_stop_up_for_the_grace_time_only(
     tmp_path: Path,
 ) -> None:
@@ -205,6 +209,7 @@ async def test_a_request_that_never_ends_holds_a_stop_up_for_the_grace_time_only
         assert problem.header("content-type") == "application/problem+json"
 
 
+@pytest.mark.slow
 async def test_more_signals_while_it_stops_do_no_harm(tmp_path: Path) -> None:
     """Up to the very last moment: also when the event loop is gone and the interpreter ends."""
     data = tmp_path / "data"
@@ -230,6 +235,7 @@ async def test_more_signals_while_it_stops_do_no_harm(tmp_path: Path) -> None:
         assert kept[: len(publisher.acknowledged)] == publisher.acknowledged
 
 
+@pytest.mark.slow
 async def test_readiness_says_that_the_process_is_stopping(tmp_path: Path) -> None:
     """A load balancer that keeps its connection learns it; one that connects anew is refused."""
     with station_process(tmp_path / "data") as station:

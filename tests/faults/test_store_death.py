@@ -154,6 +154,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) 
     async with station(settings) as node:
         # A lease given back and a leave taken at the end would be the last that is written.
         await node.upkeep.close()
+        await node.subscriptions.close()
         await node.engine.close()
         await node.census.close()
         await node.channels.subscribe(*CHANNEL, "me")
@@ -181,6 +182,7 @@ async def test_a_spoiled_file_is_refused_at_the_start(settings: Settings) -> Non
             pass
 
 
+@pytest.mark.slow
 async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
     settings: Settings,
 ) -> None:

@@ -47,6 +47,7 @@ grace_seconds = 0.2
 ARGUMENTS = ("dev", "--port", "0", "--data", "data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["deaf", "thread"])
 def test_a_step_that_does_not_hear_keeps_no_process_from_ending(tmp_path: Path, kind: str) -> None:
     (tmp_path / "shop.py").write_text(APP)

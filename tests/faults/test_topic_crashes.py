@@ -114,6 +114,7 @@ STEPS: dict[str, tuple[Step, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "made"), STEPS.values(), ids=STEPS)
 def test_a_step_that_is_repeated_after_a_death_leaves_everything_in_order(
     store_server: EmbeddedServer, tmp_path: Path, step: Step, made: int

@@ -10,6 +10,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.topics.conftest import bench_at
 from waystation.envelope import Envelope
 from waystation.errors import StoreError
@@ -21,6 +23,7 @@ from waystation.topics.topic import TopicOptions
 GROUPS = [f"g{n}" for n in range(8)]
 
 
+@pytest.mark.slow
 async def test_every_message_is_there_once_when_the_store_dies_under_its_producers(
     tmp_path: Path,
 ) -> None:

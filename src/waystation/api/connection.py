@@ -42,10 +42,13 @@ class Bounds:
         connections_max: int,
         header_bytes_max: int,
         read_seconds_max: float,
+        sockets_anywhere: bool = False,
     ) -> None:
         self.connections_max = connections_max
         self.header_bytes_max = header_bytes_max
         self.read_seconds_max = read_seconds_max
+        #: Whether every path may become a WebSocket, and not only those that end in `/socket`.
+        self.sockets_anywhere = sockets_anywhere
         bodies_bytes_max = max(_BODIES_MAX * body_bytes_max, 2 * largest_body_bytes)
         self.request_bytes_max = header_bytes_max + bodies_bytes_max
         #: Beyond `connections_max` a connection has no place and its requests are answered 503;
@@ -209,7 +212,8 @@ class BoundedConnection(HttpToolsProtocol):
         if b"pgrade:" in data and not (self.head_done and self.owed):
             begins = self.came == len(data)
             first_line = data.partition(b"\r\n")[0] if begins else self.url
-            data = _without_upgrade(data, socket=_is_socket(first_line) is not None)
+            here = self.bounds.sockets_anywhere or _is_socket(first_line) is not None
+            data = _without_upgrade(data, socket=here)
         super().data_received(data)
         if self.large and not self.transport.is_closing():
             self._check_size()

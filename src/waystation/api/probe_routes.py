@@ -12,7 +12,7 @@ from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.catalogue import Catalogue
 from waystation.errors import WaystationError
-from waystation.node import NodeUpkeep
+from waystation.node_upkeep import NodeUpkeep
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
 
@@ -36,6 +36,8 @@ class Readiness:
     stopping: Callable[[], bool] = field(default=lambda: False)
     #: Whether this process hears of work; true for one that does none.
     working: Callable[[], bool] = field(default=lambda: True)
+    #: Whether this process hears of shards to deliver; true for one that delivers none.
+    delivering: Callable[[], bool] = field(default=lambda: True)
 
     @property
     def notes(self) -> list[str]:
@@ -55,6 +57,8 @@ class Readiness:
             found["keys"] = "they could not be read for a while"
         if not self.working():
             found["worker"] = "no claim was answered lately"
+        if not self.delivering():
+            found["delivery"] = "the store has not told lately who delivers"
         return found
 
     async def store_problem(self) -> str:

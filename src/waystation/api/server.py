@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import gc
-import resource
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 from litestar import Litestar
 
 from waystation.api.admin_routes import AdminDoor, AdminRoutes
+from waystation.api.callback_routes import CallbackRoutes
 from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.channel_routes import ChannelRoutes
 from waystation.api.client_address import ClientAddresses, Networks
@@ -22,7 +18,10 @@ from waystation.api.connection import Bounds, bounded_connection, expire_slow
 from waystation.api.cors import Cors
 from waystation.api.dispatcher import Dispatcher
 from waystation.api.event_stream import EventStreamRoutes
+from waystation.api.listening import QuietServer, connections_max, listen
 from waystation.api.openapi import build_document
+from waystation.api.pool_routes import PoolRoutes
+from waystation.api.pool_worker_routes import PoolWorkerRoutes
 from waystation.api.probe_routes import ProbeRoutes, Readiness
 from waystation.api.reference import ReferenceRoutes
 from waystation.api.routes import Route, RouteTable
@@ -30,25 +29,20 @@ from waystation.api.socket import SocketRoutes
 from waystation.api.socket_connection import ENVELOPE_BYTES_MAX, bounded_socket
 from waystation.api.stream_admission import StreamAdmission
 from waystation.api.streams import Streams
+from waystation.api.subscription_routes import SubscriptionRoutes
 from waystation.api.topic_routes import TopicRoutes
 from waystation.api.transaction_routes import TransactionRoutes
 from waystation.api.wide import wide_app, wide_document
 from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
 from waystation.channels.tokens import TokenVerifier
-from waystation.errors import SettingsError
 from waystation.node import Node
-from waystation.settings import HttpSettings
-from waystation.telemetry.logging import logger
+from waystation.subscriptions.desk import open_desk
 from waystation.topics.incoming import Incoming
 from waystation.topics.overview import Overview
+from waystation.transactions.archive_standing import ArchiveStanding
 
-_log = logger("http")
-
-#: File descriptors for the store, the catalogue, logs and a margin.
-_RESERVED_DESCRIPTORS = 64
 _SWEEP_SECONDS = 1.0
-_BACKLOG = 2048
 
 
 class ApiServer:
@@ -61,7 +55,7 @@ class ApiServer:
         self._bounds = Bounds(
             body_bytes_max=self._settings.body_bytes_max,
             largest_body_bytes=node.settings.topics.body_bytes_max,
-            connections_max=_connections_max(self._settings.connections_max),
+            connections_max=connections_max(self._settings.connections_max),
             header_bytes_max=self._settings.header_bytes_max,
             read_seconds_max=self._settings.read_seconds_max,
         )
@@ -73,15 +67,29 @@ class ApiServer:
             node.upkeep,
             stopping=lambda: self._stopping,
             working=lambda: host is None or host.healthy,
+            delivering=lambda: node.subscriptions.healthy,
+        )
+        self._desk = open_desk(
+            node.subscriptions, node.opened.store, node.logs, node.browser, clock=node.clock
+        )
+        self._subscriptions = SubscriptionRoutes(
+            self._desk,
+            node.subscriptions.operations,
+            wait_seconds_max=self._settings.poll_seconds_max,
+        )
+        self._pool_workers = PoolWorkerRoutes(
+            node.pools.pools,
+            node.engine.callbacks,
+            wait_seconds_max=self._settings.poll_seconds_max,
         )
         self._streams = Streams(seconds_max=self._settings.stream_seconds_max)
         self.app, self.document = self._build()
-        self._server = _Server(self._uvicorn_config())
+        self._server = QuietServer(self._uvicorn_config())
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> int:
         """Listens; returns the port, which matters when the settings said 0."""
-        listener = _listen(self._settings)
+        listener = listen(self._settings.host, self._settings.port)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._server.serve(sockets=[listener])),
@@ -92,13 +100,24 @@ class ApiServer:
             if self._tasks[0].done():
                 self._tasks[0].result()
             await asyncio.sleep(0.001)
-        return int(listener.getsockname()[1])
+        port = int(listener.getsockname()[1])
+        self._tell_own_url(port)
+        return port
+
+    def _tell_own_url(self, port: int) -> None:
+        """For trying things out on one machine: who is asked there calls back there."""
+        settings, urls = self._settings, self._node.engine.urls
+        if settings.is_loopback and self._node.settings.delivery.loopback and not urls.public_url:
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            urls.public_url = f"http://{host}:{port}{settings.prefix}"
 
     async def stop(self) -> None:
         """Ends polls with an empty reply, and streams; finishes what was begun, then lets go."""
         self._stopping = True
         self._node.channels.end_polls()
         self._node.engine.waiting.end_waits()
+        self._subscriptions.polls.end()
+        self._pool_workers.end()
         self._streams.end_all()
         self._server.should_exit = True
         await self._tasks[0]
@@ -148,7 +167,17 @@ class ApiServer:
                 content_bytes_max=settings.body_bytes_max,
             ).routes(),
             *self._topic_routes(),
-            *TransactionRoutes(node.engine, wait_seconds_max=settings.poll_seconds_max).routes(),
+            *TransactionRoutes(
+                node.engine, clock=node.clock, wait_seconds_max=settings.poll_seconds_max
+            ).routes(),
+            *CallbackRoutes(node.engine.callbacks).routes(),
+            *self._subscriptions.routes(),
+            *PoolRoutes(
+                node.pools.pools,
+                identity=node.identity,
+                wait_seconds_max=settings.poll_seconds_max,
+            ).routes(),
+            *self._pool_workers.routes(),
             *ProbeRoutes(self._readiness, metrics_public=settings.metrics_public).routes(),
             *reference.routes(),
         ]
@@ -169,6 +198,8 @@ class ApiServer:
 
     def _wide(self, admission: ChannelAdmission) -> Litestar:
         node, settings = self._node, self._settings
+        archivist = node.engine.archivist
+        assert archivist is not None, "a process that serves has an archive"
         return wide_app(
             node.catalogue,
             node.channels,
@@ -179,6 +210,17 @@ class ApiServer:
             node.browser,
             Overview(node.topics, node.logs),
             node.engine,
+            node.replies.desk,
+            ArchiveStanding(
+                node.opened.store,
+                node.engine.signals,
+                archivist.archiving,
+                cells=node.settings.transactions.cells,
+                problem=node.engine.archive_error,
+            ),
+            node.subscriptions,
+            self._desk,
+            node.pools.pools,
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
@@ -233,53 +275,3 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the CLI has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(settings: HttpSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise SettingsError(
-            f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
-            hint=(
-                "Choose another with --port (0 takes any free one)."
-                if error.errno in (errno.EADDRINUSE, errno.EACCES)
-                else "Choose an address of this machine with --host."
-            ),
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def _connections_max(wanted: int) -> int:
-    """As many as are wanted, if there are file descriptors for them; 0 wants all there are."""
-    spare = _descriptors_max() - _RESERVED_DESCRIPTORS
-    # Those without a place need descriptors too, or nobody could tell them so: see `Bounds`.
-    possible = max(16, min(spare - 16, spare * 10 // 11))
-    if wanted > possible:
-        _log.warning("fewer connections than set: file descriptors", set=wanted, max=possible)
-    return min(wanted or possible, possible)
-
-
-def _descriptors_max() -> int:
-    """The limit of file descriptors, after the soft one was raised as far as allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
-    if soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    return soft

@@ -56,9 +56,11 @@ class StreamAdmission:
 
     async def recheck(self, request: Request) -> None:
         """Raises when the credential of a running stream has ended."""
-        access = await self.admit(request) or self._gate.admit(request.authorization)
-        if access is None:
+        if await self.admit(request) or self._gate.admit(request.authorization):
+            return
+        if self._gate.fresh:
             raise UnauthenticatedError("The key is not valid any more.")
+        await self._gate.admit_unknown(request.authorization)
 
     @staticmethod
     def _take_credential(request: Request) -> None:

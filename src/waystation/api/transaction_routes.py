@@ -13,19 +13,21 @@ import msgspec
 
 from waystation.access import Scope
 from waystation.api import transaction_schemas as schemas
+from waystation.api.polls import wait_seconds
 from waystation.api.problems import status_of
 from waystation.api.reply import JSON, Reply, encode, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Handler, Route
-from waystation.durations import parse_duration
+from waystation.clock import Clock
 from waystation.errors import InvalidInputError, OutcomeUnknownError, WaystationError
 from waystation.telemetry.logging import logger
-from waystation.transaction_errors import DuplicateTransactionError
+from waystation.transaction_errors import DuplicateTransactionError, TransactionUnknownError
 from waystation.transactions.engine import Engine
-from waystation.transactions.order import read_orders
+from waystation.transactions.order import read_moment, read_orders
 from waystation.transactions.start import Receipt
 from waystation.transactions.starter import Result
 from waystation.transactions.states import State
+from waystation.transactions.summary import Summary
 from waystation.transactions.switches import Scalar
 
 _log = logger("http")
@@ -38,6 +40,7 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Scalar
 
 
+_is_version = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch
 _is_number = re.compile(r"[0-9]{1,9}", re.ASCII).fullmatch
 _decode_value = msgspec.json.Decoder(_Value).decode
 
@@ -45,10 +48,13 @@ _decode_value = msgspec.json.Decoder(_Value).decode
 class TransactionRoutes:
     """Handlers of `/v1/transactions`."""
 
-    def __init__(self, engine: Engine, *, wait_seconds_max: float) -> None:
+    def __init__(self, engine: Engine, *, clock: Clock, wait_seconds_max: float) -> None:
+        assert engine.finder is not None, "a process that serves has an archive"
         self._starter = engine.starter
         self._transactions = engine.transactions
         self._listing = engine.listing
+        self._finder = engine.finder
+        self._clock = clock
         self._wait_seconds_max = wait_seconds_max
 
     async def start(self, request: Request) -> Reply:
@@ -60,37 +66,66 @@ class TransactionRoutes:
             results = await self._starter.start_many(request.access.project, orders)
             return json_reply({"results": _told(results)})
         receipt = await self._starter.start(request.access.project, orders[0])
-        return json_reply(receipt.summary, 200 if receipt.duplicate else 201)
+        summary = receipt.summary
+        if orders[0].long_poll:
+            summary = await self._end_of(receipt, request)
+        return json_reply(summary, 200 if receipt.duplicate else 201)
 
     async def get(self, request: Request) -> Reply:
-        """GET /v1/transactions/{id}?wait=30s"""
-        assert request.access is not None
+        """GET /v1/transactions/{id}?wait=30s&after=7"""
         (transaction_id,) = request.params
+        return await self._looked_at(request, transaction_id)
+
+    async def get_by_external_id(self, request: Request) -> Reply:
+        """GET /v1/transactions/by-external-id/{externalId}?wait=30s&after=7"""
+        assert request.access is not None
+        (external_id,) = request.params
+        found = await self._finder.by_external_id(request.access.project, external_id)
+        if found is None:
+            raise TransactionUnknownError("No transaction has this external id.")
+        return await self._looked_at(request, found.id)
+
+    async def _looked_at(self, request: Request, transaction_id: str) -> Reply:
+        assert request.access is not None
         summary = await self._transactions.get(
             request.access.project,
             transaction_id,
-            wait_seconds=self._wait(request.query("wait")),
+            wait_seconds=wait_seconds(request.query("wait"), most=self._wait_seconds_max),
+            after=_after(request.query("after")),
             abandonment=request.abandonment,
         )
         return Reply(200, encode(summary) + b"\n", (JSON,))
 
     async def list_(self, request: Request) -> Reply:
-        """GET /v1/transactions?state=&pipeline=&external_id="""
+        """GET /v1/transactions?state=&pipeline=&external_id=&archived="""
         assert request.access is not None
         project, external_id = request.access.project, request.query("external_id")
-        state, pipeline = _state(request.query("state")), request.query("pipeline") or ""
-        limit, cursor = _limit(request.query("limit")), request.query("cursor") or ""
         if external_id is not None:
-            if state is not None or pipeline or cursor:
-                raise InvalidInputError(
-                    "An external id leads to one transaction; nothing else can be asked for.",
-                    field="external_id",
-                )
+            for name in ("state", "pipeline", "cursor", "archived", "status", "since"):
+                if request.query(name):
+                    raise InvalidInputError(
+                        "An external id leads to one transaction; nothing else can be asked for.",
+                        field="external_id",
+                    )
             rows = await self._listing.by_external_id(project, external_id)
+            rows = rows or await self._finder.newest(project, external_id)
             return json_reply({"transactions": rows, "cursor": ""})
-        rows, following = await self._listing.page(
-            project, state=state, pipeline=pipeline, limit=limit, cursor=cursor
-        )
+        limit, cursor = _limit(request.query("limit")), request.query("cursor") or ""
+        pipeline = request.query("pipeline") or ""
+        if _is_archived(request):
+            rows, following = await self._finder.archived(
+                project,
+                _statuses(request.query("status")),
+                pipeline=pipeline,
+                since_ms=self._since(request.query("since")),
+                cursor=cursor,
+                limit=limit,
+            )
+        else:
+            state = _state(request.query("state"))
+            rows, following = await self._listing.page(
+                project, state=state, pipeline=pipeline, limit=limit, cursor=cursor
+            )
         return json_reply({"transactions": rows, "cursor": following})
 
     async def set_switch(self, request: Request) -> Reply:
@@ -115,24 +150,39 @@ class TransactionRoutes:
         )
         return json_reply(switched)
 
-    def _wait(self, text: str | None) -> float:
-        if text is None:
-            return 0.0
-        seconds = parse_duration(text)
-        if seconds is None or seconds < 0:
-            raise InvalidInputError(
-                "wait is not a duration.", field="wait", hint="Write it as 500ms, 30s or 1m."
+    async def _end_of(self, receipt: Receipt, request: Request) -> Summary:
+        """How it has ended, or how it stands when its client has waited for long enough."""
+        assert request.access is not None
+        try:
+            return await self._transactions.get(
+                request.access.project,
+                receipt.id,
+                wait_seconds=self._wait_seconds_max,
+                abandonment=request.abandonment,
+                duplicate=receipt.duplicate,
             )
-        return min(seconds, self._wait_seconds_max)
+        except WaystationError as error:
+            # It is started: an error here would say that it was not.
+            _log.warning("a start was not waited for", transaction=receipt.id, problem=str(error))
+            return receipt.summary
+
+    def _since(self, text: str | None) -> int:
+        if not text:
+            return 0
+        given = int(text) if _is_version(text) else text
+        moment = read_moment(given, field="since")
+        return max(0, self._clock.now_ms() - moment.ms) if moment.after_start else moment.ms
 
     def routes(self) -> list[Route]:
-        """The five rows of the route table."""
+        """The six rows of the route table."""
         path, one = "/v1/transactions", "/v1/transactions/{id}"
+        known = "/v1/transactions/by-external-id/{externalId}"
         switch = "/v1/transactions/{id}/switches/{name}"
         return [
             _row("POST", path, self.start, schemas.START),
             _row("GET", path, self.list_, schemas.LIST),
             _row("GET", one, self.get, schemas.GET),
+            _row("GET", known, self.get_by_external_id, schemas.GET_BY_EXTERNAL_ID),
             _row("PUT", switch, self.set_switch, schemas.SET_SWITCH),
             _row("DELETE", switch, self.delete_switch, schemas.DELETE_SWITCH),
         ]
@@ -173,6 +223,41 @@ def _refused(error: WaystationError) -> dict[str, object]:
     if isinstance(error, DuplicateTransactionError):
         told["existing_id"] = error.existing_id
     return {"error": told}
+
+
+def _after(text: str | None) -> int | None:
+    if text is not None and not _is_version(text):
+        raise InvalidInputError(
+            "after is not a number.", field="after", hint="Take sequenceOfUpdate of an answer."
+        )
+    return int(text) if text is not None else None
+
+
+def _is_archived(request: Request) -> bool:
+    """Whether the archive is asked; parameters of the other list are refused."""
+    archived = request.query("archived") or "false"
+    if archived not in ("true", "false"):
+        raise InvalidInputError("archived is true or false.", field="archived")
+    others = ("state",) if archived == "true" else ("status", "since")
+    for name in others:
+        if request.query(name):
+            told = "status" if archived == "true" else "archived=true"
+            raise InvalidInputError(
+                f"{name} is not for this list.", field=name, hint=f"Use {told}."
+            )
+    return archived == "true"
+
+
+def _statuses(text: str | None) -> list[str]:
+    statuses = list(dict.fromkeys(text.split(","))) if text else []
+    for each in statuses:
+        if each not in schemas.ARCHIVED_STATUSES:
+            raise InvalidInputError(
+                f"There is no status {each[:40]!r}.",
+                field="status",
+                hint=f"There are {', '.join(schemas.ARCHIVED_STATUSES)}; several with a comma.",
+            )
+    return statuses
 
 
 def _state(text: str | None) -> State | None:

@@ -9,10 +9,15 @@ from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
 from waystation.ids import NAME_PATTERN
 from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX, ORDERS_MAX
-from waystation.transactions.states import State
+from waystation.transactions.states import State, Status
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 1000
+#: Final ones, and the states that what is alive was archived in.
+ARCHIVED_STATUSES = (
+    *(each.value for each in Status),
+    *(each.value for each in State if each is not State.COMPLETE),
+)
 
 Responses = dict[int, tuple[str, str, dict[str, object]]]
 
@@ -36,6 +41,7 @@ _EXTERNAL_ID: dict[str, object] = {
     "minLength": 1,
     "maxLength": EXTERNAL_ID_LENGTH_MAX,
 }
+_WHERE: dict[str, object] = {"type": ["string", "null"], "maxLength": 2000}
 _SCALAR: dict[str, object] = {"type": ["boolean", "number", "string"]}
 _MOMENT: dict[str, object] = {
     "type": ["string", "integer", "null"],
@@ -56,10 +62,34 @@ _ORDER = {
                 externalId=_EXTERNAL_ID,
                 startAt=_MOMENT,
                 deadline=_MOMENT,
-                poll={"enum": ["short", "long", None]},
-                webhook={"type": ["string", "null"], "pattern": "^https?://", "maxLength": 2000},
-                progressReports={"type": ["boolean", "null"]},
-                pollReplyCancelsWebhook={"type": ["boolean", "null"]},
+                poll={
+                    "enum": ["short", "long", None],
+                    "description": "`long`: the answer waits for the end, as long as a wait may "
+                    "take. Not in a list.",
+                },
+                webhook={
+                    **_WHERE,
+                    "description": "URL that is told the end. It is checked before the start.",
+                },
+                channel={**_WHERE, "description": "Channel that the same is published to."},
+                topic={**_WHERE, "description": "Topic that the same is produced to."},
+                progressReports={
+                    "type": ["boolean", "null"],
+                    "description": "They are told of progress reports, too.",
+                },
+                statusChanges={
+                    "type": ["boolean", "null"],
+                    "description": "They are told, too, that it sleeps, waits or runs again.",
+                },
+                pollReplyCancelsWebhook={
+                    "type": ["boolean", "null"],
+                    "description": "A wait that was answered with the end takes back a webhook "
+                    "that was not sent yet.",
+                },
+                reply={
+                    **_WHERE,
+                    "description": "Of older clients: `shortpoll`, `longpoll`, or a webhook.",
+                },
                 lang={"type": ["string", "null"], "maxLength": 100},
                 traceLevel={"type": ["string", "integer", "null"]},
             ),
@@ -93,6 +123,7 @@ _SUMMARY = _object(
         "status",
         "completionTime",
         "lastUpdated",
+        "sequenceOfUpdate",
         "notifiedTime",
         owner=_TEXT,
         txId=_TEXT,
@@ -105,7 +136,15 @@ _SUMMARY = _object(
         },
         completionTime=_MS_OR_NULL,
         lastUpdated=_MS,
-        notifiedTime=_MS_OR_NULL,
+        sequenceOfUpdate={
+            "type": "integer",
+            "minimum": 1,
+            "description": "One more with every change; for `after`.",
+        },
+        notifiedTime={
+            **_MS_OR_NULL,
+            "description": "When the client was told the end first: by a wait, or a webhook.",
+        },
     ),
     progressReport={"description": "The newest progress report, until the end."},
     data={"description": "The output, once there is one."},
@@ -178,7 +217,7 @@ START = Told(
             s404="There is no such pipeline in this project.",
             s409="The external id is taken by another: `existing_id`.",
             s413="The body or a transaction is over the limit.",
-            s422="The pipeline cannot be started from outside.",
+            s422="The pipeline cannot be started from outside, or replies cannot be sent as asked.",
             s503="Not now, or the outcome is unknown: `code` tells which.",
             s507="The store or the record log is full.",
         ),
@@ -188,12 +227,27 @@ LIST = Told(
     summary="List transactions",
     description=(
         "Page by page, found by scanning: a page may have more rows than asked for, or none; only "
-        "one without a cursor is the last. With an external id, the transaction that has it."
+        "one without a cursor is the last. With an external id, the transaction that has it. What "
+        "has ended leaves the store after a while: with `archived` the archive is asked instead, "
+        "newest change first."
     ),
     parameters=(
         _query("state", "Only those in this state.", {"enum": [each.value for each in State]}),
         _query("pipeline", "Only those in this pipeline.", _TEXT),
-        _query("external_id", "Only the one with this external id.", _TEXT),
+        _query("external_id", "Only the newest that has this external id.", _TEXT),
+        _query(
+            "archived",
+            "`true`: what the archive has, as it was when it was archived; without a status, what "
+            "has ended.",
+            {"type": "boolean", "default": False},
+        ),
+        _query("status", "Of the archive: one, or several with commas between them.", _TEXT),
+        _query(
+            "since",
+            "Of the archive: changed since 2030-01-31T12:00:00Z, milliseconds since 1970, or how "
+            "long ago, `2d`.",
+            _TEXT,
+        ),
         _query(
             "limit",
             "About how many a page has.",
@@ -211,6 +265,11 @@ GET = Told(
     parameters=(
         _ID,
         _query("wait", "How long to wait for its end: `30s`, `500ms`; cut to the maximum.", _TEXT),
+        _query(
+            "after",
+            "A `sequenceOfUpdate`: a progress report that came after it ends the wait, too.",
+            {"type": "integer", "minimum": 0},
+        ),
     ),
     responses={
         200: ("Its summary.", "application/json", _SUMMARY),
@@ -220,6 +279,15 @@ GET = Told(
             s503="Not now. Try again.",
         ),
     },
+)
+GET_BY_EXTERNAL_ID = Told(
+    summary="Look at the transaction that has an external id, or wait for its end",
+    description=(
+        "Where several had it one after the other, the newest. It is found while the id is taken, "
+        "and in the archive afterwards. For an id with a slash, ask the list by `external_id`."
+    ),
+    parameters=(parameter("externalId", "The external id."), *GET.parameters[1:]),
+    responses=GET.responses,
 )
 _SWITCHED_RESPONSES: Responses = {
     200: ("What it did, and all switches.", "application/json", _SWITCHED),

@@ -24,13 +24,20 @@ from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.problems import problem, problem_for
 from waystation.api.reply import Reply
 from waystation.api.request import Request as OurRequest
+from waystation.api.wide_archive import ArchiveController
 from waystation.api.wide_channels import ChannelController
 from waystation.api.wide_deliveries import DeliveryController
 from waystation.api.wide_keys import KeyController, ProjectController
 from waystation.api.wide_nodes import NodeController
 from waystation.api.wide_pipelines import PipelineController
+from waystation.api.wide_pool_dead_letters import PoolDeadLetterController
+from waystation.api.wide_pools import PoolController
+from waystation.api.wide_subscription_looks import SubscriptionLookController
+from waystation.api.wide_subscription_operations import SubscriptionOperationController
+from waystation.api.wide_subscriptions import SubscriptionController
 from waystation.api.wide_topics import TopicController
 from waystation.api.wide_transactions import TransactionController
+from waystation.api.wide_webhooks import WebhookController
 from waystation.api.wide_why import WhyController
 from waystation.catalogue import Catalogue
 from waystation.channels import Channels
@@ -39,11 +46,16 @@ from waystation.clock import Clock
 from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.ids import Identity
+from waystation.pools import Pools
 from waystation.store.time_machine import TimeMachine
+from waystation.subscriptions.desk import Desk as SubscriptionDesk
+from waystation.subscriptions.dispatch import Dispatch
 from waystation.telemetry.logging import logger
 from waystation.topics import Browser, Topics
 from waystation.topics.overview import Overview
+from waystation.transactions.archive_standing import ArchiveStanding
 from waystation.transactions.engine import Engine
+from waystation.transactions.reply_desk import ReplyDesk
 
 _log = logger("http")
 
@@ -102,6 +114,11 @@ def wide_app(
     browser: Browser,
     overview: Overview,
     engine: Engine,
+    replies: ReplyDesk,
+    archiving: ArchiveStanding,
+    subscriptions: Dispatch,
+    subscription_desk: SubscriptionDesk,
+    pools: Pools,
     *,
     clock: Clock,
     identity: Identity,
@@ -121,6 +138,11 @@ def wide_app(
                 "browser": browser,
                 "overview": overview,
                 "engine": engine,
+                "replies": replies,
+                "archiving": archiving,
+                "subscriptions": subscriptions,
+                "subscription_desk": subscription_desk,
+                "pools": pools,
                 "admission": admission,
                 "clock": clock,
                 "identity": identity,
@@ -145,15 +167,22 @@ def _versioned() -> Router:
     return Router(
         "/v1",
         route_handlers=[
+            ArchiveController,
             ChannelController,
             DeliveryController,
             ProjectController,
             KeyController,
             NodeController,
             PipelineController,
+            PoolController,
+            PoolDeadLetterController,
+            SubscriptionController,
+            SubscriptionLookController,
+            SubscriptionOperationController,
             TimeController,
             TopicController,
             TransactionController,
+            WebhookController,
             WhyController,
         ],
         guards=[_guard],

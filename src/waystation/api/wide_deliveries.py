@@ -11,14 +11,19 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Meta
 
 from waystation.access import Access, Scope
-from waystation.delivery.desk import AttemptRow, Desk, EndpointRow, FailedRow, Selection
+from waystation.delivery.desk import AttemptRow, Desk, EndpointRow, FailedRow, Selection, owner_of
 from waystation.delivery.notices import Notice
 from waystation.errors import InvalidInputError, NotFoundError
 from waystation.ids import NAME_PATTERN, require_name
 from waystation.store.keys import DEFAULT_PROJECT
 
 #: A name, and a digest behind it where the endpoint has several destinations.
-_TARGET = NAME_PATTERN.rstrip("$") + r"(:[0-9a-f]{12})?$"
+_NAME = NAME_PATTERN.strip("^$")
+#: Or a receiver of replies to transactions: its kind, its project, its name.
+_RECEIVER = rf"[wct]\.{_NAME}\.{_NAME}"
+_TARGET = rf"^({_NAME}(:[0-9a-f]{{12}})?|{_RECEIVER})$"
+#: Or an address that subscriptions deliver to: its host, and a digest of the whole.
+_ENABLED = rf"^({_NAME}|{_RECEIVER}|[0-9a-z._:-]{{1,253}}:[0-9a-f]{{12}})$"
 Target = Annotated[str, Meta(pattern=_TARGET)]
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 ItemId = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -49,7 +54,7 @@ class Discarded(Chosen, kw_only=True, forbid_unknown_fields=True):
 class Enabled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which endpoint."""
 
-    endpoint: Target
+    endpoint: Annotated[str, Meta(pattern=_ENABLED)]
 
 
 class Count(msgspec.Struct, kw_only=True):
@@ -134,8 +139,12 @@ class DeliveryController(Controller):
     async def enable(
         self, request: Request[Any, Any, Any], state: State, data: JSONBody[Enabled]
     ) -> EndpointRow:
-        """Sends to a disabled endpoint again, what waits first. For keys of `default` alone."""
-        _require_operator(request)
+        """Sends to a disabled endpoint again, what waits first.
+
+        For keys of `default` alone, but for receivers of replies of the caller's own project.
+        """
+        if owner_of(data.endpoint) != _project(request):
+            _require_operator(request)
         desk = _desk(state)
         changed = await desk.enable(data.endpoint)
         for row in await desk.endpoints(_project(request)):

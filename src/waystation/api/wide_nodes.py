@@ -25,6 +25,10 @@ class ShownNode(msgspec.Struct, kw_only=True):
     version: str
     #: The types of its steps.
     steps: list[str]
+    #: Whether it takes states to the archive.
+    archives: bool
+    #: Replies that it sends at a time.
+    webhook_workers: int
 
 
 class NodeList(msgspec.Struct, kw_only=True):
@@ -35,7 +39,11 @@ class NodeList(msgspec.Struct, kw_only=True):
 
 
 class NewSetting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A setting of a node group: `workers`, `prefetch`, `lease_ms`, or `paused` (1 or 0)."""
+    """A setting of a node group: `workers`, `prefetch`, `lease_ms`, `paused` (1 or 0).
+
+    Of archiving: `archive_batch`, `archive_pause_ms`, `archive_pause_idle_ms`. Of replies:
+    `webhook_workers`, `webhook_pause_ms`, `webhook_pause_busy_ms`, `webhook_pause_idle_ms`.
+    """
 
     setting: str
     value: int
@@ -60,6 +68,8 @@ class NodeController(Controller):
                     group=each.node_group,
                     version=each.datp_version,
                     steps=sorted(each.serves),
+                    archives=each.archives,
+                    webhook_workers=each.webhook_workers,
                 )
                 for each in found
             ],

@@ -14,6 +14,7 @@ from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
 from waystation.ids import NAME_PATTERN, require_name
+from waystation.recording import Pointers, Record
 from waystation.transactions.engine import Engine
 from waystation.transactions.pipeline import DEFAULT_GROUP, STEPS_MAX, Pipeline, StepUse, define
 from waystation.transactions.pipeline_row import PipelineRow
@@ -34,6 +35,12 @@ class NewPipeline(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     startable: bool = True
     #: Whether the state goes to the archive, too, when it ends as a child.
     snapshot: bool = False
+    #: The pipeline that undoes what it did, when a step has failed; empty: none.
+    on_failure: str = ""
+    #: What history keeps of its transactions.
+    record: Record = "full"
+    #: JSON pointers of values that history does not keep, in data, metadata and outputs.
+    redact: Pointers = ()
 
 
 class ShownPipeline(msgspec.Struct, kw_only=True):
@@ -66,6 +73,9 @@ class Definition(msgspec.Struct, kw_only=True):
     description: str
     startable: bool
     snapshot: bool
+    on_failure: str
+    record: Record
+    redact: list[str]
 
 
 class PipelineDetails(ShownPipeline, kw_only=True):
@@ -125,6 +135,9 @@ class PipelineController(Controller):
             description=data.description,
             startable=data.startable,
             snapshot=data.snapshot,
+            on_failure=data.on_failure,
+            record=data.record,
+            redact=data.redact,
         )
         row = await _engine(state).pipelines.put(_project(request), definition)
         return await _details(state, row)
@@ -217,6 +230,9 @@ def _definition(pipeline: Pipeline) -> Definition:
         description=pipeline.description,
         startable=pipeline.startable,
         snapshot=pipeline.snapshot,
+        on_failure=pipeline.on_failure,
+        record=pipeline.record,
+        redact=list(pipeline.redact),
     )
 
 

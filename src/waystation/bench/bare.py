@@ -13,6 +13,8 @@ from waystation.api.reply import Receive, Scope, Send
 from waystation.bench.bench_app import NO_OP, app
 from waystation.channels.reader import LOOK_MAX
 from waystation.logs import names
+from waystation.pools.names import Place
+from waystation.pools.terms import Terms
 from waystation.store import Store, keys, script
 from waystation.transactions import names as transaction_names
 
@@ -20,23 +22,30 @@ _APPEND = script("waystation.logs", "append")
 _PUBLISH = script("waystation.channels", "publish")
 _FETCH = script("waystation.channels", "fetch")
 _ACK = script("waystation.channels", "ack")
+_ENQUEUE = script("waystation.pools", "enqueue")
 _START = script("waystation.transactions", "start")
 
 _TTL_SECONDS = 1815
 _BYTES_MAX = 8_388_608
 _JSON = (b"content-type", b"application/json")
+_EMPTY = (b"content-length", b"0")
 #: The log of topic `bench`, as a new station has it.
 LOG = f"t.{keys.DEFAULT_PROJECT}.bench.0"
 PARTITIONS = 4
 (_NO_OP,) = (each for each in app.pipelines if each.name == NO_OP)
 _KIND = f"{_NO_OP.group} {NO_OP} {keys.DEFAULT_PROJECT} {_NO_OP.version} 0"
 _TERMS = "ds-bench 60000 60000"
+#: Before the recipient key, which is in the path: nothing is read of the envelope.
+POOL_PATH = "/pool/"
+_POOL_HEAD = Place(keys.DEFAULT_PROJECT, "bench").head
+_POOL_TERMS = Terms().argument
+_REMEMBER_MS = 300_000
 
 
 class BareApp:
     """Publishes, fetches and acknowledges on the paths of channels; produces to one topic.
 
-    Starts transactions of one pipeline.
+    Starts transactions of one pipeline, and enqueues in one pool.
     """
 
     def __init__(self, store: Store) -> None:
@@ -49,6 +58,8 @@ class BareApp:
         parts = scope["path"].split("/")
         if method == "PUT":
             await self._publish(parts[2], parts[4], receive, send)
+        elif parts[1] == "pool":
+            await self._enqueue(parts[2], receive, send)
         elif method == "POST" and parts[2] == "transactions":
             await self._start(receive, send)
         elif method == "POST":
@@ -90,9 +101,17 @@ class BareApp:
             0,
             content,
             b"\xc4%c%b" % (len(content), content),
+            "",
         )
         reply = await self._store.run(_START, [transaction_names.log(0)], words)
         await _reply(send, b'{"metadata":{"txId":"%b"}}\n' % reply[2], status=201)
+
+    async def _enqueue(self, key: str, receive: Receive, send: Send) -> None:
+        content, message_id = (await receive())["body"], f"{next(self._numbers):032x}"
+        words = (_POOL_TERMS, _REMEMBER_MS, message_id, key, content)
+        await self._store.run(_ENQUEUE, [_POOL_HEAD], words)
+        await send({"type": "http.response.start", "status": 200, "headers": [_EMPTY]})
+        await send({"type": "http.response.body", "body": b""})
 
     async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
         tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)

@@ -50,6 +50,7 @@ async def opened(target: Target) -> AsyncIterator[Node]:
     settings = Settings(
         auth=AuthSettings(insecure=True),
         data=target.data,
+        history=target.history,
         store=StoreSettings(durability=target.level),
     )
     node = await open_node(settings)

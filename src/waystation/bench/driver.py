@@ -18,13 +18,18 @@ from typing import Any
 import msgspec
 
 from waystation.bench import (
+    archive_load,
+    delivery_load,
     depth_load,
     drain_load,
     http_load,
     lane_load,
     log_load,
     poll_load,
+    pool_load,
+    reply_load,
     send_load,
+    sleeper_depth_load,
     start_load,
     store_load,
 )
@@ -51,17 +56,24 @@ JOBS: dict[str, Job] = {
     "publish_raw": store_load.publish_raw,
     "publish_webhook": http_load.publish_webhook,
     "send_aiohttp": send_load.send_aiohttp,
+    "send_awaited": send_load.send_awaited,
     "send_bare": send_load.send_bare,
     "send_ours": send_load.send_ours,
+    **archive_load.JOBS,
+    **delivery_load.JOBS,
     **depth_load.JOBS,
     **drain_load.FILLS,
     **drain_load.LOOKS,
     **log_load.JOBS,
+    **pool_load.JOBS,
+    **reply_load.JOBS,
+    **sleeper_depth_load.JOBS,
     **start_load.JOBS,
 }
 
 #: These do not see what is in the store, or need what the job before has left there.
-_LEAVES_THE_STORE = {"send_aiohttp", "send_bare", "send_ours", *drain_load.LOOKS}
+_SENDS = {"send_aiohttp", "send_awaited", "send_bare", "send_ours"}
+_LEAVES_THE_STORE = _SENDS | set(drain_load.LOOKS)
 
 
 async def answer(question: dict[str, Any]) -> Sample:

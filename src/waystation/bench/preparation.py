@@ -37,6 +37,6 @@ async def store_version(server: EmbeddedServer) -> str:
     """The version of a running store, for the report."""
     store = Store(server.address)
     try:
-        return (await read_facts(store)).version
+        return (await read_facts(store))[0].version
     finally:
         await store.close()

@@ -6,6 +6,7 @@ how much of a core was left to us, while the CPU time per operation says what th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -36,3 +37,35 @@ def resident_bytes(process_id: int) -> int:
     """Memory of a process that is in RAM."""
     pages = Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def family_cpu_seconds(process_id: int) -> dict[int, float]:
+    """CPU time of a process and of all below it, each by its id."""
+    used: dict[int, float] = {}
+    for each in _family(process_id):
+        with contextlib.suppress(ProcessLookupError):
+            used[each] = cpu_seconds(each)
+    return used
+
+
+def family_bytes(process_id: int) -> int:
+    """Memory of a process and of all below it; what they share is counted for each."""
+    total = 0
+    for each in _family(process_id):
+        with contextlib.suppress(OSError):
+            total += resident_bytes(each)
+    return total
+
+
+def _family(process_id: int) -> list[int]:
+    """A process and all below it that are alive."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            # The name before it is in brackets, and may have blanks and brackets itself.
+            parent = (place / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(place.name))
+    found = [process_id]
+    for each in found:
+        found += children.get(each, [])
+    return found

@@ -3,9 +3,10 @@
     python -m waystation.bench.receivers COUNT
 
 A question `{"hanging": n}` begins a round in which the last `n` ports accept and never answer; the
-answer is all ports. Bodies that are a time (`stamp()`) are noted with how long they took to come;
-`{"delays_of": n}` asks for those of the first `n` ports. Beyond that it does as little as a server
-can, because it shares two cores with the sender that is measured.
+answer is all ports. With `"every": k, "status": s` in it each k-th request is answered so. Bodies
+that are a time (`stamp()`) are noted with how long they took to come; `{"delays_of": n}` asks for
+those of the first `n` ports. Beyond that it does as little as a server can, because it shares two
+cores with the sender that is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, cast
 from waystation.bench.children import Answer, answer_questions
 from waystation.clock import Clock
 
-_REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok"
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok"
+_OTHER = b"HTTP/1.1 %d Other\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno"
 _END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
 #: Stamps begin with this; other bodies are not looked at.
@@ -40,15 +42,25 @@ class Receivers:
         self.ports: list[int] = []
         self.hanging: set[int] = set()
         self.delays_ms: dict[int, list[float]] = {}
+        #: Requests so far; each n-th is answered with the other reply, none while it is 0.
+        self.requests = self.every = 0
+        self.other = b""
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Begins a round, or tells about it."""
         if "hanging" in question:
             self.hanging = set(self.ports[len(self.ports) - question["hanging"] :])
             self.delays_ms = {port: [] for port in self.ports}
+            self.requests, self.every = 0, question.get("every", 0)
+            self.other = _OTHER % question.get("status", 500)
             return {"ports": self.ports}
         ports = self.ports[: question["delays_of"]]
         return {"delays_ms": [delay for port in ports for delay in self.delays_ms[port]]}
+
+    def reply(self) -> bytes:
+        """To the next request."""
+        self.requests += 1
+        return self.other if self.every and not self.requests % self.every else _OK
 
 
 class _Connection(asyncio.Protocol):
@@ -69,7 +81,7 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         if self._port in self._receivers.hanging:
             return
-        self._transport.write(_REPLY)
+        self._transport.write(self._receivers.reply())
         if body.startswith(_STAMP):
             delay = _clock.monotonic() - float(body[len(_STAMP) :])
             self._receivers.delays_ms[self._port].append(delay * 1000)

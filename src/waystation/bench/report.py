@@ -27,7 +27,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One contender at one durability level: medians over the rounds."""
+    """One contender at one durability level: medians over the rounds, unless told otherwise."""
 
     #: `<what>.<who>@<level>`
     name: str
@@ -40,6 +40,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     store_cpu_us: float
     rounds: int
     figures: dict[str, float] = {}
+    #: The lower quartile of each figure: of a delay, what it is where the machine adds little.
+    calm: dict[str, float] = {}
 
 
 def row_of(name: str, level: Durability, process: Process, samples: Sequence[Sample]) -> Row:
@@ -60,7 +62,15 @@ def row_of(name: str, level: Durability, process: Process, samples: Sequence[Sam
             figure: median(lambda sample, figure=figure: sample.figures[figure])  # type: ignore[misc]
             for figure in samples[0].figures
         },
+        calm={
+            figure: round(_lower_quartile([sample.figures[figure] for sample in samples]), 3)
+            for figure in samples[0].figures
+        },
     )
+
+
+def _lower_quartile(values: list[float]) -> float:
+    return sorted(values)[len(values) // 4]
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):

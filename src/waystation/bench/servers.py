@@ -1,6 +1,7 @@
-"""The servers under measurement, each a process of its own: `ours`, `webhooks`, `working`, `bare`.
+"""The servers under measurement, each a process of its own.
 
-    python -m waystation.bench.servers ours|working|bare DATA LEVEL
+    python -m waystation.bench.servers ours|relay|bare DATA LEVEL
+    python -m waystation.bench.servers working DATA LEVEL [full|none]
     python -m waystation.bench.servers webhooks DATA LEVEL PORT
 
 They use the embedded store of the data folder. Asked anything, they answer with their port; one
@@ -21,22 +22,19 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from waystation.acapy_settings import DoorRule, RelaySettings
 from waystation.api.server import ApiServer, settle_memory
 from waystation.bench import bench_app
 from waystation.bench.bare import PARTITIONS, BareApp
 from waystation.bench.bench_app import delays_ms
 from waystation.bench.children import Answer, answer_questions
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.delivery_settings import DeliverySettings
 from waystation.errors import ConflictError
+from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.node import open_node
-from waystation.settings import (
-    ChannelSettings,
-    DeliverySettings,
-    Durability,
-    HttpSettings,
-    Settings,
-    StoreSettings,
-)
+from waystation.relay.opening import open_relay
+from waystation.settings import ChannelSettings, Durability, HttpSettings, Settings, StoreSettings
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
@@ -49,13 +47,18 @@ _RECEIVER_SECONDS_MAX = 2.0
 
 @asynccontextmanager
 async def ours(
-    data: Path, level: Durability, channels: ChannelSettings | None = None, app: str = ""
+    data: Path,
+    level: Durability,
+    channels: ChannelSettings | None = None,
+    app: str = "",
+    history: HistorySettings | None = None,
 ) -> AsyncIterator[Answer]:
     """A whole station as `waystation serve` runs it, keys required."""
     settings = Settings(
         channels=channels or ChannelSettings(),
         data=str(data),
         delivery=DeliverySettings(loopback=True),
+        history=history or HistorySettings(),
         http=HttpSettings(port=0),
         store=StoreSettings(durability=level),
         transactions=TransactionSettings(app=app),
@@ -88,9 +91,12 @@ def webhooks(data: Path, level: Durability, port: str) -> AbstractAsyncContextMa
 
 
 @asynccontextmanager
-async def working(data: Path, level: Durability) -> AsyncIterator[Answer]:
+async def working(
+    data: Path, level: Durability, record: RecordLogs = "full"
+) -> AsyncIterator[Answer]:
     """The same as `waystation serve --app` runs it: it works from the moment it is open."""
-    async with ours(data, level, app=f"{bench_app.__name__}:app") as tell:
+    history = HistorySettings(record=record)
+    async with ours(data, level, app=f"{bench_app.__name__}:app", history=history) as tell:
 
         async def tell_all(question: dict[str, Any]) -> dict[str, object]:
             told = {**msgspec.to_builtins(await tell(question)), "delays_ms": [*delays_ms]}
@@ -98,6 +104,20 @@ async def working(data: Path, level: Durability) -> AsyncIterator[Answer]:
             return told
 
         yield tell_all
+
+
+@asynccontextmanager
+async def relay(data: Path, level: Durability) -> AsyncIterator[Answer]:
+    """The door of agents as `waystation relay` runs it, before pool `bench`."""
+    settings = Settings(
+        data=str(data),
+        relay=RelaySettings(doors=(DoorRule("http", "127.0.0.1", 0),), pool="bench"),
+        store=StoreSettings(durability=level),
+    )
+    async with open_relay(settings) as running:
+        ((_, address),) = running.doors
+        settle_memory()
+        yield _telling(int(address.rpartition(":")[2]))
 
 
 @asynccontextmanager
@@ -140,7 +160,13 @@ def main() -> None:
     configure_logging(format="json", level="error")
     kind, data, level, *more = sys.argv[1:]
     serve: dict[str, Callable[..., AbstractAsyncContextManager[Answer]]]
-    serve = {"bare": bare, "ours": ours, "webhooks": webhooks, "working": working}
+    serve = {
+        "bare": bare,
+        "ours": ours,
+        "relay": relay,
+        "webhooks": webhooks,
+        "working": working,
+    }
     answer_questions(serve[kind](Path(data), msgspec.convert(level, Durability), *more))
 
 

@@ -11,6 +11,7 @@ from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Sample
 from waystation.channels import Channels
 from waystation.clock import Clock
+from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.settings import ChannelSettings, Durability
 from waystation.store import Store, Wakeups
 from waystation.store.address import Address
@@ -30,11 +31,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     #: The folder that the store and its stations share, and the level of both.
     data: str = ""
     level: Durability = "memory"
+    #: Whether what happens is written down for history.
+    record: RecordLogs = "full"
 
     @property
     def store_address(self) -> Address:
         """Where the store listens."""
         return Address(path=self.store_path)
+
+    @property
+    def history(self) -> HistorySettings:
+        """For the settings of a node."""
+        return HistorySettings(record=self.record)
 
     def open_channels(self) -> tuple[Store, Channels]:
         """Channels without HTTP in between; the caller closes the store. They cannot wait."""

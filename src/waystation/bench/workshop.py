@@ -18,6 +18,7 @@ from waystation.bench.preparation import make_key
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
 from waystation.bench.transaction_peers import Rival, quantiles
+from waystation.history_settings import RecordLogs
 from waystation.settings import Durability
 from waystation.store.embedded import EmbeddedServer
 
@@ -95,15 +96,17 @@ class Workshop:
         self.drive("restrain", 0)
 
     @contextmanager
-    def working(self) -> Iterator[Child]:
+    def working(self, record: RecordLogs = "full") -> Iterator[Child]:
         """A station that works, ready."""
-        with Child(_SERVERS, "working", str(self._data), self._level) as station:
+        with Child(_SERVERS, "working", str(self._data), self._level, record) as station:
             station.ask({})
             yield station
 
-    def drive(self, job: str, amount: object, process: int = 0) -> Sample:
+    def drive(
+        self, job: str, amount: object, process: int = 0, *, record: RecordLogs = "full"
+    ) -> Sample:
         """One round of a job of the driver."""
-        target = msgspec.structs.replace(self._target, process=process)
+        target = msgspec.structs.replace(self._target, process=process, record=record)
         question = {"job": job, "target": target, "amount": amount}
         answer = self._driver.ask(question, seconds_max=_SECONDS_MAX)
         return msgspec.convert(answer, Sample)
@@ -112,6 +115,21 @@ class Workshop:
         self.drive(f"fill_{steps}", count)
         with self.working() as station:
             return self.drive("drain", count, station.process_id)
+
+    def lives(self, record: RecordLogs, count: int) -> Contender:
+        """Transactions from their start to their end, written down or not."""
+        return Contender(f"transactions.{record}", "server", partial(self._live, record, count))
+
+    def _live(self, record: RecordLogs, count: int) -> Sample:
+        started = self.drive("fill_1", count, record=record)
+        with self.working(record) as station:
+            worked = self.drive("drain", count, station.process_id, record=record)
+        return Sample(
+            operations=count,
+            seconds=started.seconds + worked.seconds,
+            cpu_seconds=started.cpu_seconds + worked.cpu_seconds,
+            store_cpu_seconds=started.store_cpu_seconds + worked.store_cpu_seconds,
+        )
 
     def _drain_peer(self, peer: str, count: int) -> Sample:
         rival = self._rival(peer)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -9,14 +13,23 @@ from waystation.cli.options import JsonOption
 from waystation.cli.output import console, emit_json
 
 
-def demo(as_json: JsonOption = False) -> None:
+def demo(
+    keep: Annotated[
+        Path, typer.Option("--keep", help="Where the lake and the report stay.", metavar="FOLDER")
+    ] = Path("waystation-demo"),
+    as_json: JsonOption = False,
+) -> None:
     """Run the main job to its end on a station of its own, with crashes, and check the result."""
     from waystation.demo import run_demo  # noqa: PLC0415 (brings the client's libraries along)
 
+    keep = keep.absolute()
     if as_json:
-        emit_json({"checks": run_demo(Console(quiet=True))})
+        done = run_demo(Console(quiet=True), keep)
+        emit_json({"checks": done.checks, "kept": done.kept})
         return
-    run_demo(console)
+    done = run_demo(console, keep)
+    for what, where in done.kept.items():
+        console.print(Text.assemble((f"{what:>6}  ", "dim"), where), soft_wrap=True)
     console.print(
         Text.assemble(
             ("Next: ", "dim"),

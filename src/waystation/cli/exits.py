@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation import errors
+from waystation import errors, history_errors
 
 FAILED = 1
 USAGE = 2
@@ -36,6 +36,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.RateLimitedError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
     (errors.LogSealedError, CONFLICT),
+    (history_errors.HistoryBusyError, CONFLICT),
     (errors.TopicBlockedError, REFUSED),
 )
 

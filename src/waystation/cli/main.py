@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,8 +20,35 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build_app() -> typer.Typer:
-    """All commands. Their modules are imported here and not above: a test may build it anew."""
+#: Command → its module, and what of it: a group of commands, or a function.
+_COMMANDS = {
+    "dev": ("serve", "dev"),
+    "serve": ("serve", "serve"),
+    "demo": ("demo", "demo"),
+    "config": ("config", "app"),
+    "keys": ("keys", "app"),
+    "bench": ("bench", "bench"),
+    "channel": ("channel", "app"),
+    "topic": ("topic", "app"),
+    "subscription": ("subscription", "app"),
+    "pool": ("pool", "app"),
+    "deliveries": ("deliveries", "app"),
+    "tx": ("tx", "app"),
+    "pipeline": ("pipeline", "app"),
+    "webhooks": ("webhooks", "app"),
+    "archive": ("archive", "app"),
+    "relay": ("relay", "relay"),
+    "deliverer": ("deliverer", "app"),
+    "why": ("why", "why"),
+    "history": ("history_jobs", "app"),
+}
+
+
+def build_app(command: str = "") -> typer.Typer:
+    """All commands; or the named one alone, if there is one of that name.
+
+    Modules are imported here and not above: what a command does not need costs it half a second.
+    """
     app = typer.Typer(
         name="waystation",
         no_args_is_help=True,
@@ -41,19 +68,13 @@ def build_app() -> typer.Typer:
     ) -> None:
         """Takes the options that stand before a command."""
 
-    serve = _module("serve")
-    app.command()(serve.dev)
-    app.command()(serve.serve)
-    app.command()(_module("demo").demo)
-    app.add_typer(_module("config").app, name="config")
-    app.add_typer(_module("keys").app, name="keys")
-    app.command()(_module("bench").bench)
-    app.add_typer(_module("channel").app, name="channel")
-    app.add_typer(_module("topic").app, name="topic")
-    app.add_typer(_module("deliveries").app, name="deliveries")
-    app.add_typer(_module("tx").app, name="tx")
-    app.add_typer(_module("pipeline").app, name="pipeline")
-    app.command()(_module("why").why)
+    for name in (command,) if command in _COMMANDS else _COMMANDS:
+        module, part = _COMMANDS[name]
+        found = getattr(importlib.import_module(f"waystation.cli.{module}"), part)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
     return app
 
 
@@ -62,7 +83,7 @@ def main() -> None:
     as_json = "--json" in sys.argv[1:]
     try:
         _require_text(sys.argv[1:])
-        build_app()()
+        build_app(sys.argv[1] if len(sys.argv) > 1 else "")()
     except WaystationError as error:
         emit_error(error, as_json=as_json)
         sys.exit(exits.exit_code(error))
@@ -77,10 +98,6 @@ def _require_text(arguments: list[str]) -> None:
             argument.encode()
         except UnicodeEncodeError as error:
             raise InvalidInputError(f"The argument {argument!a} is not UTF-8.") from error
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"waystation.cli.{name}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ DEFAULT_FILE = "waystation.toml"
 
 ChannelArgument = Annotated[str, typer.Argument(help="Name of the channel.")]
 TopicArgument = Annotated[str, typer.Argument(help="Name of the topic.")]
+SubscriptionArgument = Annotated[str, typer.Argument(help="Name of the subscription.")]
+PoolArgument = Annotated[str, typer.Argument(help="Name of the pool.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ConfigOption = Annotated[
     str, typer.Option("--config", help="Settings file; default ./waystation.toml if it exists.")
@@ -50,4 +52,7 @@ def read_settings(
     return load_settings(defaults=defaults, file=file, environment=os.environ, flags=by_name)
 
 
-_SECTIONS = ("auth", "channels", "delivery", "http", "log", "store", "topics", "transactions")
+_SECTIONS = (
+    *("auth", "channels", "deliverer", "delivery", "history", "http", "log", "relay", "store"),
+    *("topics", "transactions"),
+)

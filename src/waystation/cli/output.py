@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
@@ -25,6 +26,11 @@ _UNBROKEN = 100_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+def quoted(text: str) -> str:
+    """A name as a shell takes it, for a command that is printed."""
+    return shlex.quote(printable(text))
+
+
 def printable(text: str) -> str:
     """The same text, with what a terminal would obey written as JSON escapes."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
@@ -34,6 +40,28 @@ def emit_json(value: Any) -> None:
     """One JSON document on one line."""
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
     sys.stdout.flush()
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    whole: Collection[str] = (),
+) -> Table:
+    """A table; see `emit_table`."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        justify = "right" if column in numbers else "left"
+        table.add_column(
+            column,
+            overflow="fold",
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=column in whole,
+        )
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
 
 
 def emit_table(
@@ -51,17 +79,7 @@ def emit_table(
     if not rows:
         console.print(Text(empty, style="dim"))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        justify = "right" if column in numbers else "left"
-        table.add_column(
-            column,
-            overflow="fold",
-            justify=justify,  # type: ignore[arg-type]
-            no_wrap=column in whole,
-        )
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+    table = make_table(columns, rows, numbers=numbers, whole=whole)
     if console.is_terminal:
         console.print(table)
         return

@@ -60,6 +60,9 @@ def put(
                 description=each.description,
                 startable=each.startable,
                 snapshot=each.snapshot,
+                on_failure=each.on_failure,
+                record=each.record,
+                redact=list(each.redact),
             )
             for each in wanted
         ]

@@ -9,6 +9,8 @@ from waystation.clock import Clock
 from waystation.durations import parse_duration
 from waystation.errors import InvalidInputError
 
+#: What a time may be.
+MOMENT = "a time (2026-11-15T12:00), or how long ago (10m)."
 HELP = "beginning, end, a clock (7), a time (2026-11-15T12:00), or how long ago (10m)."
 
 
@@ -29,3 +31,12 @@ def parse_position(text: str, *, clock: Clock) -> dict[str, Any]:
         return {"since": datetime.fromisoformat(text).astimezone(UTC)}
     except (ValueError, OverflowError) as error:
         raise InvalidInputError(f"{text!r} is no position.", hint=f"Give {HELP}") from error
+
+
+def parse_moment(text: str, *, clock: Clock) -> datetime:
+    """A time, or how long ago."""
+    position = parse_position(text, clock=clock)
+    if "since" not in position:
+        raise InvalidInputError(f"{text!r} is no time.", hint=f"Give {MOMENT}")
+    moment: datetime = position["since"]
+    return moment

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from waystation import __version__
 from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOption, read_settings
 from waystation.cli.output import console, emit_json
 from waystation.errors import SettingsError
+from waystation.history_role import HistoryRole
 from waystation.settings import Settings
 from waystation.telemetry.logging import configure_logging, logger
 
@@ -136,9 +138,10 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
             port = await server.start()
             try:
                 settle_memory()
-                _announce(node, port, as_json=as_json)
-                await stop.wait()
-                _log.info("stopping")
+                async with _history(node):
+                    _announce(node, port, as_json=as_json)
+                    await stop.wait()
+                    _log.info("stopping")
             finally:
                 await server.stop()
         finally:
@@ -147,6 +150,21 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
     finally:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+@asynccontextmanager
+async def _history(node: Node) -> AsyncIterator[None]:
+    """The history role beside a node, if it is wanted."""
+    if not node.settings.history.run:
+        yield
+        return
+    role = HistoryRole(node.settings, clock=node.clock)
+    role.start()
+    node.upkeep.others.append(lambda: role.notes)
+    try:
+        yield
+    finally:
+        await role.close()
 
 
 async def _leave_behind() -> None:

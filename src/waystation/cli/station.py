@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from waystation import errors, transaction_errors
+from waystation import errors, pool_errors, subscription_errors, transaction_errors
 
 if TYPE_CHECKING:
     from waystation.client import Waystation
@@ -47,6 +47,61 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
         errors.LogFullError,
         "",
         "Raise max_bytes of the topic, or let its readers go on.",
+    ),
+    (
+        subscription_errors.SubscriptionNotFoundError,
+        "",
+        "See which there are: `waystation subscription list`; or make it: `… subscription create`.",
+    ),
+    (
+        subscription_errors.GroupMismatchError,
+        "",
+        "Leave grouped out, or make a topic with -o grouped=true.",
+    ),
+    (
+        subscription_errors.NotParkedError,
+        "",
+        "See what is with `waystation subscription dead NAME`, and why with `… why NAME`.",
+    ),
+    (
+        subscription_errors.GroupCleanError,
+        "",
+        "Nothing waits in it. See those that do: `waystation subscription groups NAME`.",
+    ),
+    (
+        subscription_errors.OperationNotFoundError,
+        "",
+        "See which are remembered: `waystation subscription operations NAME`.",
+    ),
+    (
+        subscription_errors.OperationEndedError,
+        "",
+        "See how it has ended: `waystation subscription operations NAME ID`.",
+    ),
+    (
+        subscription_errors.ResetOutOfRangeError,
+        "",
+        "See what the topic has with `waystation topic show`; `--to beginning` always works.",
+    ),
+    (
+        pool_errors.PoolNotFoundError,
+        "",
+        "See which there are: `waystation pool list`; or make it: `waystation pool create`.",
+    ),
+    (
+        pool_errors.WorkerUnknownError,
+        "",
+        "See which there are: `waystation pool workers NAME`.",
+    ),
+    (
+        pool_errors.PoolFullError,
+        "",
+        "Raise messages_max, keys_max or max_bytes: `waystation pool change NAME -o …`.",
+    ),
+    (
+        pool_errors.KeyTakenError,
+        "",
+        "Try again when it is settled; see it with `waystation pool why NAME KEY`.",
     ),
     (
         transaction_errors.PipelineUnknownError,

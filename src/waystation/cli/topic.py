@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
+from waystation.cli.option_words import read_options
 from waystation.cli.options import JsonOption, KeyOption, TopicArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table
 from waystation.cli.patience import note
@@ -279,22 +280,9 @@ def _tell(topic: Topic, told: str, *, as_json: bool) -> None:
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:
-    """Options as people write them: JSON where it is that, else text."""
     from waystation.client.topics import TopicOptions  # noqa: PLC0415 (help must not wait for HTTP)
 
-    options: dict[str, Any] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidInputError(f"{text!r} is no option.", hint="Give it as name=value.")
-        if name not in TopicOptions.__annotations__:
-            known = ", ".join(TopicOptions.__annotations__)
-            raise InvalidInputError(f"There is no option {name!r}.", hint=f"There are {known}.")
-        try:
-            options[name] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            options[name] = value
-    return options
+    return read_options(texts, TopicOptions.__annotations__, {})
 
 
 def _partitions(count: int) -> str:

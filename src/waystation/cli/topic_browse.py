@@ -9,7 +9,7 @@ import typer
 
 from waystation.cli.options import JsonOption, KeyOption, TopicArgument, UrlOption
 from waystation.cli.output import emit_json, emit_table
-from waystation.cli.positions import parse_position
+from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
 from waystation.cli.topic_messages import payload_of, place_of, time_of
@@ -19,8 +19,6 @@ from waystation.errors import InvalidInputError, OffsetOutOfRangeError
 if TYPE_CHECKING:
     from waystation.client import TopicMessage
     from waystation.client.sync_topics import Topics
-
-_SINCE = "a time (2026-11-15T12:00), or how long ago (10m)."
 
 
 def browse(
@@ -32,7 +30,7 @@ def browse(
     offset: Annotated[
         int | None, typer.Option("--offset", help="From this offset of the partition on.")
     ] = None,
-    since: Annotated[str, typer.Option("--since", help=f"From then on: {_SINCE}")] = "",
+    since: Annotated[str, typer.Option("--since", help=f"From then on: {MOMENT}")] = "",
     group: Annotated[str | None, typer.Option("--group", help="Of this group, in order.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="With this id.")] = None,
     limit: Annotated[int, typer.Option("--max", help="Most messages.", min=1)] = 20,
@@ -54,7 +52,7 @@ def browse(
     if since:
         if partition is None:
             raise InvalidInputError("--since needs --partition.")
-        chosen["since"] = _moment(since)
+        chosen["since"] = parse_moment(since, clock=Clock())
     with open_station(url, key, scope="read") as station:
         if chosen:
             found = list(islice(station.topics.messages(topic, **chosen), limit))
@@ -96,10 +94,3 @@ def _newest(topics: Topics, topic: str, limit: int) -> list[TopicMessage]:
             break
     found.sort(key=lambda each: (each.storage, each.time_ms, each.partition, each.offset))
     return found[-limit:]
-
-
-def _moment(text: str) -> Any:
-    position = parse_position(text, clock=Clock())
-    if "since" not in position:
-        raise InvalidInputError(f"{text!r} is no time.", hint=f"Give {_SINCE}")
-    return position["since"]

@@ -6,55 +6,173 @@ transports, which speak HTTP, are written twice.
 
 from __future__ import annotations
 
-from waystation.client.async_client import AsyncWaystation
-from waystation.client.async_producer import AsyncProducer
-from waystation.client.async_transactions import AsyncTransaction
-from waystation.client.codec import Codec
-from waystation.client.messages import (
-    Batch,
-    ChannelInfo,
-    Published,
-    Received,
-    Sought,
-    SubscriberInfo,
-)
-from waystation.client.parcels import NewMessage
-from waystation.client.sync_client import Waystation
-from waystation.client.sync_producer import Producer
-from waystation.client.sync_transactions import Transaction
-from waystation.client.topics import (
-    MessagePage,
-    Receipt,
-    Topic,
-    TopicMessage,
-    TopicStanding,
-    Whereabouts,
-)
-from waystation.client.transactions import Journal, Reason, TransactionInfo, TransactionSummary
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waystation.client.archive import ArchiveStatus
+    from waystation.client.async_client import AsyncWaystation
+    from waystation.client.async_operations import AsyncOperation
+    from waystation.client.async_pool_worker import AsyncPoolWorker
+    from waystation.client.async_producer import AsyncProducer
+    from waystation.client.async_transactions import AsyncTransaction
+    from waystation.client.codec import Codec
+    from waystation.client.messages import (
+        Batch,
+        ChannelInfo,
+        Published,
+        Received,
+        Sought,
+        SubscriberInfo,
+    )
+    from waystation.client.parcels import NewMessage
+    from waystation.client.pool_messages import GiveUpError, PoolMessage, TryAgainError
+    from waystation.client.pools import (
+        Pool,
+        PoolDeadLetter,
+        PoolKey,
+        PoolReason,
+        PoolStanding,
+        PoolWorkerInfo,
+        Sent,
+    )
+    from waystation.client.replies import ReplyInfo, ReplyStanding
+    from waystation.client.subscriptions import (
+        DeadLetter,
+        Explanation,
+        GroupInfo,
+        GroupStanding,
+        OperationInfo,
+        Sample,
+        ShardStanding,
+        Subscription,
+        SubscriptionStanding,
+    )
+    from waystation.client.sync_client import Waystation
+    from waystation.client.sync_operations import Operation
+    from waystation.client.sync_pool_worker import PoolWorker
+    from waystation.client.sync_producer import Producer
+    from waystation.client.sync_transactions import Transaction
+    from waystation.client.topics import (
+        MessagePage,
+        Receipt,
+        Topic,
+        TopicMessage,
+        TopicStanding,
+        Whereabouts,
+    )
+    from waystation.client.transactions import Journal, Reason, TransactionInfo, TransactionSummary
 
 __all__ = [
+    "ArchiveStatus",
+    "AsyncOperation",
+    "AsyncPoolWorker",
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncWaystation",
     "Batch",
     "ChannelInfo",
     "Codec",
+    "DeadLetter",
+    "Explanation",
+    "GiveUpError",
+    "GroupInfo",
+    "GroupStanding",
     "Journal",
     "MessagePage",
     "NewMessage",
+    "Operation",
+    "OperationInfo",
+    "Pool",
+    "PoolDeadLetter",
+    "PoolKey",
+    "PoolMessage",
+    "PoolReason",
+    "PoolStanding",
+    "PoolWorker",
+    "PoolWorkerInfo",
     "Producer",
     "Published",
     "Reason",
     "Receipt",
     "Received",
+    "ReplyInfo",
+    "ReplyStanding",
+    "Sample",
+    "Sent",
+    "ShardStanding",
     "Sought",
     "SubscriberInfo",
+    "Subscription",
+    "SubscriptionStanding",
     "Topic",
     "TopicMessage",
     "TopicStanding",
     "Transaction",
     "TransactionInfo",
     "TransactionSummary",
+    "TryAgainError",
     "Waystation",
     "Whereabouts",
 ]
+
+#: Public name → the module that it lives in. Late: who asks for the ordinary client needs none of
+#: the libraries of the other one.
+_HOMES = {
+    "ArchiveStatus": "archive",
+    "AsyncOperation": "async_operations",
+    "AsyncPoolWorker": "async_pool_worker",
+    "AsyncProducer": "async_producer",
+    "AsyncTransaction": "async_transactions",
+    "AsyncWaystation": "async_client",
+    "Batch": "messages",
+    "ChannelInfo": "messages",
+    "Codec": "codec",
+    "DeadLetter": "subscriptions",
+    "Explanation": "subscriptions",
+    "GiveUpError": "pool_messages",
+    "GroupInfo": "subscriptions",
+    "GroupStanding": "subscriptions",
+    "Journal": "transactions",
+    "MessagePage": "topics",
+    "NewMessage": "parcels",
+    "Operation": "sync_operations",
+    "OperationInfo": "subscriptions",
+    "Pool": "pools",
+    "PoolDeadLetter": "pools",
+    "PoolKey": "pools",
+    "PoolMessage": "pool_messages",
+    "PoolReason": "pools",
+    "PoolStanding": "pools",
+    "PoolWorker": "sync_pool_worker",
+    "PoolWorkerInfo": "pools",
+    "Producer": "sync_producer",
+    "Published": "messages",
+    "Reason": "transactions",
+    "Receipt": "topics",
+    "Received": "messages",
+    "ReplyInfo": "replies",
+    "ReplyStanding": "replies",
+    "Sample": "subscriptions",
+    "Sent": "pools",
+    "ShardStanding": "subscriptions",
+    "Sought": "messages",
+    "SubscriberInfo": "messages",
+    "Subscription": "subscriptions",
+    "SubscriptionStanding": "subscriptions",
+    "Topic": "topics",
+    "TopicMessage": "topics",
+    "TopicStanding": "topics",
+    "Transaction": "sync_transactions",
+    "TransactionInfo": "transactions",
+    "TransactionSummary": "transactions",
+    "TryAgainError": "pool_messages",
+    "Waystation": "sync_client",
+    "Whereabouts": "topics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,13 +1,18 @@
-"""What a producer needs of asyncio; its twin for threads is sync_background."""
+"""What producers and workers need of asyncio; its twin for threads is sync_background."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeAlias
 
 AsyncFuture: TypeAlias = asyncio.Future
+#: What a worker calls with a message.
+AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AsyncCondition:
@@ -42,6 +47,29 @@ class AsyncCondition:
             pass
 
 
+class AsyncFlag:
+    """Set once, by whoever; others wait for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Sets it; also from a handler of signals."""
+        self._event.set()
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Waits until it is set, or so long at most; whether it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        return self._event.is_set()
+
+
 class AsyncWorker:
     """Something that runs beside its user."""
 
@@ -65,3 +93,20 @@ def new_future() -> AsyncFuture[Any]:
 def begin(future: AsyncFuture[Any]) -> bool:
     """Whether somebody still wants it."""
     return not future.done()
+
+
+@contextmanager
+def on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls `stop` on SIGTERM and SIGINT for the length of the block."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    # Only the main thread hears of signals, and not every loop knows of them.
+    with contextlib.suppress(RuntimeError, ValueError):
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError, ValueError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

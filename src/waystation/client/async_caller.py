@@ -24,6 +24,7 @@ class AsyncCaller:
         path: str,
         *,
         body: bytes | None = None,
+        content_type: str = "",
         patience: float = 0.0,
         repeatable: bool = True,
     ) -> Answer:
@@ -33,7 +34,9 @@ class AsyncCaller:
         """
         for pause in (*(_PAUSES_SECONDS if repeatable else ()), None):
             try:
-                answer = await self._transport.request(method, path, body=body, patience=patience)
+                answer = await self._transport.request(
+                    method, path, body=body, content_type=content_type, patience=patience
+                )
             except StationUnreachableError:
                 if pause is None:
                     raise

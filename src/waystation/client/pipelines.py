@@ -24,6 +24,12 @@ class PipelineDefinition(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     startable: bool
     snapshot: bool
+    #: The pipeline that undoes what it did; empty: none.
+    on_failure: str = ""
+    #: What history keeps of its transactions: full, headers or none.
+    record: str = "full"
+    #: JSON pointers of values that history does not keep.
+    redact: list[str] = []
 
 
 class PipelineInfo(msgspec.Struct, frozen=True, kw_only=True):

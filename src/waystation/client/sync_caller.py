@@ -26,6 +26,7 @@ class Caller:
         path: str,
         *,
         body: bytes | None = None,
+        content_type: str = "",
         patience: float = 0.0,
         repeatable: bool = True,
     ) -> Answer:
@@ -35,7 +36,9 @@ class Caller:
         """
         for pause in (*(_PAUSES_SECONDS if repeatable else ()), None):
             try:
-                answer = self._transport.request(method, path, body=body, patience=patience)
+                answer = self._transport.request(
+                    method, path, body=body, content_type=content_type, patience=patience
+                )
             except StationUnreachableError:
                 if pause is None:
                     raise

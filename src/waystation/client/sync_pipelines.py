@@ -37,7 +37,8 @@ class Pipelines:
     ) -> PipelineDetails:
         """Makes a definition the active version; the same one again changes nothing.
 
-        Beside its steps it may have `group`, `description`, `startable` and `snapshot`.
+        Beside its steps it may have `group`, `description`, `startable`, `snapshot`, `on_failure`,
+        `record` and `redact`.
         """
         body = encode_body({"steps": steps, **definition}, field="definition")
         answer = self._caller.call("PUT", _path(pipeline), body=body)

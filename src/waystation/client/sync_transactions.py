@@ -9,11 +9,12 @@ there could then be two; its outcome is unknown when the station is lost meanwhi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from waystation.client.messages import decode_answer
+from waystation.client.replies import ReplyCount, ReplyStanding
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.transactions import (
@@ -28,12 +29,14 @@ from waystation.client.transactions import (
     TransactionSummary,
     When,
     encode_body,
+    encode_moment,
     encode_order,
     wait_seconds,
 )
 from waystation.clock import Clock
 from waystation.durations import Duration
 from waystation.errors import StationUnreachableError
+from waystation.transaction_errors import TransactionUnknownError
 
 _PATH = "/v1/transactions"
 #: What one request waits at most; longer waits take several.
@@ -64,9 +67,14 @@ class Transaction:
         self.summary = self._transactions.get(self.id)
         return self.summary
 
-    def wait(self, at_most: Duration = "30s") -> TransactionSummary:
-        """How it stands when it has ended, or after so long; `ended` tells which."""
-        self.summary = self._transactions.wait(self.id, at_most)
+    def wait(
+        self, at_most: Duration = "30s", *, progress: Callable[[Any], object] | None = None
+    ) -> TransactionSummary:
+        """How it stands when it has ended, or after so long; `ended` tells which.
+
+        `progress` is called with each new report; of several at once with the newest.
+        """
+        self.summary = self._transactions.wait(self.id, at_most, progress=progress)
         return self.summary
 
     def set_switch(self, name: str, value: Scalar) -> Switched:
@@ -92,6 +100,10 @@ class Transaction:
     def children(self) -> Children:
         """The children of its Parallel, if one is under way."""
         return self._transactions.children(self.id)
+
+    def webhook(self) -> ReplyStanding:
+        """Whether its client was told, what is on its way, and the newest attempts."""
+        return self._transactions.webhook(self.id)
 
     def why(self) -> Reason:
         """What it waits for, or has ended with."""
@@ -142,17 +154,35 @@ class Transactions:
         answer = self._caller.call("GET", _path(transaction_id))
         return decode_answer(answer, TransactionSummary)
 
-    def wait(self, transaction_id: str, at_most: Duration = "30s") -> TransactionSummary:
+    def by_external_id(self, external_id: str) -> Transaction:
+        """The transaction that has an external id, or the newest that had it."""
+        if "/" in external_id or external_id in (".", ".."):
+            # Such a one cannot stand in a path.
+            for each in self.list(external_id=external_id):
+                return self.open(each.id)
+            raise TransactionUnknownError("No transaction has this external id.")
+        answer = self._caller.call("GET", _path("by-external-id", external_id))
+        return Transaction(self, decode_answer(answer, TransactionSummary))
+
+    def wait(
+        self,
+        transaction_id: str,
+        at_most: Duration = "30s",
+        *,
+        progress: Callable[[Any], object] | None = None,
+    ) -> TransactionSummary:
         """How it stands when it has ended, or after so long; `ended` tells which.
 
-        A station that is away is waited for, too.
+        `progress` is called with each new report; of several at once with the newest. A station
+        that is away is waited for, too.
         """
         until = self._clock.monotonic() + wait_seconds(at_most)
+        after, told = "&after=0" if progress is not None else "", b"null"
         while True:
-            begun = self._clock.monotonic()
+            begun, news = self._clock.monotonic(), False
             left = max(0.0, until - begun)
             patience = min(left, _WAIT_SECONDS_MAX)
-            path = f"{_path(transaction_id)}?wait={round(patience * 1000)}ms"
+            path = f"{_path(transaction_id)}?wait={round(patience * 1000)}ms{after}"
             try:
                 answer = self._caller.call("GET", path, patience=patience)
             except StationUnreachableError:
@@ -160,9 +190,16 @@ class Transactions:
                     raise
             else:
                 summary = decode_answer(answer, TransactionSummary)
+                if progress is not None:
+                    after = f"&after={summary.metadata.sequence_of_update}"
+                    report = bytes(summary.progress_report)
+                    news = report not in (told, b"null")
+                    if news:
+                        told = report
+                        progress(summary.progress)
                 if summary.ended or self._clock.monotonic() >= until:
                     return summary
-            if self._clock.monotonic() - begun < _PAUSE_SECONDS:
+            if not news and self._clock.monotonic() - begun < _PAUSE_SECONDS:
                 self._transport.sleep(_PAUSE_SECONDS)
 
     def set_switch(self, transaction_id: str, name: str, value: Scalar) -> Switched:
@@ -201,11 +238,46 @@ class Transactions:
         answer = self._caller.call("GET", f"/v1/why/{quote(transaction_id, safe='')}")
         return decode_answer(answer, Reason)
 
+    def webhook(self, transaction_id: str) -> ReplyStanding:
+        """Whether its client was told, what is on its way, and the newest attempts."""
+        answer = self._caller.call("GET", _path(transaction_id, "webhook"))
+        return decode_answer(answer, ReplyStanding)
+
+    def redrive_webhook(self, transaction_id: str) -> int:
+        """Sends again what was given up of its replies; returns how many."""
+        answer = self._caller.call("POST", _path(transaction_id, "webhook", "redrive"))
+        return decode_answer(answer, ReplyCount).count
+
+    def discard_webhook(self, transaction_id: str) -> int:
+        """Forgets what waits and what was given up of its replies; returns how many."""
+        answer = self._caller.call("DELETE", _path(transaction_id, "webhook"))
+        return decode_answer(answer, ReplyCount).count
+
     def list(
         self, *, state: str = "", pipeline: str = "", external_id: str = ""
     ) -> Iterator[TransactionInfo]:
-        """Yields transactions of the project, in no order; each at least once."""
-        asked = {"state": state, "pipeline": pipeline, "external_id": external_id}
+        """Yields transactions of the project, in no order; each at least once.
+
+        What has ended leaves this list after a while; `archived` has it then.
+        """
+        query = {"state": state, "pipeline": pipeline, "external_id": external_id}
+        for each in self._pages(query):
+            yield each
+
+    def archived(
+        self, *, status: str = "", pipeline: str = "", since: When | None = None
+    ) -> Iterator[TransactionInfo]:
+        """Yields what the archive has, newest change first; without a status, what has ended.
+
+        Several statuses have commas between them; since when, or how long ago.
+        """
+        query = {"archived": "true", "status": status, "pipeline": pipeline}
+        if since is not None:
+            query["since"] = str(encode_moment(since, field="since"))
+        for each in self._pages(query):
+            yield each
+
+    def _pages(self, asked: dict[str, str]) -> Iterator[TransactionInfo]:
         query = {name: value for name, value in asked.items() if value}
         while True:
             answer = self._caller.call("GET", f"{_PATH}?{urlencode(query)}")
@@ -217,8 +289,8 @@ class Transactions:
             query["cursor"] = page.cursor
 
 
-def _path(transaction_id: str) -> str:
-    return f"{_PATH}/{quote(transaction_id, safe='')}"
+def _path(*parts: str) -> str:
+    return "/".join([_PATH, *(quote(each, safe="") for each in parts)])
 
 
 def _switch(transaction_id: str, name: str) -> str:

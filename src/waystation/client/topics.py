@@ -34,6 +34,10 @@ class TopicOptions(TypedDict, total=False):
     dedup_seconds: float
     json_schema: dict[str, Any] | None
     rate: RateLimit
+    #: What history keeps of its messages.
+    record: Literal["full", "headers", "none"]
+    #: JSON pointers of values in payloads that history does not keep.
+    redact: list[str]
 
 
 class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +163,9 @@ class TopicMessage:
         return self.payload.decode() if kind == "text/plain" else self.payload
 
 
-class _Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ShownMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message as a station shows it, and so it is shown again: what it lacks is left out."""
+
     id: str
     group: str | None = None
     data: msgspec.Raw = msgspec.Raw()
@@ -171,6 +177,13 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     traceparent: str | None = None
 
+    @property
+    def payload(self) -> bytes:
+        """The payload as the station has it; JSON is on one line."""
+        if self.text is not None:
+            return self.text.encode()
+        return bytes(self.data) if self.base64 is None else b64decode(self.base64)
+
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A message and its place as a station tells them."""
@@ -179,16 +192,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     time_ms: int
-    message: _Shown
+    message: ShownMessage
 
     def as_message(self, codec: Codec | None) -> TopicMessage:
         """The message."""
         shown = self.message
-        stored = bytes(shown.data)
-        if shown.text is not None:
-            stored = shown.text.encode()
-        elif shown.base64 is not None:
-            stored = b64decode(shown.base64)
         return TopicMessage(
             id=shown.id,
             group=shown.group,
@@ -202,7 +210,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
             cause=shown.cause,
             traceparent=shown.traceparent,
             is_json=bytes(shown.data) != b"",
-            stored=stored,
+            stored=shown.payload,
             codec=codec,
         )
 

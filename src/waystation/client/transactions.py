@@ -28,6 +28,9 @@ class SummaryMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     #: Milliseconds since 1970, as all times.
     completion_time: int | None
     last_updated: int
+    #: One more with every change.
+    sequence_of_update: int
+    #: When the client was told the end first: by a wait, or by a webhook that arrived.
     notified_time: int | None
 
 
@@ -196,7 +199,7 @@ def encode_order(
     known: dict[str, Any] = dict(metadata or {})
     for name, value in (("startAt", start_at), ("deadline", deadline)):
         if value is not None:
-            known[name] = _moment(value, field=name)
+            known[name] = encode_moment(value, field=name)
     if external_id:
         known["externalId"] = external_id
     body: dict[str, Any] = {"type": type_, "data": data}
@@ -218,7 +221,8 @@ def wait_seconds(at_most: Duration) -> float:
     return duration_ms(at_most, field="at_most") / 1000
 
 
-def _moment(value: When, *, field: str) -> str | int:
+def encode_moment(value: When, *, field: str) -> str | int:
+    """A time, or how long from now, as the API takes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, timedelta):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
+from waystation.demo.kept import make_room
 from waystation.demo.receiver import Receiver
 from waystation.demo.station import DemoStation
 from waystation.errors import WaystationError
@@ -30,6 +34,8 @@ class Stage:
         self._console = console
         self._progress: Progress | None = None
         self.checks: list[dict[str, object]] = []
+        #: What stays when it is over -> where.
+        self.kept: dict[str, str] = {}
 
     def act(self, title: str) -> None:
         """Begins an act."""
@@ -50,6 +56,17 @@ class Stage:
         self._console.print(Text.assemble("  ", mark, f" {what}{shown}"))
         if not holds:
             raise DemoFailedError(f"{what}: {found}, but {wanted} was promised.")
+
+    def table(
+        self, question: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        """Shows a question to the lake, and its answer."""
+        for line in question.splitlines():
+            self._console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
+        shown = Table(*columns, box=SIMPLE_HEAD, header_style="dim")
+        for row in rows:
+            shown.add_row(*(f"{each:,}" if isinstance(each, int) else str(each) for each in row))
+        self._console.print(Padding(shown, (0, 1)))
 
     def progress(self, what: str, total: int) -> Callable[[], None]:
         """Shows a bar; the returned function moves it on by one."""
@@ -74,10 +91,22 @@ class Stage:
 Act = Callable[[Stage, DemoStation], Awaitable[None]]
 
 
-def run_demo(console: Console) -> list[dict[str, object]]:
-    """Runs all acts on a station of their own; returns the checks, or raises DemoFailedError."""
+def run_demo(console: Console, folder: Path) -> Stage:
+    """Runs all acts on a station of their own; DemoFailedError if one of the checks does not hold.
+
+    The lake and the report stay in the folder, in the place of those of an earlier demo.
+    """
     # Here, since acts import the stage.
-    from waystation.demo import channels, topics, transactions, webhooks  # noqa: PLC0415
+    from waystation.demo import (  # noqa: PLC0415
+        archive,
+        channels,
+        history,
+        pools,
+        subscriptions,
+        topics,
+        transactions,
+        webhooks,
+    )
 
     acts: list[Act] = [
         channels.orders_through_a_crash,
@@ -85,8 +114,12 @@ def run_demo(console: Console) -> list[dict[str, object]]:
         channels.a_poll_wakes,
         webhooks.payments_to_a_webhook,
         topics.a_topic_grows_under_load,
+        subscriptions.events_to_a_flaky_endpoint,
+        pools.a_pool_loses_a_worker,
         transactions.every_kind_of_transaction,
+        archive.sleepers_in_the_archive,
     ]
+    make_room(folder)
     stage = Stage(console)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waystation-demo-", ignore_cleanup_errors=True) as data:
@@ -98,9 +131,10 @@ def run_demo(console: Console) -> list[dict[str, object]]:
             )
             for act in acts:
                 asyncio.run(_perform(act, stage, station))
+            history.everything_in_the_lake(stage, station, folder)
     seconds = time.monotonic() - begun
     console.print(Text(f"\n{len(stage.checks)} checks held in {seconds:.0f} s.", style="bold"))
-    return stage.checks
+    return stage
 
 
 async def _perform(act: Act, stage: Stage, station: DemoStation) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 
@@ -15,8 +17,21 @@ _CONFIG = """
 [delivery]
 loopback = true  # the receiver is on this machine
 
+[subscriptions]
+lease_seconds = 1.0  # the shards of a killed process are another's a second later
+
 [transactions]
 lease_seconds = 1.0  # what a killed worker held is another's a second later
+archive_delay_seconds = 0.1  # what sleeps leaves the store at once, but slowly enough to be seen
+archive_batch = 20
+archive_pause_seconds = 0.1
+archive_pause_idle_seconds = 0.1
+archive_role_seconds = 1.0  # a killed archiver is followed by another a second later
+archive_grace_seconds = 0.2
+
+[webhooks]
+secret_file = "{secret}"
+first_wait_seconds = 0.2
 
 [[channels.rules]]
 pattern = ".+"
@@ -76,6 +91,16 @@ class DemoStation:
     def worker(self, app: str) -> DemoProcess:
         """A process beside it, on the same store, that runs the steps of an app."""
         return DemoProcess(self.data, "--app", app)
+
+    def deliverer(self) -> DemoProcess:
+        """A process beside it, on the same store, that delivers its part of all subscriptions."""
+        return DemoProcess(self.data)
+
+    async def nodes_with(self, step: str) -> set[str]:
+        """The ids of the processes that serve a step."""
+        url = f"{self.url}/v1/nodes"
+        found = json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(url).read()))  # noqa: S310 (our own station)
+        return {each["id"] for each in found["nodes"] if step in each["steps"]}
 
     def kill(self) -> int:
         """Ends the process as a crash would; returns its id."""

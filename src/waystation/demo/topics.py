@@ -17,6 +17,8 @@ _PARCELS = 40
 _PRODUCERS = 4
 _SHARDS = 4
 _REPEATED = 200
+#: The topic, and how many messages history has to have of it.
+SCANS = (_TOPIC, _SCANS)
 
 
 async def a_topic_grows_under_load(stage: Stage, station: DemoStation) -> None:

@@ -6,7 +6,7 @@ All of ours are counted on one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -26,22 +26,21 @@ class Count:
 
 
 class Counts(Collector):
-    """The counts of one metric, by the value of its label; `of("")` where it has none."""
+    """The counts of one metric, by the values of its labels; `of()` where it has none."""
 
-    def __init__(self, name: str, help_text: str, *, label: str = "") -> None:
+    def __init__(self, name: str, help_text: str, *, labels: Sequence[str] = ()) -> None:
         self._name = name
         self._help = help_text
-        self._label = label
-        self._counts: dict[str, Count] = {}
+        self._labels = tuple(labels)
+        self._counts: dict[tuple[str, ...], Count] = {}
 
-    def of(self, value: str = "") -> Count:
-        """The count under this value of the label; made, and shown, from the first time on."""
-        return self._counts.setdefault(value, Count())
+    def of(self, *values: str) -> Count:
+        """The count under these values of the labels; made, and shown, from the first time on."""
+        return self._counts.setdefault(values, Count())
 
     def collect(self) -> Iterator[Metric]:
         """What Prometheus gets to see."""
-        labels = (self._label,) if self._label else ()
-        family = CounterMetricFamily(self._name, self._help, labels=labels)
-        for value, count in self._counts.items():
-            family.add_metric((value,) if self._label else (), count.value)
+        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
+        for values, count in self._counts.items():
+            family.add_metric(values, count.value)
         yield family

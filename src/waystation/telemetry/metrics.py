@@ -1,21 +1,23 @@
-"""Every metric of the process, in one place. Labels come from fixed sets, never from callers."""
+"""Every metric of the process but those of history. Labels come from fixed sets of words."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.process_collector import ProcessCollector
 
+from waystation.telemetry import history_metrics
 from waystation.telemetry.counts import Counts
 from waystation.telemetry.measures import Durations, Measure, Measures
+from waystation.telemetry.registry import registry
+
+__all__ = ["CONTENT_TYPE", "exposition", "history_metrics", "registry"]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-registry = CollectorRegistry()
-ProcessCollector(registry=registry)
 
 
 def _counts(name: str, help_text: str, *, label: str = "") -> Counts:
-    counts = Counts(name, help_text, label=label)
+    """Several labels have blanks between them."""
+    counts = Counts(name, help_text, labels=label.split())
     registry.register(counts)
     return counts
 
@@ -70,6 +72,11 @@ delivery_given_up = Counter(
 delivery_dropped = Counter(
     "waystation_delivery_dropped", "Deliveries that found no room.", registry=registry
 )
+delivery_unrecorded = Counter(
+    "waystation_delivery_unrecorded",
+    "Outgoing requests that are missing in history: its log took nothing.",
+    registry=registry,
+)
 delivery_waiting = Gauge(
     "waystation_delivery_waiting",
     "Deliveries that wait or are under way, in the lanes that this process works on.",
@@ -79,6 +86,16 @@ delivery_failed = Gauge(
     "waystation_delivery_failed",
     "Deliveries in failed lists, of the lanes that this process works on.",
     registry=registry,
+)
+deliverer_attempts = _counts(
+    "waystation_deliverer_attempts",
+    "Messages of agents that were sent, by what follows (done, retry, failed); dead: given up.",
+    label="result",
+)
+relay_requests = _counts(
+    "waystation_relay_requests",
+    "Requests and frames that the doors of a relay answered, by door (http, ws, status).",
+    label="door status",
 )
 store_calls = _counts("waystation_store_calls", "Calls sent to the store.").of()
 store_writes = _counts(
@@ -128,6 +145,22 @@ transaction_commits = _counts(
     "Moves that were sent to the store, by its verdict; refused: another holds the transaction.",
     label="outcome",
 )
+callbacks = _counts(
+    "waystation_callbacks",
+    "Callbacks of steps that were posted to, by outcome (done, used, unknown, invalid).",
+    label="outcome",
+)
+replies = _counts(
+    "waystation_replies",
+    "Attempts to tell of a transaction, by kind (webhook, channel, topic), event (complete,"
+    " progress, status) and what followed (done, retry, failed, disable).",
+    label="kind event verdict",
+)
+transaction_waiters = Gauge(
+    "waystation_transaction_waiters",
+    "Requests that wait for the end of a transaction, or for its progress.",
+    registry=registry,
+)
 transaction_due = _counts(
     "waystation_transaction_due",
     "Transactions that were due, by what was done (woken, rescued, expired, swept).",
@@ -143,6 +176,120 @@ transactions_sleeping = Gauge(
     "waystation_transactions_sleeping",
     "Transactions that sleep, wait for a switch, or are scheduled.",
     registry=registry,
+)
+
+#: Labels of subscriptions are bounded by `subscriptions.tally`.
+subscription_attempts = _counts(
+    "waystation_subscription_attempts",
+    "Requests to endpoints of subscriptions that have ended, by result (done, again, dead;"
+    " release: as if it had not been made).",
+    label="subscription result",
+)
+subscription_doubles = _counts(
+    "waystation_subscription_doubles",
+    "Results that came for what had been settled before.",
+    label="subscription",
+)
+#: Of the shards that this process delivers, as its last look found them.
+subscription_shards = Gauge(
+    "waystation_subscription_shards",
+    "Shards that this process delivers, by state.",
+    ["state"],
+    registry=registry,
+)
+subscription_figures = {
+    name: Gauge(
+        f"waystation_subscription_{name}",
+        help_text,
+        ["subscription", "shard"],
+        registry=registry,
+    )
+    for name, help_text in (
+        ("lag_messages", "Messages of the topic that were not attempted yet, or are under way."),
+        ("oldest_seconds", "Age of the oldest of them."),
+        ("oldest_failure_seconds", "How long ago the oldest parked head or dead letter failed."),
+        ("retrying_groups", "Groups that are retrying or redriving."),
+        ("parked_groups", "Groups that wait for an operator."),
+        ("retry_messages", "Messages in retry."),
+        ("dead_messages", "Dead letters."),
+        ("retry_bytes", "Bytes in retry."),
+        ("dead_bytes", "Bytes of dead letters."),
+        ("in_flight", "Requests under way."),
+    )
+}
+
+#: Labels of pools are bounded by `pools.tally`.
+pool_enqueued = _counts(
+    "waystation_pool_enqueued",
+    "Messages that were to be enqueued, by outcome (added, duplicate, full).",
+    label="pool outcome",
+)
+pool_acked = _counts(
+    "waystation_pool_acked",
+    "Messages that workers have acknowledged, by outcome (done, known, lost).",
+    label="pool outcome",
+)
+pool_nacked = _counts(
+    "waystation_pool_nacked",
+    "Messages that workers have given back, by outcome (done, dead, known, lost).",
+    label="pool outcome",
+)
+pool_evicted = _counts("waystation_pool_evicted", "Workers that a sweep found stale.", label="pool")
+pool_moved_keys = _counts(
+    "waystation_pool_moved_keys",
+    "Keys that this process moved from workers that are stale, drain or leave.",
+    label="pool",
+)
+#: Of all pools, told by the node that has the lease of upkeep, as its last pass found them.
+pool_workers = Gauge(
+    "waystation_pool_workers", "Workers, by state.", ["pool", "state"], registry=registry
+)
+pool_figures = {
+    name: Gauge(f"waystation_pool_{name}", help_text, ["pool"], registry=registry)
+    for name, help_text in (
+        ("pending", "Messages that are not settled."),
+        ("keys", "Recipient keys that are known."),
+        ("oldest_seconds", "How long the oldest has waited that a worker could take."),
+        ("dead_letters", "Messages whose attempts are used up."),
+    )
+}
+
+archive_rows = _counts(
+    "waystation_archive_rows",
+    "States that were taken to the archive, by what it did (applied, known, refused).",
+    label="outcome",
+)
+archive_batch_seconds = _durations(
+    "waystation_archive_batch_seconds",
+    "Time that the archive took to write a batch.",
+    *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0),
+)
+#: These three are told by the node that has the lease of upkeep; the others tell zero.
+archive_waiting = Gauge(
+    "waystation_archive_waiting",
+    "States that are scheduled to be archived, due or not.",
+    registry=registry,
+)
+archive_oldest = Gauge(
+    "waystation_archive_oldest_seconds",
+    "How late the first of them is.",
+    registry=registry,
+)
+archive_set_aside = Gauge(
+    "waystation_archive_set_aside",
+    "States that the archive has refused; they are tried again, by the hour at most.",
+    registry=registry,
+)
+loads = _counts(
+    "waystation_loads",
+    "States that were to come back from the archive, by outcome (restored, woken, cached, again,"
+    " lost, unknown, alive, foreign, no-room).",
+    label="outcome",
+)
+load_seconds = _durations(
+    "waystation_load_seconds",
+    "Time that a load of one or many of them took.",
+    *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0),
 )
 
 #: Of logs: told by the node that has the lease of upkeep, as its last pass found them; the others

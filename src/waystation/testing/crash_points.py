@@ -22,15 +22,16 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.scripts import Script
+from waystation.store.writer import Writer
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -67,14 +68,24 @@ def crash_points(
     *,
     prepare: Scenario | None = None,
     test_mode: bool = False,
+    moments: Sequence[Moment] = tuple(Moment),
+    varies: bool = False,
 ) -> list[CrashPoint]:
-    """Runs the scenario through all its deaths; returns them. The store is emptied each time."""
+    """Runs the scenario through all its deaths; returns them. The store is emptied each time.
+
+    Where what it calls `varies`, since it does several things at a time, one that ends before its
+    death is no death, and is left out.
+    """
     calls = asyncio.run(_count_calls(address, scenario, prepare, test_mode))
     assert calls, "the scenario never called the store"
-    points = [CrashPoint(call, moment) for call in range(1, calls + 1) for moment in Moment]
-    for point in points:
+    points = []
+    for point in [CrashPoint(call, each) for call in range(1, calls + 1) for each in moments]:
         asyncio.run(_reset(address, prepare, test_mode))
-        _die(address, scenario, point, test_mode)
+        code = _die(address, scenario, point, test_mode)
+        if varies and code == 0:
+            continue
+        assert code == _CRASHED, f"the scenario did not reach {point}: it ended with {code}"
+        points.append(point)
         try:
             asyncio.run(_look(address, after, point, test_mode))
         except AssertionError as error:
@@ -82,14 +93,29 @@ def crash_points(
     return points
 
 
+class _DyingWriter(Writer):
+    """Dies when it has sent what `last` waits for."""
+
+    last: ClassVar[asyncio.Future[Reply] | None] = None
+
+    def _flush(self) -> None:
+        connected = self._connection is not None
+        sends = connected and any(call.future is self.last for call in self._waiting)
+        super()._flush()
+        if sends:
+            # asyncio's own transport (not uvloop's) has handed the bytes to the kernel by now.
+            os._exit(_CRASHED)
+
+
 class _CountingStore(Store):
     """A store that counts calls, and dies at one of them if told so."""
+
+    _writer_type = _DyingWriter
 
     def __init__(self, address: Address, *, point: CrashPoint | None, test_mode: bool) -> None:
         super().__init__(address, test_mode=test_mode)
         self.point = point
         self.calls = 0
-        self._dies_after_flush = False
 
     def _submit(
         self,
@@ -107,19 +133,12 @@ class _CountingStore(Store):
             os._exit(_CRASHED)
         future = super()._submit(packed, repeatable=repeatable, script=script, arguments=arguments)
         if moment is Moment.AFTER_SEND:
-            self._dies_after_flush = True
+            _DyingWriter.last = future
         elif moment is Moment.AFTER_REPLY:
             # Callbacks run in order, and nobody else can have added one yet: the reply is here,
             # and the scenario has not seen it.
             future.add_done_callback(lambda _: os._exit(_CRASHED))
         return future
-
-    def _flush(self) -> None:
-        sends = self._connection is not None and bool(self._waiting)
-        super()._flush()
-        if self._dies_after_flush and sends:
-            # asyncio's own transport (not uvloop's) has handed the bytes to the kernel by now.
-            os._exit(_CRASHED)
 
 
 async def _count_calls(
@@ -152,7 +171,7 @@ async def _look(address: Address, after: After, point: CrashPoint, test_mode: bo
         await store.close()
 
 
-def _die(address: Address, scenario: Scenario, point: CrashPoint, test_mode: bool) -> None:
+def _die(address: Address, scenario: Scenario, point: CrashPoint, test_mode: bool) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -165,8 +184,7 @@ def _die(address: Address, scenario: Scenario, point: CrashPoint, test_mode: boo
             os._exit(1)
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code == _CRASHED, f"the scenario did not reach {point}: it ended with {code}"
+    return os.waitstatus_to_exitcode(status)
 
 
 async def _run_to_death(

@@ -48,7 +48,10 @@ class ReceivedRequest:
     headers: dict[str, str]
     body: bytes
     at: float
+    #: What it is answered with; 0: with nothing.
     status: int = 0
+    #: Whether the answer was given; one who has left meanwhile gets none.
+    answered: bool = False
 
 
 @dataclass
@@ -181,6 +184,7 @@ class _Connection(asyncio.Protocol):
         if answer.status not in (204, 304):
             head.append(f"content-length: {len(answer.body)}")
         self._transport.write("\r\n".join([*head, "", ""]).encode() + answer.body)
+        request.answered = True
 
     def _reset(self) -> None:
         # Lingering for no time at all turns the close into a reset.

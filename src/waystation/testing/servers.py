@@ -1,23 +1,40 @@
-"""Private store servers for tests: each in a temporary folder that goes away with it."""
+"""Private store servers for tests: each in a temporary folder that goes away with it.
+
+With WAYSTATION_TEST_STORE=cluster in the environment each is a cluster of one node, which refuses
+scripts that leave their slot; so are the stores of stations whose settings do not say otherwise.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from waystation.errors import SettingsError
 from waystation.settings import Durability
 from waystation.store.embedded import EmbeddedServer
 
 
+def on_cluster() -> bool:
+    """Whether tests were asked to run on clusters."""
+    kind = os.environ.get("WAYSTATION_TEST_STORE", "server")
+    if kind not in ("server", "cluster"):
+        raise SettingsError(f"WAYSTATION_TEST_STORE is 'server' or 'cluster', not {kind!r}.")
+    return kind == "cluster"
+
+
 @contextmanager
-def private_server(*, durability: Durability = "memory") -> Iterator[EmbeddedServer]:
-    """Runs an embedded server that nobody else uses."""
+def private_server(
+    *, durability: Durability = "memory", cluster: bool | None = None
+) -> Iterator[EmbeddedServer]:
+    """Runs an embedded server that nobody else uses; as a cluster, if that is said or asked for."""
+    cluster = on_cluster() if cluster is None else cluster
     folder = Path(tempfile.mkdtemp(prefix="waystation-test-"))
     try:
-        with EmbeddedServer(folder / "store", durability=durability) as server:
+        with EmbeddedServer(folder / "store", durability=durability, cluster=cluster) as server:
             yield server
     finally:
         # The keeper stops the server a moment after us; what it leaves behind is only its log.

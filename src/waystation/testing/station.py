@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 from waystation.api.server import ApiServer
+from waystation.delivery_settings import DeliverySettings
 from waystation.errors import SettingsError
 from waystation.node import Node, open_node
-from waystation.settings import (
-    AuthSettings,
-    DeliverySettings,
-    HttpSettings,
-    Settings,
-    StoreSettings,
-)
+from waystation.settings import AuthSettings, HttpSettings, Settings, StoreSettings
+from waystation.testing.servers import on_cluster
 from waystation.transactions.app import App
 from waystation.transactions.cells import open_cells
 
@@ -48,7 +45,7 @@ def quick_settings(data: str, **overrides: Any) -> Settings:
         "auth": AuthSettings(insecure=True),
         "delivery": DeliverySettings(loopback=True),
         "http": HttpSettings(port=0),
-        "store": StoreSettings(durability="memory"),
+        "store": StoreSettings(durability="memory", cluster=on_cluster()),
     }
     return Settings(**{**defaults, **overrides})
 
@@ -115,7 +112,7 @@ class Station:
         self._await(machine.advance(((days * 24 + hours) * 60 + minutes) * 60 + seconds))
 
     def flush(self) -> None:
-        """Forgets every channel, topic, message, cursor and transaction."""
+        """Forgets every channel, topic, subscription, pool, message, cursor and transaction."""
         self._await(_flush(self._running().node))
 
     def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -145,17 +142,38 @@ class Station:
                 await self._stop.wait()
 
 
+def _empty_archive(node: Node) -> None:
+    """What sleeps there would come back. A server that a URL names is not ours to empty."""
+    if node.settings.archive.url:
+        return
+    with closing(sqlite3.connect(node.settings.data_dir / "archive.db")) as database, database:
+        database.execute("DELETE FROM state")
+
+
 async def _flush(node: Node) -> None:
+    # First: a topic that somebody reads is not deleted.
+    subscriptions = node.subscriptions.subscriptions
+    for each in [each async for page in subscriptions.everything() for each in page]:
+        if each.state != "deleted":
+            await subscriptions.delete(each.project, each.name)
+    pools = node.pools.pools
+    for pool in [pool async for page in pools.everything() for pool in page]:
+        if pool.state != "deleted":
+            await pools.delete(pool.project, pool.name)
     for topic in [topic async for page in node.topics.everything() for topic in page]:
         if topic.state not in ("deleted", "purged"):
             await node.topics.delete(topic.project, topic.name)
         await node.topics.purge(topic.project, topic.name)
     # Not FLUSHDB: the format stamp and the time, which never runs backwards, stay.
     store = node.opened.store
-    found = await store.call("KEYS", "*", repeatable=True)
-    doomed = [key for key in found if not key.startswith((b"waystation.", b"datp:node-"))]
-    for start in range(0, len(doomed), 1000):
-        await store.call("UNLINK", *doomed[start : start + 1000], repeatable=True)
+    cursor = ""
+    while cursor != "0":
+        cursor, found = await store.scan(cursor or "0", match="*", count=1000)
+        await store.unlink(
+            [key for key in found if not key.startswith((b"waystation.", b"datp:node-"))]
+        )
+    await asyncio.to_thread(_empty_archive, node)
     # Pipelines are definitions: they stay, and so do the cells.
-    await open_cells(store, node.logs, node.settings.transactions.cells)
+    settings = node.settings
+    await open_cells(store, node.logs, settings.transactions.cells, full=settings.history.full)
     await node.engine.mend()

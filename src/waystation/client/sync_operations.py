@@ -1,0 +1,119 @@
+"""Operations of subscriptions for the ordinary client: redrive, skip, purge and reset."""
+
+# Generated from async_operations.py by scripts/generate.py; change that one.
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from waystation.client.messages import decode_answer
+from waystation.client.subscription_requests import path_of
+from waystation.client.subscriptions import OperationInfo, Progress
+from waystation.client.sync_caller import Caller
+from waystation.client.sync_transport import Transport
+from waystation.client.sync_waiting import Waiting
+from waystation.durations import Duration
+from waystation.subscription_errors import WaitOverError
+
+
+class Operation:
+    """An operation that was begun, or is there; a dry run has counted, and is nothing more."""
+
+    def __init__(self, operations: Operations, subscription: str, info: OperationInfo) -> None:
+        self._operations = operations
+        self.subscription = subscription
+        #: As it was when it was last looked at.
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.id or 'dry run'} of {self.subscription} [{self.state}]>"
+
+    @property
+    def id(self) -> str:
+        """Its id; empty for a dry run."""
+        return self.info.id
+
+    @property
+    def count(self) -> int:
+        """Messages: that it is about, in a dry run; else that it has marked, or settled."""
+        return self.info.count
+
+    @property
+    def state(self) -> str:
+        """`begun`, `paused`, `cancelled` or `done`."""
+        return self.info.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does nothing any more."""
+        return self.info.ended
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self.info.progress
+
+    def get(self) -> OperationInfo:
+        """How it stands now."""
+        return self._told("GET", "")
+
+    def wait(self, at_most: Duration | None = None) -> OperationInfo:
+        """How it stands when it has ended: nothing that it has marked is open any more.
+
+        WaitOverError if it takes longer than `at_most`; None waits as long as it takes.
+        """
+        if not self.info.ended:
+            self.info = self._operations.wait_for(self.subscription, self.id, at_most)
+        return self.info
+
+    def pause(self) -> OperationInfo:
+        """Marks nothing more for now; what is marked goes on."""
+        return self._told("POST", "/pause")
+
+    def resume(self) -> OperationInfo:
+        """Goes on where it was."""
+        return self._told("POST", "/resume")
+
+    def cancel(self) -> OperationInfo:
+        """Marks nothing more; what is marked goes on."""
+        return self._told("POST", "/cancel")
+
+    def _told(self, method: str, verb: str) -> OperationInfo:
+        if self.id:
+            path = path_of(self.subscription, "operations", self.id) + verb
+            self.info = self._operations.look_at(method, path)
+        return self.info
+
+
+class Operations:
+    """Begins and finds operations; the verbs are those of `subscriptions`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._caller = Caller(transport)
+        self._waiting = Waiting(transport)
+
+    def begin(self, name: str, verb: str, asked: dict[str, Any]) -> Operation:
+        """Begins one; a dry run counts."""
+        body, path = msgspec.json.encode(asked), f"{path_of(name)}/{verb}"
+        answer = self._caller.call("POST", path, body=body, repeatable=False)
+        return Operation(self, name, decode_answer(answer, OperationInfo))
+
+    def open(self, name: str, operation: str) -> Operation:
+        """One that is there."""
+        info = self.look_at("GET", path_of(name, "operations", operation))
+        return Operation(self, name, info)
+
+    def look_at(self, method: str, path: str) -> OperationInfo:
+        """One as a path of it tells."""
+        return decode_answer(self._caller.call(method, path), OperationInfo)
+
+    def wait_for(self, name: str, operation: str, at_most: Duration | None) -> OperationInfo:
+        """One when it has ended."""
+        path = path_of(name, "operations", operation)
+        for answer in self._waiting.answers(path, {}, at_most):
+            found = decode_answer(answer, OperationInfo)
+            if found.ended:
+                return found
+        raise WaitOverError(f"Operation {operation} is {found.state} after {at_most}.")

@@ -1,0 +1,120 @@
+"""What history keeps of JSON: places that are named are gone, all else is as it came."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waystation.errors import InvalidInputError
+from waystation.recording import FULL, Recording, recording, require_recording, strictest
+
+GONE = '"[redacted]"'
+
+
+def redacted(text: str, *pointers: str) -> str | None:
+    kept = Recording("full", pointers).json(text.encode())
+    return None if kept is None else kept.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "pointers", "kept"),
+    [
+        ('{"card": {"no": 1, "x": 2}}', ("/card/no",), f'{{"card":{{"no":{GONE},"x":2}}}}'),
+        ('{"a": [1, {"b": 2}]}', ("/a/1/b", "/a/0"), f'{{"a":[{GONE},{{"b":{GONE}}}]}}'),
+        # What is named twice, or below what is gone
+        ('{"a": {"b": 1}}', ("/a", "/a/b"), f'{{"a":{GONE}}}'),
+        ('{"a": {"b": 1}}', ("/a/b", "/a"), f'{{"a":{GONE}}}'),
+        # The whole, and names that have to be escaped
+        ("[1]", ("",), GONE),
+        ('{"a/b": 1, "c~d": 2, "": 3}', ("/a~1b", "/c~0d", "/"), None),
+        # A place that is not there, or is no place: nothing happens, and nothing breaks
+        ('{"a": 1.00, "b": "é"}', ("/z", "/a/b", "/a/0"), '{"a":1.00,"b":"é"}'),
+        ("[1, 2]", ("/01", "/-", "/2", "/x", "/-1"), "[1,2]"),
+        ("12345678901234567890123.50", ("/a",), "12345678901234567890123.50"),
+        # Written in another way, it is the same name
+        (r'{"\u0061": 1}', ("/a",), f'{{"a":{GONE}}}'),
+    ],
+)
+def test_what_a_pointer_names_is_gone_and_all_else_is_as_it_came(
+    text: str, pointers: tuple[str, ...], kept: str | None
+) -> None:
+    kept = kept or f'{{"a/b":{GONE},"c~d":{GONE},"":{GONE}}}'
+    assert redacted(text, *pointers) == kept
+
+
+def test_a_name_that_is_there_twice_hides_nothing() -> None:
+    assert "secret" not in str(redacted('{"a": {"no": "secret"}, "a": 1}', "/a/no"))
+    assert "secret" not in str(redacted('{"a": "secret", "a": 1}', "/a"))
+    assert "secret" not in str(redacted('{"x": {"a": "secret", "a": 1}}', "/x/b"))
+
+
+@pytest.mark.parametrize("text", [b"", b"no json", b'{"a": 1', b"\xff\xfe", b"[" * 100_000])
+def test_of_what_is_no_json_nothing_is_kept(text: bytes) -> None:
+    assert Recording("full", ("/a",)).json(text) is None
+    assert FULL.json(text) == text
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+        ),
+        max_leaves=12,
+    ),
+    st.lists(st.sampled_from("abc01"), min_size=1, max_size=4),
+)
+@settings(deadline=None)
+def test_no_value_survives_where_a_pointer_leads(value: object, tokens: list[str]) -> None:
+    text = msgspec.json.encode(value)
+    kept = Recording("full", ("/" + "/".join(tokens),)).json(text)
+    assert kept is not None
+    assert msgspec.json.decode(kept) == _replaced(value, tokens)
+
+
+def _replaced(value: object, tokens: list[str]) -> object:
+    if not tokens:
+        return "[redacted]"
+    first, *rest = tokens
+    if isinstance(value, dict) and first in value:
+        return {**value, first: _replaced(value[first], rest)}
+    if isinstance(value, list) and first.isdigit() and int(first) < len(value):
+        return [_replaced(each, rest) if n == int(first) else each for n, each in enumerate(value)]
+    return value
+
+
+def test_of_several_the_one_counts_that_keeps_least() -> None:
+    redacting, more = recording("full", ["/a"]), recording("full", ["/b", "/a"])
+    headers, none = recording("headers", []), recording("none", [])
+    assert recording("full", []) is FULL
+    assert strictest([FULL, FULL]) is FULL
+    assert strictest([redacting, FULL, more]) == Recording("full", ("/a", "/b"))
+    assert strictest([none, headers, redacting]).record == "none"
+    assert [each.word for each in (FULL, redacting, headers, none)] == [
+        "full",
+        "redacted",
+        "headers",
+        "none",
+    ]
+    assert headers.json(b"1") is None
+    assert redacting.opaque(b"packed") is None
+
+
+@pytest.mark.parametrize(
+    ("record", "redact", "field"),
+    [
+        ("all", [], "record"),
+        ("full", ["card"], "redact"),
+        ("full", ["/a~2"], "redact"),
+        ("full", ["/a~"], "redact"),
+        ("full", "/a", "redact"),
+        ("full", ["/a"] * 101, "redact"),
+        ("full", ["/" + "a" * 1000], "redact"),
+    ],
+)
+def test_what_is_no_way_to_record_is_refused(record: str, redact: list[str], field: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        require_recording(record, redact)
+    assert refused.value.field == field
