@@ -96,7 +96,7 @@ def test_a_deliverer_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     with plain_server(*STORE) as server, Receiver(FakeEndpoint(plan=hanging)) as receiver:
         sent = [message(receiver.url, b"%d" % i) for i in range(5)]
         calls(server, ("RPUSH", "acapy_outbound", *sent))
-        quick = {"WAYSTATION_DELIVERER_TIMEOUT_SECONDS": "0.5"}
+        quick = {"WAYSTATION_DELIVERER_TIMEOUT_SECONDS": "3"}
         with process(tmp_path, server, "deliverer", **quick) as (_, running):
             while len(receiver.received) < 5:
                 time.sleep(0.01)

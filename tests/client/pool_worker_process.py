@@ -21,7 +21,7 @@ from typing import Any
 
 from waystation.client import AsyncWaystation, Waystation
 
-SLOW = {"slow": 1.0, "slower": 5.0}
+SLOW = {"slow": 3.0, "slower": 5.0}
 
 
 def say(*words: object) -> None:

@@ -148,4 +148,7 @@ async def test_whatever_happens_each_transaction_ends_once_and_nothing_is_left_b
             assert await machine.store.call("ZCARD", names.sorted_set(0, name)) == 0, (name, replay)
         archived = await machine.store.call("ZCARD", names.sorted_set(0, "toArchiveZ"))
         assert archived == total, replay
-        assert not machine.deaf, replay
+        # A line this bad may deafen a worker; a good one is heard by all of them again.
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while not all(worker.healthy for worker in machine.workers):
+                await asyncio.sleep(0.05)
