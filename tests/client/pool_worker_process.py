@@ -3,7 +3,8 @@
     python -m tests.client.pool_worker_process URL POOL UID KIND
 
 It prints a line when it works, and one for each message: what was handled, or was begun. A message
-`die` ends the process as kill -9 does; `slow` takes a while, `slower` a longer one.
+`die` ends the process as kill -9 does; `slow` takes a while; `held FOLDER` takes until there is a
+file in that folder with the worker's own name.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from waystation.client import AsyncWaystation, Waystation
 
-SLOW = {"slow": 3.0, "slower": 5.0}
+SLOW_SECONDS = 3.0
 
 
 def say(*words: object) -> None:
@@ -29,18 +31,23 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def begin(message: Any) -> float:
-    """What every handler does first; how long it takes then."""
+def pauses(message: Any, uid: str) -> Iterator[float]:
+    """What every handler does: it sleeps for each of these."""
     say("begun", message.key, message.content)
-    if message.content == "die":
+    word, _, folder = message.content.partition(" ")
+    if word == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    return SLOW.get(message.content, 0.0)
+    if word == "slow":
+        yield SLOW_SECONDS
+    while word == "held" and not Path(folder, uid).exists():
+        yield 0.01
+    say("done", message.key, message.content)
 
 
 def work(url: str, pool: str, uid: str) -> None:
     def handle(message: Any) -> None:
-        time.sleep(begin(message))
-        say("done", message.key, message.content)
+        for seconds in pauses(message, uid):
+            time.sleep(seconds)
 
     with (
         Waystation(url) as ws,
@@ -53,8 +60,8 @@ def work(url: str, pool: str, uid: str) -> None:
 
 async def work_async(url: str, pool: str, uid: str) -> None:
     async def handle(message: Any) -> None:
-        await asyncio.sleep(begin(message))
-        say("done", message.key, message.content)
+        for seconds in pauses(message, uid):
+            await asyncio.sleep(seconds)
 
     async with (
         AsyncWaystation(url) as ws,

@@ -457,20 +457,24 @@ def test_a_message_that_kills_its_workers_takes_nothing_else_along(url: str) -> 
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_loses_its_keys_and_begins_anew(url: str) -> None:
+def test_a_worker_that_stood_still_loses_its_keys_and_begins_anew(
+    url: str, tmp_path: Path
+) -> None:
     """F-13: stopped for more than a lease, then continued: its work is another's, told as lost."""
     with Waystation(url) as ws:
         name = new_pool(ws, stale_seconds=2.0, lease_seconds=2.0)
         with worker_process(url, name, "still") as still:
-            ws.pools.send(name, "k", "slower")
+            ws.pools.send(name, "k", f"held {tmp_path}")
             still.wait_for("begun")
             still.process.send_signal(signal.SIGSTOP)
             with worker_process(url, name, "other") as other:
                 # While the other works on it, the first one comes back, ends, and acknowledges.
                 other.wait_for("begun")
                 still.process.send_signal(signal.SIGCONT)
+                (tmp_path / "still").touch()
                 still.wait_for("done", 1)
                 assert not other.heard("done")
+                (tmp_path / "other").touch()
                 other.wait_for("done", 1)
                 until(lambda: _state(ws, name, "still") == "live")
                 assert still.end() == 0

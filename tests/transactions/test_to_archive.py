@@ -17,6 +17,7 @@ from tests.kit.transaction_store import (
 from waystation.errors import StoreFullError
 from waystation.store.embedded import EmbeddedServer
 from waystation.transactions import names
+from waystation.transactions.archive_writing import Batch
 from waystation.transactions.archiving import ArchiveTurn, Confirmed, SetAside
 from waystation.transactions.progress import Commit, Finish, Sleep
 from waystation.transactions.states import State, Status
@@ -137,9 +138,14 @@ async def test_what_cannot_be_archived_is_set_aside_and_costs_nobody_beside_it_a
         await tx.store.call("HDEL", names.state(no_state), "state")
 
         turn = await read(tx)
+        assert [each.id for each in turn.items] == [no_head, half_head, no_state, sound]
+        assert (turn.waiting, turn.set_aside) == (5, 1)
+        batch = Batch.of(turn.items, turn.now_ms)
+        assert [each.id for each in batch.rows] == [sound]
+        # Twice: a reply may be lost.
+        for _ in range(2):
+            await confirm(tx, *batch.unfit)
 
-        assert [each.id for each in turn.items] == [sound]
-        assert (turn.waiting, turn.set_aside) == (5, 4)
         aside, cursor = await tx.archiving.set_aside(CELL)
         assert cursor == ""
         assert {each.id: each.cause for each in aside} == {
@@ -150,6 +156,7 @@ async def test_what_cannot_be_archived_is_set_aside_and_costs_nobody_beside_it_a
         }
         again = await read(tx)
         assert [each.id for each in again.items] == [sound]
+        assert again.set_aside == 4
         assert (await tx.archiving.set_aside(CELL))[0] == aside, "and it is not looked at meanwhile"
         await tx.store.call("DEL", *(names.state(each) for each in ids))
         await tx.machine.advance(HOUR_SECONDS)

@@ -15,7 +15,7 @@ def split_hash(fields: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
     rest = dict(fields)
     packed = rest.pop(_STATE, None)
     if packed is None:
-        raise ValueError("a transaction has a field `state`")
+        raise ValueError("it has no field state")
     return packed, msgspec.msgpack.encode(rest)
 
 

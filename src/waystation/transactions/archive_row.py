@@ -55,12 +55,16 @@ _read_front = msgspec.msgpack.Decoder(_Front).decode
 
 
 def row_of(transaction_id: str, fields: Mapping[bytes, bytes]) -> ArchivedState:
-    """The row of a hash; ValueError where its head is none."""
+    """The row of a hash; ValueError, for people, where that is no state."""
     # What is no text is passed on, for the archive to refuse it like any other that it cannot keep.
-    words = fields[b"head"].decode(errors="surrogateescape").split(" ")
+    words = fields.get(b"head", b"").decode(errors="surrogateescape").split(" ")
+    try:
+        since_ms, version, wake_ms = int(words[0]), int(words[2]), int(words[11])
+    except (IndexError, ValueError):
+        since_ms, words = 0, []
     if len(words) != _WORDS:
-        raise ValueError("its head has not as many words as it should have")
-    since_ms, state = int(words[0]), words[1]
+        raise ValueError("its head cannot be read")
+    state = words[1]
     complete = state == _ENDED
     packed, others = split_hash(fields)
     step, started_ms, deadline_ms = _facts(packed)
@@ -71,8 +75,8 @@ def row_of(transaction_id: str, fields: Mapping[bytes, bytes]) -> ArchivedState:
         pipeline=words[8],
         status=words[10] if complete else state,
         step=step,
-        version=int(words[2]),
-        wake_ms=int(words[11]),
+        version=version,
+        wake_ms=wake_ms,
         deadline_ms=deadline_ms,
         started_ms=started_ms,
         updated_ms=since_ms,

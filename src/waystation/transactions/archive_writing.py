@@ -42,13 +42,19 @@ class Batch:
             if each.id in self.read_ms or each.id in self._besides:
                 continue
             self.read_ms[each.id] = read_ms
-            self.bytes += len(each.fields[b"state"])
             try:
-                self.rows.append(row_of(each.id, each.fields))
+                row = row_of(each.id, each.fields)
+                self.rows.append(row)
+                self.bytes += len(row.packed)
+            except ValueError as error:
+                self._set_aside(each, str(error))
             except Exception as error:
                 # Whatever is wrong with it: one state must never keep others from the archive.
-                cause = f"{type(error).__name__}: {error}"
-                self.unfit.append(Confirmed(each.id, _version_of(each), read_ms, cause=cause))
+                self._set_aside(each, f"{type(error).__name__}: {error}")
+
+    def _set_aside(self, given: Given, cause: str) -> None:
+        read_ms = self.read_ms[given.id]
+        self.unfit.append(Confirmed(given.id, _version_of(given), read_ms, cause=cause))
 
 
 async def write(archive: Archive, batch: Batch) -> list[Confirmed]:
@@ -95,5 +101,5 @@ def _hash_of(row: ArchivedState) -> dict[bytes, bytes] | None:
 
 def _version_of(given: Given) -> int:
     """Of a head that may be none; 0 is no version of anything."""
-    words = given.fields[b"head"].split(b" ")
+    words = given.fields.get(b"head", b"").split(b" ")
     return int(words[2]) if len(words) > 2 and words[2].isdigit() else 0

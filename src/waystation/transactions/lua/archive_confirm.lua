@@ -52,7 +52,7 @@ local function confirm(id, version, read_ms, above, cause, at, cache_ms)
   local same = tonumber(found) == version
   if not found and redis.call('EXISTS', state_key(id)) == 0 then
     settled(id)
-  elseif cause ~= '' and (same or mode == 'snapshot') then
+  elseif cause ~= '' and (same or mode == 'snapshot' or not found) then
     if due_by(id, read_ms) then
       set_aside(id, at, cause)
     end
