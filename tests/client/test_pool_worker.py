@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -457,9 +458,7 @@ def test_a_message_that_kills_its_workers_takes_nothing_else_along(url: str) -> 
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_loses_its_keys_and_begins_anew(
-    url: str, tmp_path: Path
-) -> None:
+def test_a_worker_that_stood_still_loses_its_keys_and_begins_anew(url: str, tmp_path: Path) -> None:
     """F-13: stopped for more than a lease, then continued: its work is another's, told as lost."""
     with Waystation(url) as ws:
         name = new_pool(ws, stale_seconds=2.0, lease_seconds=2.0)

@@ -2,8 +2,9 @@
 
 One message in five fails, in every way that receivers fail: codes that ask for another attempt,
 resets, silence until the sender gives up, slow replies. A few messages are poison: they fail until
-they are dead, once or twice, and are taken only when they are redriven. What happens to a message
-depends on the seed, its id, and how often it has come; not on who asks, or when.
+they are dead, once or twice, and are taken only when they are redriven. Half of these die by a code
+that is tried again in vain, half by one that ends it at once. What happens to a message depends on
+the seed, its id, and how often it has come; not on who asks, or when.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 
 #: A code that is tried again here, and says nothing about the health of the endpoint.
 CONFLICT = 409
-#: A code that ends it at once.
+#: A code that ends it at once here, as `fatal_codes` of the subscription say.
 UNFIT = 400
 #: How requests end, and how many of a thousand do so.
 _ENDS: dict[Answer, int] = {

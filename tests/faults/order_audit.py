@@ -34,6 +34,10 @@ class Records:
     begun_after: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     #: Attempts that ended without a reply: the sender does not know what came of them.
     unknown: Counter[str] = field(default_factory=Counter)
+    #: Messages that were to be tried again after a code that ends it at once.
+    insisted: list[str] = field(default_factory=list)
+    #: Deaths by such a code, with the first attempt.
+    dead_at_once: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     #: Where messages are that are not settled: `r5`, `d2` → id; and places of the topic.
     _places: dict[str, str] = field(default_factory=dict)
@@ -55,6 +59,9 @@ class Records:
         if detail is not None and fact.kind in _ATTEMPTS:
             self.begun_after[message].append(detail.begun_after)
             self.unknown[message] += not detail.failure.isdigit() and bool(detail.failure)
+            if detail.failure == str(UNFIT):
+                self.dead_at_once += fact.kind != "attempt" and fact.attempt == 1
+                self.insisted += [message] if fact.kind == "attempt" else []
         if fact.now == "-":
             self.settled[message].append((offset, fact.epoch))
         else:
@@ -75,8 +82,9 @@ class Records:
         return min(found) if found else 2**53
 
     def problems(self) -> Iterator[str]:
-        """What does not hold by this log alone: settled once, and in the order of groups."""
+        """What does not hold by this log alone: settled once, in order, given up where asked."""
         yield from (f"{each} was never settled" for each in self.left)
+        yield from (f"{each} was to be tried again after {UNFIT}" for each in self.insisted)
         for message, settled in self.settled.items():
             if len(settled) > 1:
                 yield f"{message} was settled {len(settled)} times"

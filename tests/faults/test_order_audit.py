@@ -18,11 +18,12 @@ def seen(*requests: tuple[str, int]) -> list[ReceivedRequest]:
     ]
 
 
-def told(*facts: tuple[str, str, str, str, int, int]) -> Records:
+def told(*facts: tuple[str, str, str, str, int, int], failure: str = "") -> Records:
     """A record log: kind, was, now, id, begun_after, epoch."""
     records = Records(0)
     for offset, (kind, was, now, id_, begun_after, epoch) in enumerate(facts):
-        detail = AttemptDetail(id=id_, group=id_.rpartition("-")[0], begun_after=begun_after)
+        group = id_.rpartition("-")[0]
+        detail = AttemptDetail(id=id_, group=group, failure=failure, begun_after=begun_after)
         fact = Fact(
             kind=kind,
             was=was,
@@ -77,6 +78,18 @@ def test_the_records_tell_order_and_settled_once() -> None:
     assert list(twice.problems()) == ["a-0 was settled 2 times"]
     left = told(("attempt", "m0.0.0", "r1", "a-0", 0, 1), ("followed", "r1", "d1", "", 0, 1))
     assert list(left.problems()) == ["a-0 was never settled"]
+
+
+def test_after_a_code_that_ends_it_at_once_nothing_is_to_be_tried_again() -> None:
+    again = told(("attempt", "m0.0.0", "r1", "a-0", 0, 1), failure=str(UNFIT))
+    (left, insisted) = again.problems()
+    assert left == "a-0 was never settled"
+    assert insisted == f"a-0 was to be tried again after {UNFIT}"
+    assert again.dead_at_once == 0
+    for kind in ("parked", "dead"):
+        dead = told((kind, "m0.0.0", "d1", "a-0", 0, 1), failure=str(UNFIT))
+        assert list(dead.problems()) == ["a-0 was never settled"]
+        assert dead.dead_at_once == 1
 
 
 def test_what_is_taken_twice_needs_a_death_before_it_was_settled() -> None:

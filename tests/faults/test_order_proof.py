@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.delivery_node import DeliveryNodes, delivery_nodes, settings_of
-from tests.faults.flaky_endpoint import CONFLICT, FlakyEndpoint
+from tests.faults.flaky_endpoint import CONFLICT, UNFIT, FlakyEndpoint
 from tests.faults.order_audit import (
     Records,
     double_problems,
@@ -49,7 +49,12 @@ from waystation.topics.topic import TopicOptions
 
 PROJECT = "default"
 RETRY = RetryPolicy(
-    attempts=3, first_seconds=0.05, max_seconds=0.1, jitter=0.2, retry_codes=(CONFLICT,)
+    attempts=3,
+    first_seconds=0.05,
+    max_seconds=0.1,
+    jitter=0.2,
+    fatal_codes=(UNFIT,),
+    retry_codes=(CONFLICT,),
 )
 ATTEMPTS_MAX = RETRY.attempts + 1
 
@@ -229,6 +234,7 @@ async def prove(size: Size, folder: Path, server: EmbeddedServer) -> None:
                 except TimeoutError:
                     count = len(endpoint.received)
                     pytest.fail(f"seed {seed}: not settled after {count} requests")
+        at_once = 0
         for subscription in subscriptions:
             records = await records_of(node.logs, subscription)
             found = list(problems(run, subscription, records))
@@ -237,6 +243,8 @@ async def prove(size: Size, folder: Path, server: EmbeddedServer) -> None:
             dead = "parked" if subscription.options.poison == "park" else "dead"
             # It was no walk in the park.
             assert min(kinds[each] for each in (dead, "redriven", "behind")) > 0, kinds
+            at_once += sum(each.dead_at_once for each in records)
+        assert at_once > 0, "nobody died by the first attempt"
         assert len(nodes.killed) == size.kills
     finally:
         await node.close()

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter
 from tests.kit.background import background_station
+from tests.kit.until import until
 from waystation import App, Wait, Waystation
 from waystation.archive import archive_at
 from waystation.clock import Clock
@@ -144,3 +145,101 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
     assert {check for check, _ in found} <= {
         "lost", "no start", "unknown transaction", "archive", "missing", "items",
     }  # fmt: skip
+
+
+def until_archived(url: str, folder: Path, ids: Sequence[str]) -> None:
+    """Waits until all are in the archive as they are in the store."""
+
+    def are_archived() -> bool:
+        heads, kept = live.heads(ids), live.archived(ids)
+        return all(
+            each in kept and (each not in heads or kept[each].version == heads[each].version)
+            for each in ids
+        )
+
+    with Live(url, archive_at("", folder=folder)) as live:
+        until(are_archived)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_found_by_its_id(
+    spark: SparkSession, settings: Settings, lake: Path
+) -> None:
+    quick = msgspec.structs.replace(
+        settings, transactions=TransactionSettings(archive_delay_seconds=0.0)
+    )
+    with background_station(quick, app=app()) as station, Waystation(station.url) as client:
+        started = [client.transactions.start("approval", {"n": n}) for n in range(7)]
+        for each in started:
+            client.transactions.set_switch(each.id, "ok", True)
+            assert each.wait("30s").status == "success"
+        ids = [each.id for each in started]
+        well, failed, older, gone, begun, ended, fell = ids
+        with store_access(quick) as access:
+            until_archived(access.url(), quick.data_dir, ids)
+
+    # Nobody archives any more: what is planted stays
+    with store_access(quick) as access:
+        ingest = Ingest(spark, Lake(str(lake)), access).run
+
+        def run() -> Findings:
+            with Live(access.url(), archive_at("", folder=quick.data_dir)) as live:
+                return audit(
+                    spark,
+                    Lake(str(lake)),
+                    live=live,
+                    ingest=ingest,
+                    archived_before_ms=Clock().now_ms(),
+                )
+
+        clean = run()
+        assert (clean.counts, clean.examples) == ({}, [])
+        assert clean.checked["transactions"] == 7
+
+        with closing(sqlite3.connect(quick.data_dir / "archive.db", timeout=30)) as archive:
+            archive.execute("UPDATE state SET status = 'failed' WHERE id = ?", (failed,))
+            archive.execute("UPDATE state SET version = version - 1 WHERE id = ?", (older,))
+            archive.execute("DELETE FROM state WHERE id = ?", (gone,))
+            archive.commit()
+        with LogWriter(access.url()) as writer:
+            writer.command("DEL", *(names.state(each) for each in (failed, older, gone)))
+        changes = DeltaTable(str(lake / "transactions"))
+        # The first change after the start, which is not the end.
+        second = "status is null and kind <> 'started'"
+        for transaction_id, update in (
+            (begun, {"kind": "'started'"}),
+            (ended, {"status": "'success'"}),
+        ):
+            changed = changes.update(
+                predicate=f"transaction_id = '{transaction_id}' and {second}", updates=update
+            )
+            assert changed["num_updated_rows"] > 0
+        changes.update(
+            predicate=f"transaction_id = '{fell}' and kind = 'started'",
+            updates={"version": "version + 1000"},
+        )
+        planted = run()
+
+        # What was taken out of the archive on purpose is no finding, once that is on record
+        with LogWriter(access.url()) as writer:
+            erased = OperationRecord(kind="erase", subject=gone)
+            writer.create("operations")
+            writer.append_raw("operations", [msgspec.msgpack.encode(erased)])
+        later = run()
+
+    found = {(each.check, each.id): each.text for each in planted.examples}
+    assert found.keys() == {
+        ("archive", failed),
+        ("archive", older),
+        ("archive", gone),
+        ("started twice", begun),
+        ("ended twice", ended),
+        ("version fell", fell),
+    }
+    assert planted.counts == {"archive": 3, "started twice": 1, "ended twice": 1, "version fell": 1}
+    assert "is failed there" in found["archive", failed]
+    assert "is success there" in found["archive", older]
+    assert "is not in the archive" in found["archive", gone]
+    assert {(each.check, each.id) for each in later.examples} == found.keys() - {("archive", gone)}
+    assert well not in {each.id for each in planted.examples}

@@ -7,8 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from waystation.history.session import SessionPlan, session_master, session_settings
+from waystation.history.session import (
+    SessionPlan,
+    session_master,
+    session_plan,
+    session_settings,
+)
+from waystation.history_settings import HistorySettings
+from waystation.settings import Settings, load_settings
 
 _PAGES = """
 import sys
@@ -46,6 +54,33 @@ def test_what_an_operator_sets_wins(tmp_path: Path) -> None:
     found = session_settings(SessionPlan(folder=tmp_path, spark=wanted))
     assert found.items() >= wanted.items()
     assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_the_memory_of_the_settings_is_that_of_driver_and_executors(tmp_path: Path) -> None:
+    def memory(settings: Settings) -> set[str]:
+        found = session_settings(session_plan(settings))
+        return {found["spark.driver.memory"], found["spark.executor.memory"]}
+
+    data = str(tmp_path)
+    assert memory(Settings(data=data)) == {"2g"}
+    assert memory(Settings(data=data, history=HistorySettings(memory="700m"))) == {"700m"}
+    # One of them alone, where an operator says so.
+    own = HistorySettings(memory="700m", spark={"spark.executor.memory": "5g"})
+    assert memory(Settings(data=data, history=own)) == {"700m", "5g"}
+    # Said by an operator: the command line before the environment.
+    environment, flags = {"WAYSTATION_HISTORY_MEMORY": "800m"}, {"history.memory": "900m"}
+    assert memory(load_settings(environment=environment).settings) == {"800m"}
+    assert memory(load_settings(environment=environment, flags=flags).settings) == {"900m"}
+
+
+@pytest.mark.slow
+def test_a_session_has_the_memory_of_its_plan(spark: SparkSession) -> None:
+    """The one that tests share, of which the plan says 1g."""
+    assert spark.conf.get("spark.driver.memory") == "1g"
+    assert spark.conf.get("spark.executor.memory") == "1g"
+    most = spark._jvm.java.lang.Runtime.getRuntime().maxMemory()  # type: ignore[union-attr]
+    # What its collector keeps to itself is not counted.
+    assert 0.8 * 2**30 <= most <= 2**30
 
 
 @pytest.mark.slow

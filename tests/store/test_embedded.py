@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import User, ended, parent_of
+from waystation.store import embedded
 from waystation.store.embedded import EmbeddedServer
 from waystation.store.keeper import ask
 
@@ -61,6 +62,21 @@ def test_a_server_starts_in_a_moment(folder: Path, record_property: pytest.Recor
         assert server.notes == []
     record_property("start_ms", round(took * 1000))
     assert took < 20, "generous: it is about a hundredth of that"
+
+
+def test_a_server_runs_with_the_allocator_that_the_machine_has(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any library shows it: what counts is that the server is started with it."""
+    library = tmp_path / "lib" / embedded._ALLOCATOR
+    library.parent.mkdir()
+    maps = Path("/proc/self/maps").read_text().split()
+    library.symlink_to(next(each for each in maps if "/libc.so" in each or "/libc-" in each))
+    monkeypatch.setattr(embedded, "_LIBRARIES", (str(library.parent), str(tmp_path)))
+    with EmbeddedServer(folder) as server:
+        started = Path(f"/proc/{server.process_id}/environ").read_bytes().split(b"\0")
+        assert f"LD_PRELOAD={library}".encode() in started
+        assert say(server, "PING") == b"+PONG\r\n"
 
 
 def test_data_survives_a_stop_and_a_start(folder: Path) -> None:

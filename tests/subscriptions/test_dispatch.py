@@ -14,20 +14,35 @@ from standardwebhooks import Webhook
 
 from tests.kit.wire import async_ask
 from tests.stations import station_process
+from tests.subscriptions.at_work import Hook
 from tests.subscriptions.hosting import until
 from waystation.channel_settings import ChannelRule
-from waystation.envelope import Envelope
+from waystation.envelope import Envelope, unpack
 from waystation.errors import ForbiddenAddressError
 from waystation.node import Node
 from waystation.settings import ChannelSettings, DeliverySettings, Settings, StoreSettings
 from waystation.subscription_errors import EndpointInvalidError, SubscriptionNotFoundError
 from waystation.subscription_settings import SubscriptionSettings
-from waystation.subscriptions.definition import NewSubscription, SubscriptionOptions
+from waystation.subscriptions.definition import (
+    NewSubscription,
+    RetryPolicy,
+    Subscription,
+    SubscriptionOptions,
+)
+from waystation.subscriptions.looking import Looking
+from waystation.subscriptions.looks import DeadQuery, ShardLook
+from waystation.subscriptions.shards import partition_owner
+from waystation.subscriptions.states import GroupState, MessageState
 from waystation.testing import serving
-from waystation.testing.endpoint import Answer, FakeEndpoint
+from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
+from waystation.topics.producer import Receipt
+from waystation.topics.routing import hash_of
 from waystation.topics.topic import TopicOptions
 from waystation.transactions.pipeline import define
+
+#: Keys by which started transactions are found again.
+STARTED = "{tx.*}:externalId:*"
 
 
 async def new_topic(node: Node, *, partitions: int = 4) -> None:
@@ -35,10 +50,13 @@ async def new_topic(node: Node, *, partitions: int = 4) -> None:
     await node.topics.create("default", "orders", partitions=partitions, options=options)
 
 
-async def subscribe(node: Node, endpoint: str, name: str = "billing", **options: object) -> None:
+async def subscribe(
+    node: Node, endpoint: str, name: str = "billing", shards: int | None = None, **options: object
+) -> None:
     new = NewSubscription(
         topic="orders",
         endpoint=endpoint,
+        shards=shards,
         options=SubscriptionOptions(**options),  # type: ignore[arg-type]
     )
     await node.subscriptions.subscriptions.create("default", name, new)
@@ -56,6 +74,24 @@ async def produce(node: Node, *ids: str) -> None:
         for each in ids
     ]
     await node.producer.produce("default", "orders", envelopes)
+
+
+async def until_acknowledged(node: Node, subscription: Subscription) -> list[ShardLook]:
+    """Waits until all of the topic is settled or a dead letter; the shards then."""
+    looking = Looking(node.opened.store)
+    topic = await node.topics.get("default", subscription.topic)
+    (storage,) = topic.storage
+    ends = {
+        f"0.{partition}": (await node.logs.state(topic.log(storage), partition)).end
+        for partition in range(storage.partitions)
+    }
+    async with asyncio.timeout(30):
+        while True:
+            looks = [await looking.shard(subscription.place(n)) for n in range(subscription.shards)]
+            low = {at: offset for look in looks for at, offset in look.low.items()}
+            if low == ends and not any(look.retry_count for look in looks):
+                return looks
+            await asyncio.sleep(0.01)
 
 
 def ids_of(groups: int, each: int) -> list[str]:
@@ -136,14 +172,86 @@ async def test_messages_start_transactions_and_are_published_to_channels(
         store = node.opened.store
 
         async def started() -> int:
-            return len(await store.call("KEYS", "{tx.*}:externalId:*"))
+            return len(await store.call("KEYS", STARTED))
 
         async with asyncio.timeout(15):
             while await started() < 30:
                 await asyncio.sleep(0.01)
-        found = [key.decode() for key in await store.call("KEYS", "{tx.*}:externalId:*")]
+        found = [key.decode() for key in await store.call("KEYS", STARTED)]
         assert {key.rpartition(":")[2] for key in found} == set(ids)
         assert all(":starting:1:" in key for key in found)
+
+
+async def test_what_is_not_json_ends_as_a_dead_letter_of_its_shard_where_a_pipeline_is_started(
+    settings: Settings,
+) -> None:
+    async with serving(settings) as station:
+        node = station.node
+        await new_topic(node)
+        await node.engine.pipelines.put("default", define("refund", ["refund/pay"]))
+        await subscribe(node, "pipeline:refund", retry=RetryPolicy(first_seconds=0.02))
+        bad = Envelope(id="bad-0", project="default", data=b"no {JSON", group="bad")
+        (receipt,) = await node.producer.produce("default", "orders", [bad])
+        assert isinstance(receipt, Receipt)
+        await produce(node, "bad-1", *ids_of(10, 3))
+        subscription = await node.subscriptions.subscriptions.get("default", "billing")
+        await until_acknowledged(node, subscription)
+
+        looking = Looking(node.opened.store)
+        letters = {
+            shard: (await looking.dead_letters(subscription.place(shard), DeadQuery())).letters
+            for shard in range(subscription.shards)
+        }
+        owner = partition_owner(receipt.partition, 4, subscription.shards)
+        assert {shard for shard, found in letters.items() if found} == {owner}
+        (letter,) = letters[owner]
+        assert (letter.state, letter.behind) == (MessageState.PARKED, 1)
+        record = letter.record
+        assert (record.group, record.attempts, record.failure) == ("bad", 1, "refused")
+        position = record.position
+        assert (position.partition, position.offset) == (receipt.partition, receipt.offset)
+        assert "not JSON" in record.cause
+        assert unpack(record.envelope, project="default").data == b"no {JSON"
+        look = await looking.group(subscription.place(owner), "bad")
+        assert (look.state, look.retry, look.dead) == (GroupState.PARKED, 0, 2)
+        # All others have started, those of its shard too.
+        started = [key.decode() for key in await node.opened.store.call("KEYS", STARTED)]
+        assert {key.rpartition(":")[2] for key in started} == set(ids_of(10, 3))
+
+
+@pytest.mark.parametrize(("partitions", "shards"), [(5, 2), (5, 3), (10, 4), (2, 3)])
+async def test_shards_of_different_sizes_deliver_everything_once_in_the_order_of_groups(
+    settings: Settings, partitions: int, shards: int
+) -> None:
+    """Also where some have a partition more than others, or none at all."""
+    failed: set[str] = set()
+
+    def decide(request: ReceivedRequest) -> int:
+        """One message in seven fails first: it stays in its shard, and its group waits."""
+        id_ = request.headers["webhook-id"]
+        fails = hash_of(id_) % 7 == 0 and id_ not in failed
+        failed.add(id_)
+        return 409 if fails else 200
+
+    quick = RetryPolicy(first_seconds=0.02, retry_codes=(409,))
+    async with Hook(decide=decide) as receiver, serving(settings) as station:
+        node = station.node
+        await new_topic(node, partitions=partitions)
+        await subscribe(node, receiver.url, shards=shards, retry=quick)
+        ids = ids_of(60, 4)
+        await produce(node, *ids)
+        subscription = await node.subscriptions.subscriptions.get("default", "billing")
+        assert subscription.shards == shards
+        looks = await until_acknowledged(node, subscription)
+
+        assert sorted(receiver.ids(status=200)) == sorted(ids)
+        for group in range(60):
+            wanted = [f"g{group}-{number}" for number in range(4)]
+            assert receiver.of(f"g{group}", status=200) == wanted
+        assert len(receiver.received) > len(ids), "some had to be tried again"
+        sizes = [len(look.low) for look in looks]
+        assert (sum(sizes), max(sizes) - min(sizes)) == (partitions, 1)
+        assert all(low > 0 for look in looks for low in look.low.values())
 
 
 async def test_an_endpoint_that_cannot_be_reached_is_refused_when_it_is_given(

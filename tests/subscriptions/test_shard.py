@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -132,6 +133,41 @@ async def test_a_grouped_topic_can_be_delivered_without_order(store_server: Embe
         await work.until_low(3)
         await work.until_count("dead", 1)
         assert sorted(hook.ids(status=200)) == ids[1:]
+
+
+class Gathering(Hook):
+    """An endpoint that answers nobody before so many requests are there at once."""
+
+    _barrier: asyncio.Barrier | None = None
+
+    def gather(self, count: int) -> None:
+        """From now on."""
+        self._barrier = asyncio.Barrier(count)
+
+    async def note(self) -> None:
+        await super().note()
+        if self._barrier is not None:
+            await self._barrier.wait()
+
+
+@pytest.mark.parametrize("group", [None, "a"], ids=["without a group", "without order"])
+async def test_messages_that_keep_no_order_are_under_way_at_the_same_time(
+    store_server: EmbeddedServer, group: str | None
+) -> None:
+    """As many as the endpoint has slots; more, when it has done well."""
+    hook = Gathering()
+    async with hook, at_work(store_server, hook.url, grouped=group is not None) as work:
+        if group is not None:
+            work.change(grouped=False)
+        await work.start()
+        hook.gather(8)
+        ids = await work.produce(*[group] * 160)
+        await work.until_low(160)
+        hook.gather(16)
+        ids += await work.produce(*[group] * 32)
+        await work.until_low(192)
+        assert sorted(hook.ids(status=200)) == ids
+        assert len(hook.received) == 192
 
 
 # -- Poison --------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 
 from tests.kit.group_model import GroupModel
 from tests.kit.group_world import Budget, Entry
+from tests.test_examples import ROOT
 from waystation.subscriptions.states import TRANSITIONS, GroupState, chart
 
 MODEL = GroupModel(
@@ -52,6 +54,14 @@ def test_the_chart_has_an_arrow_for_every_row() -> None:
     for row in TRANSITIONS:
         (line,) = [each for each in lines if each.startswith(f"    {row.from_} --> {row.to}:")]
         assert row.what in line
+
+
+def test_the_chart_of_the_guide_has_every_state_and_no_arrow_that_the_table_has_not() -> None:
+    text = (ROOT / "docs" / "guides" / "dead-letters.md").read_text(encoding="utf-8")
+    (drawn,) = re.findall(r"^```mermaid\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    arrows = re.findall(r"^    (\w+) --> (\w+): \S", drawn, re.MULTILINE)
+    assert set(arrows) <= {(row.from_.value, row.to.value) for row in TRANSITIONS}
+    assert {state for arrow in arrows for state in arrow} == {each.value for each in GroupState}
 
 
 def test_no_row_is_there_twice() -> None:

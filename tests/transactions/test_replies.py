@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.kit.wire import async_ask
 from waystation import Wait
 from waystation.channel_settings import ChannelRule
 from waystation.delivery.notices import latest_notices
+from waystation.delivery.workshop import Pauses
 from waystation.settings import ChannelSettings, DeliverySettings, Settings
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings, serving
@@ -140,6 +142,106 @@ async def test_a_browser_follows_a_transaction_in_its_channel(tmp_path: Path) ->
         assert (end["metadata"]["status"], end["data"]) == ("success", "refunded")
         versions = [int(each.removeprefix(f"{one}.")) for each in ids]
         assert versions == sorted(set(versions)), "in order, each once"
+
+
+async def test_a_webhook_is_told_of_changes_of_state_where_they_were_asked_for(
+    tmp_path: Path,
+) -> None:
+    app = App()
+
+    @app.step("shop/approve")
+    async def approve(ctx: Any, given: Any) -> Any:
+        return Wait("approved") if ctx.switch("approved") is None else "approved"
+
+    app.pipeline("approval", ["shop/approve"])
+    async with (
+        FakeEndpoint() as asking,
+        FakeEndpoint() as silent,
+        serving(settings_in(tmp_path), app=app) as running,
+    ):
+
+        async def started(**metadata: Any) -> str:
+            order = json.dumps({"type": "approval", "metadata": metadata}).encode()
+            answer = await async_ask(running.url, "POST", "/v1/transactions", order)
+            return str(answer.json()["metadata"]["txId"])
+
+        def told(receiver: FakeEndpoint) -> list[Any]:
+            return [json.loads(each.body) for each in receiver.received]
+
+        async def is_told_that_it_waits() -> bool:
+            return any(each["metadata"]["status"] == "waiting_switch" for each in told(asking))
+
+        plain = await started(webhook=silent.url)
+        one = await started(webhook=asking.url, statusChanges=True)
+        await until(is_told_that_it_waits)
+        change = told(asking)[-1]
+        assert (change["eventType"], change["metadata"]["txId"]) == ("statusChange", one)
+        assert change["data"] is None
+        for each in (one, plain):
+            await running.node.engine.transactions.set_switch("default", each, "approved", True)
+
+        async def both_have_ended() -> bool:
+            ends = [told(each)[-1:] for each in (asking, silent)]
+            return all(each and each[0]["eventType"] == "complete" for each in ends)
+
+        await until(both_have_ended)
+        *changes, end = told(asking)
+        assert {each["eventType"] for each in changes} == {"statusChange"}
+        assert (end["metadata"]["status"], end["data"]) == ("success", "approved")
+        ids = [each.headers["webhook-id"] for each in asking.received]
+        versions = [int(each.removeprefix(f"{one}.")) for each in ids]
+        assert versions == sorted(set(versions)), "in order, each once"
+        assert [each["eventType"] for each in told(silent)] == ["complete"], "it asked for no more"
+
+
+async def test_pauses_come_from_the_settings_and_from_what_the_node_group_is_told(
+    tmp_path: Path,
+) -> None:
+    given = {"pause_seconds": 0.1, "pause_busy_seconds": 0.2, "pause_idle_seconds": 0.3}
+    async with serving(settings_in(tmp_path, **given), app=app_that_greets()) as running:
+        shop = running.node.replies.deliverer._shop
+        assert shop.pauses == Pauses(claim_seconds=0.1, busy_seconds=0.2, idle_seconds=0.3)
+
+        async def tell(setting: str, value: int) -> None:
+            body = json.dumps({"setting": setting, "value": value}).encode()
+            path = "/v1/nodes/master/settings"
+            assert (await async_ask(running.url, "PUT", path, body)).status == 200
+
+        for setting, value, wanted in (
+            ("webhook_pause_ms", 40, Pauses(0.04, 0.2, 0.3)),
+            ("webhook_pause_busy_ms", 50, Pauses(0.04, 0.05, 0.3)),
+            ("webhook_pause_idle_ms", 60, Pauses(0.04, 0.05, 0.06)),
+        ):
+            await tell(setting, value)
+
+            async def paced(wanted: Pauses = wanted) -> bool:
+                return shop.pauses == wanted
+
+            await until(paced)
+        assert shop.attempts_max == WebhookSettings().workers, "nothing was said of it"
+
+
+async def test_a_node_group_is_told_of_a_pause_between_claims_and_keeps_it(
+    tmp_path: Path,
+) -> None:
+    async with (
+        FakeEndpoint() as receiver,
+        serving(settings_in(tmp_path), app=app_that_greets()) as running,
+    ):
+        node = running.node
+        await node.engine.nodes.tell("master", "webhook_pause_ms", 1000)
+
+        async def paced() -> bool:
+            return node.engine.archivist.following.value.webhook_pause_ms == 1000
+
+        await until(paced)
+        for number in range(4):
+            await node.engine.starter.start("default", order_for(Wanted(webhook=receiver.url)))
+            await receiver.until(number + 1)
+
+        times = [each.at for each in receiver.received]
+        # The pause is between claims, and any of them may be late to arrive.
+        assert all(later - sooner >= 0.5 for sooner, later in pairwise(times[1:]))
 
 
 async def test_readiness_says_that_nobody_sends_replies(tmp_path: Path) -> None:

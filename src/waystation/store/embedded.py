@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -35,6 +36,10 @@ _WAIT_SECONDS_MAX = 90.0
 #: The C library of the server keeps more freed pieces at hand than the seven of a size that it
 #: would: where values come and go in batches, that saves about a twentieth of its time.
 _TUNABLES = "glibc.malloc.tcache_count=1000"
+#: Better still, where it is on the machine, is the allocator that Valkey is made for, and the wheel
+#: is built without: it saves a quarter of the server's time.
+_ALLOCATOR = "libjemalloc.so.2"
+_LIBRARIES = (f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}", "/usr/lib64", "/usr/lib")
 
 NOTES = {
     "unclean": "The store did not stop in order; at durability 'memory' up to two seconds of "
@@ -177,7 +182,7 @@ class EmbeddedServer:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                env={"GLIBC_TUNABLES": _TUNABLES, **os.environ},
+                env=_environment(),
             )
         # The keeper outlives us; a thread collects it if it should end before we do.
         threading.Thread(target=process.wait, daemon=True).start()
@@ -238,3 +243,12 @@ class EmbeddedServer:
 
     def _open(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _environment() -> dict[str, str]:
+    """Of the server; what ours says has precedence."""
+    environment = {"GLIBC_TUNABLES": _TUNABLES, **os.environ}
+    for folder in _LIBRARIES:
+        if (library := Path(folder, _ALLOCATOR)).exists():
+            environment.setdefault("LD_PRELOAD", str(library))
+    return environment

@@ -117,8 +117,8 @@ class _Keeper:
 
     def _gave_up(self) -> bool:
         """Whether the server ended by itself over its own data, and so would do it again."""
-        ended = self.child.returncode if self.child is not None else None
-        return ended is not None and ended > 0 and not self.known["loaded"]
+        ended = (self.child and self.child.returncode) or 0
+        return ended > 0 and not (self.known["loaded"] or "Ready to accept" in self._said())
 
     def _nobody_is_left(self) -> bool:
         return _locked(self.users_lock)

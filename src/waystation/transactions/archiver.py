@@ -209,23 +209,23 @@ class _Cell:
     # -- The store ---------------------------------------------------------------------------
 
     async def _ask(self, size: int) -> tuple[ArchiveTurn, Batch]:
-        """Confirms what is to be, and reads the next batch behind the one that is being written.
+        """Reads the next batch behind those that are in our hands, and confirms what is written.
 
-        All calls leave in one write. Those that confirm come first: between two that read they
-        would shift what the second is to pass over. Rows are made of each reply while the store
-        works on the next, and the database on the batch before.
+        What reads leaves first, in one write: the store works on it while we put down what is to be
+        confirmed, then on that while rows are made of its replies, and the database on the batch
+        before.
         """
         self._engaged = True
         # What was scheduled anew meanwhile shifts the others, so one may come twice.
-        batch = Batch(besides=self._ids)
-        calls = self._confirming()
-        calls += [
-            self._read(batch, most=min(BATCH_MAX, size - first), skip=len(self._ids) + first)
+        in_hand = {*self._ids, *(each.id for each in self._confirmed)}
+        batch = Batch(besides=in_hand)
+        reads = [
+            self._read(batch, most=min(BATCH_MAX, size - first), skip=len(in_hand) + first)
             for first in range(0, size, BATCH_MAX)
         ]
-        turns = await asyncio.gather(*calls)
+        turns = await asyncio.gather(*reads, *map(_behind, self._confirming()))
         self._confirmed = []
-        return turns[-1], batch
+        return turns[len(reads) - 1], batch
 
     async def _read(self, batch: Batch, *, most: int, skip: int) -> ArchiveTurn:
         turn = await self._call(most=most, skip=skip)
@@ -290,3 +290,9 @@ class _Cell:
 
 def _wait(turn: ArchiveTurn) -> float:
     return max(turn.wait_ms, 1) / 1000
+
+
+async def _behind(call: Coroutine[Any, Any, ArchiveTurn]) -> ArchiveTurn:
+    """Sends a call behind those of this turn of the event loop, which have left by then."""
+    await asyncio.sleep(0)
+    return await call

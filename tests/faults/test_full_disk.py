@@ -1,0 +1,222 @@
+"""The disk of the store is full, by a limit on the size of its files: nothing acknowledged is lost.
+
+The limit is on the real server, which needs no rights. A process that meets it gets a signal, which
+a full disk does not send; so the server is started by a script that ignores it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delivery.delivering import until as async_until
+from tests.kit.topic_client import problem
+from tests.kit.until import until
+from tests.kit.wire import Answer, async_ask
+from tests.processes import ended, parent_of
+from waystation import App
+from waystation.errors import StoreUnavailableError
+from waystation.settings import Durability, StoreSettings
+from waystation.store import plan
+from waystation.store.embedded import EmbeddedServer
+from waystation.testing.station import Serving, quick_settings, serving
+
+MESSAGES = "/v1/topics/orders/messages"
+#: What the store's files may grow to; some dozens of messages.
+LIMIT = 300_000
+
+
+@pytest.fixture(autouse=True)
+def _server_without_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "server"
+    program.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec '{plan.server_program()}' \"$@\"\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(plan, "server_program", lambda: str(program))
+
+
+class Shop:
+    """A station with a topic and a pipeline, and what it has acknowledged."""
+
+    def __init__(self, running: Serving, numbers: itertools.count[int]) -> None:
+        self.running = running
+        self._numbers = numbers
+        self.acknowledged: list[int] = []
+
+    @property
+    def server(self) -> EmbeddedServer:
+        server = self.running.node.opened.server
+        assert server is not None
+        return server
+
+    async def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        return await async_ask(self.running.url, method, path, body)
+
+    async def produce(self) -> Answer:
+        number = next(self._numbers)
+        answer = await self.ask("POST", MESSAGES, f"{number} {'x' * 5000}".encode())
+        if answer.status == 200:
+            self.acknowledged.append(number)
+        return answer
+
+    async def produce_until_refused(self) -> Answer:
+        async with asyncio.timeout(60):
+            while (answer := await self.produce()).status == 200:
+                pass
+        return answer
+
+    async def produce_until_ended(self, process_id: int) -> list[Answer]:
+        """What was refused until the server had ended."""
+        answers: list[Answer] = []
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(ended, process_id, seconds=0):
+                answers.append(await self.produce())
+        return [each for each in answers if each.status != 200]
+
+    async def is_ready(self) -> bool:
+        return (await self.readiness())[0] == 200
+
+    async def is_taken_again(self) -> bool:
+        return (await self.produce()).status == 200
+
+    async def found(self) -> list[int]:
+        answer = await self.ask("GET", f"{MESSAGES}?partition=0&limit=1000")
+        assert answer.status == 200, answer
+        return [int(each["message"]["text"].split()[0]) for each in answer.json()["messages"]]
+
+    async def readiness(self) -> tuple[int, Any]:
+        answer = await self.ask("GET", "/readyz")
+        return answer.status, answer.json()
+
+
+@asynccontextmanager
+async def shop(
+    folder: Path, level: Durability, numbers: itertools.count[int] | None = None
+) -> AsyncIterator[Shop]:
+    """The server has ended when the block is left."""
+    app = App()
+    app.pipeline("pay", ["util/checkpoint"])
+    settings = quick_settings(str(folder / "data"), store=StoreSettings(durability=level))
+    async with serving(settings, app=app) as running:
+        yield (opened := Shop(running, numbers or itertools.count(1)))
+        keeper_id = parent_of(opened.server.process_id)
+    assert await asyncio.to_thread(ended, keeper_id)
+
+
+def limit_files(process_id: int, size: int) -> None:
+    resource.prlimit(process_id, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@pytest.mark.slow
+async def test_on_a_full_disk_writes_are_507_reads_go_on_and_all_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """F-32, at durability `memory`."""
+    async with shop(tmp_path, "memory") as early:
+        await early.running.node.topics.create("default", "orders", partitions=1)
+        limit_files(early.server.process_id, LIMIT)
+        process_id = early.server.process_id
+
+        assert problem(await early.produce_until_refused()) == (507, "store.full")
+
+        assert len(early.acknowledged) > 10
+        order = json.dumps({"type": "pay", "metadata": {"externalId": "r-1"}}).encode()
+        for path, body in ((MESSAGES, b"x"), ("/v1/transactions", order)):
+            answer = await early.ask("POST", path, body)
+            assert problem(answer) == (507, "store.full")
+            assert "No space left on device" in answer.json()["detail"]
+            assert answer.header("retry-after") == "1"
+        assert await early.found() == early.acknowledged, "what is there can be read"
+        status, said = await early.readiness()
+        assert (status, said["ready"]) == (503, False)
+        assert "No space left on device" in said["problems"]["store"]
+
+        limit_files(process_id, resource.RLIM_INFINITY)
+
+        await async_until(early.is_taken_again)
+        assert early.server.process_id == process_id, "nobody had to start it again"
+        await async_until(early.is_ready)
+        assert (await early.ask("POST", "/v1/transactions", order)).status == 201
+    async with shop(tmp_path, "memory") as late:
+        assert await late.found() == early.acknowledged
+        assert late.running.node.opened.notes == []
+
+
+@pytest.mark.slow
+async def test_a_server_that_ends_over_a_full_disk_comes_back_with_all_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """F-32, at durability `disk`: what cannot be on the disk before its reply ends the server."""
+    async with shop(tmp_path, "disk", numbers := itertools.count(1)) as early:
+        await early.running.node.topics.create("default", "orders", partitions=1)
+        acknowledged, refused = early.acknowledged, list[Answer]()
+        for number in range(1, 4):
+            # Each server that comes has room for some more, and then none.
+            process_id = early.server.process_id
+            limit_files(process_id, number * LIMIT)
+            before = len(acknowledged)
+
+            refused += await early.produce_until_ended(process_id)
+
+            assert len(acknowledged) > before
+            await async_until(early.is_taken_again)
+            assert early.server.process_id != process_id
+            found = await early.found()
+            assert set(acknowledged) <= set(found)
+            assert found == sorted(set(found)), "in order, each once"
+        # A write that something else made may be what met the limit; hardly each time.
+        assert {problem(each)[0] for each in refused} == {503}
+        assert {problem(each)[1] for each in refused} <= {
+            "store.outcome-unknown",
+            "store.unavailable",
+        }
+    async with shop(tmp_path, "disk", numbers) as late:
+        found = await late.found()
+        assert set(acknowledged) <= set(found)
+        assert found == sorted(set(found))
+        assert (await late.produce()).status == 200
+
+
+@pytest.mark.slow
+def test_a_keeper_does_not_give_up_a_server_that_a_full_disk_ends_again_and_again(
+    tmp_path: Path,
+) -> None:
+    """A client that is faster than the keeper's look must not pass for data that is spoiled."""
+
+    def ask(line: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(server.address.path)
+                client.sendall(line)
+                return client.recv(100)
+            except (OSError, StoreUnavailableError):
+                return b""
+
+    with EmbeddedServer(tmp_path / "store", durability="disk") as server:
+        keeper_id, seen = parent_of(server.process_id), {server.process_id}
+        for each in (keeper_id, server.process_id):
+            limit_files(each, 20_000)
+        write, acknowledged = b"APPEND a " + b"x" * 5000 + b"\r\n", 0
+
+        def ended_often() -> bool:
+            nonlocal acknowledged
+            if ask(write).startswith(b":"):
+                acknowledged += 1
+            with suppress(StoreUnavailableError):
+                seen.add(server.process_id)
+            assert not server.refusal()
+            return len(seen) > 10
+
+        until(ended_often)
+        limit_files(keeper_id, resource.RLIM_INFINITY)
+        until(lambda: ask(write).startswith(b":"))
+        length = int(ask(b"STRLEN a\r\n")[1:])
+        assert length >= (acknowledged + 1) * 5000
