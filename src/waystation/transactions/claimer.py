@@ -148,9 +148,10 @@ class Claimer:
     async def _ask(self, shares: list[tuple[int, int]]) -> None:
         for cell, _ in shares:
             self._maybe[cell] = False
-        # In one turn, so in one write.
+        # In one turn, so in one write. One alone needs no task: it goes with the moves of this very
+        # turn, which have made room for it; at level `disk` the store then syncs once for both.
         asked = [self._claim(cell, most) for cell, most in shares]
-        answered = await asyncio.gather(*asked)
+        answered = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         if not any(answered) and not self._stopping:
             await asyncio.sleep(_PAUSE_SECONDS)
 
