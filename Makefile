@@ -6,8 +6,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Four workers, also on two cores: a test waits for processes about half of its time.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
-# What measures, runs Spark, or keeps time with agents has the machine for itself.
-ALONE := tests/acapy tests/bench tests/history tests/test_setup.py tests/faults/test_power_loss.py
+# What runs Spark, agents or a whole installation is two at a time; what measures is alone.
+HEAVY := tests/acapy tests/history tests/test_setup.py
+ALONE := tests/bench tests/faults/test_power_loss.py
 # The core of every part once more, on a store that is a cluster.
 ON_CLUSTER := WAYSTATION_TEST_STORE=cluster $(PYTEST)
 CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions tests/topics \
@@ -24,7 +25,8 @@ test: dev check
 
 verify: dev
 	$(PYTHON) scripts/tools.py
-	$(PYTEST) -n 3 -m slow $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) -n 3 -m slow $(addprefix --ignore=,$(HEAVY) $(ALONE))
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(HEAVY)
 	$(BIN)/python -m pytest -m slow -p no:xdist $(ALONE)
 	$(ON_CLUSTER) $(CORE)
 	EXAMPLES=400 $(PYTEST) tests/api/test_openapi.py tests/channels/test_model.py tests/topics/test_model.py tests/transactions/test_model.py

@@ -135,6 +135,7 @@ def test_a_quick_run_of_history_measures_every_bar() -> None:
         [*command, "--quick", "--json"], capture_output=True, text=True, check=False
     )
 
+    assert found.stdout, found.stderr
     report: dict[str, Any] = json.loads(found.stdout)
     assert {bar["name"]: bar["bar"] for bar in report["bars"]} == BARS
     assert all(bar["value"] is not None for bar in report["bars"])
