@@ -149,4 +149,6 @@ def _shape(request: bytes) -> list[str]:
     text = re.sub(r"(host: 127\.0\.0\.1):\d+", r"\1", text, flags=re.IGNORECASE)
     text = re.sub(r"(webhook-timestamp|webhook-signature): .*", r"\1:", text)
     text = re.sub(r"waystation-position: .*", "waystation-position:", text)
+    # Numbers of messages have one digit or more.
+    text = re.sub(r"(content-length): \d+", r"\1:", text, flags=re.IGNORECASE)
     return re.sub(r"\bm-\d+|order-\d+|\"number\":\d+", "", text).splitlines()
