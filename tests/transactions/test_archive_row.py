@@ -67,6 +67,9 @@ def test_a_state_of_a_later_release_that_has_more_is_read_as_far_as_it_is_known(
     [
         {b"head": b"1 2 3", b"state": b""},
         {b"head": HEAD.replace(b" 7 ", b" seven "), b"state": b""},
+        {b"head": HEAD.replace(b" 7 2 ", b" 7 two "), b"state": b""},
+        {b"head": HEAD.replace(b" master ", b"  "), b"state": b""},
+        {b"state": b""},
         {b"head": HEAD},
     ],
 )

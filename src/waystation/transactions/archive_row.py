@@ -58,12 +58,9 @@ def row_of(transaction_id: str, fields: Mapping[bytes, bytes]) -> ArchivedState:
     """The row of a hash; ValueError, for people, where that is no state."""
     # What is no text is passed on, for the archive to refuse it like any other that it cannot keep.
     words = fields.get(b"head", b"").decode(errors="surrogateescape").split(" ")
-    try:
-        since_ms, version, wake_ms = int(words[0]), int(words[2]), int(words[11])
-    except (IndexError, ValueError):
-        since_ms, words = 0, []
-    if len(words) != _WORDS:
+    if len(words) != _WORDS or "" in words or not _are_numbers(words):
         raise ValueError("its head cannot be read")
+    since_ms, version, wake_ms = int(words[0]), int(words[2]), int(words[11])
     state = words[1]
     complete = state == _ENDED
     packed, others = split_hash(fields)
@@ -93,3 +90,9 @@ def _facts(packed: bytes) -> tuple[str, int, int]:
     except (ValueError, RecursionError):
         return "", 0, 0
     return front.place, front.started_ms, front.deadline_ms
+
+
+def _are_numbers(words: list[str]) -> bool:
+    """Whether those words of a head are that have to be: time, version, epoch, commits, wake-up."""
+    numbers = "".join((words[0], *words[2:5], words[11]))
+    return numbers.isascii() and numbers.isdecimal()
