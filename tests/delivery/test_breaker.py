@@ -25,7 +25,7 @@ def test_it_opens_after_so_many_failures_in_a_row() -> None:
     failing(breaker, 1)
 
     assert breaker.state is BreakerState.OPEN
-    assert not breaker.admits(1.0)
+    assert not breaker.admits(0.5)
 
 
 def test_after_its_pause_it_lets_one_probe_through() -> None:
@@ -62,6 +62,15 @@ def test_a_failed_probe_opens_it_for_longer_up_to_a_most() -> None:
         opened.append(breaker.opens_at() - now)
 
     assert opened == [10, 15, 15]
+
+
+def test_an_endpoint_that_was_well_is_probed_a_second_later() -> None:
+    breaker = Breaker()
+    failing(breaker, 5)
+
+    assert breaker.opens_at() == 1
+    assert not breaker.admits(0.9)
+    assert breaker.admits(1)
 
 
 def test_a_late_report_of_an_old_attempt_does_not_reopen_it() -> None:

@@ -34,7 +34,7 @@ class Breaker:
     """One endpoint's breaker. Times are seconds of the caller's monotonic clock."""
 
     def __init__(
-        self, *, failures_max: int = 5, pause_seconds: float = 5.0, pause_seconds_max: float = 300.0
+        self, *, failures_max: int = 5, pause_seconds: float = 1.0, pause_seconds_max: float = 300.0
     ) -> None:
         self.state = BreakerState.CLOSED
         self._failures_max = failures_max

@@ -15,7 +15,7 @@ _STEP = "demo/approve"
 _SLEEPERS = 100
 #: Of which so many have asked for a webhook.
 _TOLD = 10
-_SECONDS_MAX = 30.0
+_SECONDS_MAX = 180.0
 
 
 async def sleepers_in_the_archive(stage: Stage, station: DemoStation) -> None:

@@ -20,7 +20,7 @@ _KEYS = 60
 #: Messages of each key.
 _EACH = 12
 _WORKERS = ("ada", "bob", "cleo")
-_SECONDS_MAX = 40.0
+_SECONDS_MAX = 180.0
 _EXIT_SECONDS_MAX = 20.0
 
 

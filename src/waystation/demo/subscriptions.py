@@ -21,7 +21,7 @@ _BROKEN = 4
 _PARKED = _BROKEN * (_EVENTS - 2)
 #: All attempts at an event that nobody takes: the first, and two more.
 _TRIES = 3
-_SECONDS_MAX = 60.0
+_SECONDS_MAX = 180.0
 _PUT_OFF = sum(is_put_off(order, number) for order in range(_ORDERS) for number in range(_EVENTS))
 #: What history has to say of each endpoint: requests, and those that were answered 500 or more.
 EXPECTED_REQUESTS = {

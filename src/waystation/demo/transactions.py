@@ -14,7 +14,7 @@ from waystation.demo.station import DemoStation
 from waystation.demo.steps import CHILDREN, GO, LEDGER, RETRIES, SLEEPING_CHILD
 
 _APP = "waystation.demo.steps:app"
-_SECONDS_MAX = 30.0
+_SECONDS_MAX = 180.0
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from waystation.demo.stage import Stage
 from waystation.demo.station import DemoStation
 
 _PAYMENTS = 300
-_SECONDS_MAX = 30.0
+_SECONDS_MAX = 180.0
 
 
 async def payments_to_a_webhook(stage: Stage, station: DemoStation) -> None:
