@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from tests.delivery.delivering import LANE, QUICK, Delivering, delivering, until
 from waystation.delivery import deliverer as deliverer_module
-from waystation.delivery.breaker import BreakerState
+from waystation.delivery import standing as standing_module
+from waystation.delivery.breaker import Breaker, BreakerState
 from waystation.delivery.endpoint import Destination, Endpoint
 from waystation.delivery.notices import Notice
 from waystation.delivery.outbox import Item
@@ -176,9 +178,11 @@ async def test_a_hold_can_be_lifted(store_server: EmbeddedServer) -> None:
 
 
 async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed_once_at_a_time(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F-17: over all lanes of the endpoint."""
+    # Pauses that are over when the test says so, however long the machine stands still.
+    monkeypatch.setattr(standing_module, "Breaker", partial(Breaker, pause_seconds=60.0))
     lanes = [f"{{unit-{number}}}.out.crm" for number in range(10)]
     crm = Endpoint(name="crm", schedule=PATIENT)
     async with FakeEndpoint(plan=[500]) as endpoint, delivering(store_server, crm) as running:
@@ -199,14 +203,14 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed_once_at_
 
         # When its pause is over, and it still fails
         for probes in (1, 2):
-            running.clock.shift_to(running.clock.shift_ms + 20_000)
+            running.clock.shift_to(running.clock.shift_ms + 300_000)
             await endpoint.until(at_opening + probes)
             await until(is_open)
             assert len(endpoint.received) == at_opening + probes, "one probe"
 
         # When it has recovered
         endpoint.plan = [200]
-        running.clock.shift_to(running.clock.shift_ms + 60_000)
+        running.clock.shift_to(running.clock.shift_ms + 300_000)
         for lane in lanes:
             await running.until_empty(lane)
         answered = [each.status for each in endpoint.received[at_opening + 2 :]]
