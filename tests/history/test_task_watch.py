@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.history.task_watch import task_watch
+from waystation.history.task_watch import part_watch, task_watch
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -36,3 +36,30 @@ def test_rows_that_come_one_by_one_are_told_of_too(spark: SparkSession) -> None:
         frame = spark.range(0, 12, 1, 12).mapInArrow(slowly, "id long")
         assert sum(1 for _ in frame.toLocalIterator()) == 12
     assert told
+
+
+def test_of_several_parts_each_is_told_by_itself_also_after_a_watch_within(
+    spark: SparkSession,
+) -> None:
+    """As `audit` does, which ingests within its parts."""
+    told: list[tuple[int, int, str]] = []
+
+    def work(tasks: int) -> None:
+        spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
+
+    with part_watch(spark, lambda *each: told.append(each)) as begin:
+        begin("offsets")
+        work(8)
+        begin("messages")
+        with task_watch(spark, "ingest", lambda ended, known: None):
+            work(4)
+        work(6)
+
+    offsets = [each[:2] for each in told if each[2] == "offsets"]
+    messages = [each[:2] for each in told if each[2] == "messages"]
+    assert told == [(*each, "offsets") for each in offsets] + [
+        (*each, "messages") for each in messages
+    ]
+    assert offsets[0] == messages[0] == (0, 0), "nobody knows yet"
+    assert {known for _, known in offsets[1:]} == {8}
+    assert {known for _, known in messages[1:]} == {6}, "what is watched within is not told twice"

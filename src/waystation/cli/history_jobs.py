@@ -91,6 +91,7 @@ def _audit_live(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool)
     from waystation.archive import archive_at  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
     from waystation.history.ingest import Ingest  # noqa: PLC0415
+    from waystation.history.task_watch import part_watch  # noqa: PLC0415
 
     delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
     with _job(settings, "audit", ui=ui, quiet=quiet) as (spark, lake, access):
@@ -108,14 +109,14 @@ def _audit_live(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool)
         def reading(read: int, total: int) -> None:
             tell(read, total, "rows")
 
-        with Live(access.url(), archive) as live:
+        with Live(access.url(), archive) as live, part_watch(spark, tell) as begin:
             return audit(
                 spark,
                 lake,
                 live=live,
                 ingest=lambda: _patiently(lambda: ingest.run(on_reading=reading)),
                 archived_before_ms=before_ms,
-                on_part=_parts(tell),
+                on_part=begin,
             )
 
 
@@ -132,15 +133,13 @@ def _patiently(ingest: Callable[[], object]) -> None:
 
 def _audit_lake(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.history.audit import audit  # noqa: PLC0415
+    from waystation.history.task_watch import part_watch  # noqa: PLC0415
 
-    with session(settings, ui=ui, quiet=quiet) as (spark, lake):
-        return audit(spark, lake, on_part=_parts(tell))
-
-
-def _parts(tell: Tell) -> Any:
-    from waystation.history.audit.auditing import PARTS  # noqa: PLC0415
-
-    return lambda part: tell(PARTS.index(part), len(PARTS), part)
+    with (
+        session(settings, ui=ui, quiet=quiet) as (spark, lake),
+        part_watch(spark, tell) as begin,
+    ):
+        return audit(spark, lake, on_part=begin)
 
 
 def _show(findings: Findings) -> None:

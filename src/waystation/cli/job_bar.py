@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from waystation.cli.output import problems
 
-#: What is done of how much, and what it is about.
+#: What is done of how much (0: nobody knows yet), and what it is about.
 Tell = Callable[[int, int, str], None]
 
 
@@ -46,7 +46,7 @@ def job_bar(*, hidden: bool) -> Iterator[Tell]:
             if text != about:
                 # What took how long before says nothing about this.
                 about = text
-                bar.reset(task, total=total, completed=done, description=text, rate="")
+                bar.reset(task, total=total or None, completed=done, description=text, rate="")
                 return
             bar.update(task, completed=done, total=total)
             if (speed := bar.tasks[task].speed or 0) >= 1:

@@ -169,9 +169,15 @@ def _row(payload: bytes) -> tuple[tuple[Any, ...], bool]:
 
 def _headers(packed: Iterable[Any]) -> pa.Array:
     """Most messages of a topic have one of few lists of headers: each is decoded once."""
-    encoded = pa.array(list(map(bytes, packed)), pa.binary()).dictionary_encode()
-    distinct = [_decode_headers(each) for each in encoded.dictionary.to_pylist()]
-    return pa.array(distinct, HEADERS).take(encoded.indices)
+    texts = list(map(bytes, packed))
+    distinct = set(texts)
+    if len(distinct) == 1:
+        # By far the most: nothing needs to be looked up for each.
+        which = pa.array(np.zeros(len(texts), np.int32))
+    else:
+        encoded = pa.array(texts, pa.binary()).dictionary_encode()
+        distinct, which = encoded.dictionary.to_pylist(), encoded.indices
+    return pa.array([_decode_headers(each) for each in distinct], HEADERS).take(which)
 
 
 def _later(not_before_ms: Iterable[int]) -> pa.Array:

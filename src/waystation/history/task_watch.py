@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from pyspark import SparkContext, StatusTracker
 from pyspark.errors import PySparkException
@@ -33,6 +33,8 @@ def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None])
         yield
         return
     group = f"{name}-{next(_numbers)}"
+    # Of the block around this one, if there is one: its tasks go on to be told when this ends.
+    around = {setting: context.getLocalProperty(setting) for setting in (_GROUP, _TEXT)}
     context.setJobGroup(group, name)
     ended = threading.Event()
     watcher = threading.Thread(target=_watch, args=(context, group, tell, ended), daemon=True)
@@ -42,9 +44,28 @@ def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None])
     finally:
         ended.set()
         watcher.join()
-        for setting in (_GROUP, _TEXT):
+        for setting, value in around.items():
             with suppress(*TROUBLES):
-                context.setLocalProperty(setting, None)  # type: ignore[arg-type]
+                context.setLocalProperty(setting, value)  # type: ignore[arg-type]
+
+
+@contextmanager
+def part_watch(
+    spark: SparkSession, tell: Callable[[int, int, str], None]
+) -> Iterator[Callable[[str], None]]:
+    """For jobs of several parts: gives a function that begins the next, which is watched.
+
+    Tasks are counted anew for each part, since what one takes says nothing about another.
+    """
+    with ExitStack() as watched:
+
+        def begin(part: str) -> None:
+            watched.close()
+            tell(0, 0, part)
+            watch = task_watch(spark, part, lambda ended, known: tell(ended, known, part))
+            watched.enter_context(watch)
+
+        yield begin
 
 
 def _watch(

@@ -19,9 +19,6 @@ from waystation.history.audit.tables import LOST, AuditTables
 from waystation.history.audit.transactions import check_transactions
 from waystation.history.lake import Lake
 
-#: Parts of an audit, for whoever shows how far it is.
-PARTS = ("ingest", "offsets", "messages", "transactions")
-
 
 def audit(
     spark: SparkSession,
@@ -34,7 +31,8 @@ def audit(
 ) -> Findings:
     """Checks a lake; with `live` and `ingest`, against what is in the store.
 
-    Transactions that ended before `archived_before_ms` have to be in the archive.
+    Transactions that ended before `archived_before_ms` have to be in the archive. `on_part` is
+    called with the name of each part as it begins, for whoever shows how far it is.
     """
     findings = Findings()
 
