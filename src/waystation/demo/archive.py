@@ -6,7 +6,7 @@ import asyncio
 
 from waystation.client import AsyncTransaction, AsyncWaystation
 from waystation.demo.process import DemoProcess
-from waystation.demo.stage import Stage
+from waystation.demo.stage import ACT_SECONDS_MAX, Stage
 from waystation.demo.station import DemoStation
 
 _APP = "waystation.demo.steps:app"
@@ -15,7 +15,6 @@ _STEP = "demo/approve"
 _SLEEPERS = 100
 #: Of which so many have asked for a webhook.
 _TOLD = 10
-_SECONDS_MAX = 180.0
 
 
 async def sleepers_in_the_archive(stage: Stage, station: DemoStation) -> None:
@@ -24,7 +23,7 @@ async def sleepers_in_the_archive(stage: Stage, station: DemoStation) -> None:
     worker = station.worker(_APP)
     try:
         await asyncio.to_thread(worker.facts)
-        async with asyncio.timeout(_SECONDS_MAX), AsyncWaystation(station.url) as client:
+        async with AsyncWaystation(station.url) as client:
             started = await _start(client, station)
             await _until_archived(client, _SLEEPERS // 5)
             worker = await _kill_archiver(stage, station, client, worker)
@@ -44,7 +43,7 @@ async def sleepers_in_the_archive(stage: Stage, station: DemoStation) -> None:
             done = stage.progress("ended", _SLEEPERS)
             right = 0
             for number, each in enumerate(started):
-                end = await each.wait(f"{_SECONDS_MAX}s")
+                end = await each.wait(f"{ACT_SECONDS_MAX}s")
                 right += end.output == {"number": number, "cents": 100 * number}
                 done()
             stage.check("went on where they were, and ended well", right, _SLEEPERS)

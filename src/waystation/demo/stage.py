@@ -20,6 +20,9 @@ from waystation.demo.receiver import Receiver
 from waystation.demo.station import DemoStation
 from waystation.errors import WaystationError
 
+#: Most acts take a second or two. One that does not end is told as what it is: something hangs.
+ACT_SECONDS_MAX = 180.0
+
 
 class DemoFailedError(WaystationError):
     """Something that the demo shows did not hold."""
@@ -32,6 +35,7 @@ class Stage:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._title = ""
         self._progress: Progress | None = None
         self.checks: list[dict[str, object]] = []
         #: What stays when it is over -> where.
@@ -40,6 +44,7 @@ class Stage:
     def act(self, title: str) -> None:
         """Begins an act."""
         self._end_progress()
+        self._title = title
         self._console.print(Text.assemble("\n", ("▸ ", "bold cyan"), (title, "bold")))
 
     def say(self, text: str) -> None:
@@ -81,6 +86,23 @@ class Stage:
         self._progress.start()
         progress = self._progress
         return lambda: progress.advance(task)
+
+    async def perform(
+        self, act: Act, station: DemoStation, *, seconds_max: float = ACT_SECONDS_MAX
+    ) -> None:
+        """Has an act play; DemoFailedError if it does not come to its end."""
+        limit = asyncio.timeout(seconds_max)
+        try:
+            async with limit:
+                await act(self, station)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DemoFailedError(
+                f"This was not over after {seconds_max:g} s: {self._title}."
+            ) from error
+        finally:
+            self._end_progress()
 
     def _end_progress(self) -> None:
         if self._progress is not None:
@@ -130,12 +152,8 @@ def run_demo(console: Console, folder: Path) -> Stage:
                 f"durability {station.facts['durability']}  ({time.monotonic() - begun:.1f} s)"
             )
             for act in acts:
-                asyncio.run(_perform(act, stage, station))
+                asyncio.run(stage.perform(act, station))
             history.everything_in_the_lake(stage, station, folder)
     seconds = time.monotonic() - begun
     console.print(Text(f"\n{len(stage.checks)} checks held in {seconds:.0f} s.", style="bold"))
     return stage
-
-
-async def _perform(act: Act, stage: Stage, station: DemoStation) -> None:
-    await act(stage, station)

@@ -6,7 +6,7 @@ import asyncio
 
 from waystation.client import AsyncWaystation, NewMessage, Receipt
 from waystation.demo.flaky import NOT_NOW, FlakyEndpoint, is_put_off
-from waystation.demo.stage import Stage
+from waystation.demo.stage import ACT_SECONDS_MAX, Stage
 from waystation.demo.station import DemoStation
 
 _TOPIC = "events"
@@ -21,7 +21,6 @@ _BROKEN = 4
 _PARKED = _BROKEN * (_EVENTS - 2)
 #: All attempts at an event that nobody takes: the first, and two more.
 _TRIES = 3
-_SECONDS_MAX = 180.0
 _PUT_OFF = sum(is_put_off(order, number) for order in range(_ORDERS) for number in range(_EVENTS))
 #: What history has to say of each endpoint: requests, and those that were answered 500 or more.
 EXPECTED_REQUESTS = {
@@ -40,7 +39,7 @@ async def events_to_a_flaky_endpoint(stage: Stage, station: DemoStation) -> None
     try:
         with FlakyEndpoint(broken_orders=_BROKEN) as endpoint:
             await asyncio.to_thread(other.facts)
-            async with asyncio.timeout(_SECONDS_MAX), AsyncWaystation(station.url) as client:
+            async with AsyncWaystation(station.url) as client:
                 await _subscribe(client, endpoint)
                 await _until_shared(client)
                 producing = asyncio.create_task(_produce(client))
@@ -131,7 +130,7 @@ async def _redrive(stage: Stage, client: AsyncWaystation, endpoint: FlakyEndpoin
     stage.check("dead letters that a redrive would deliver", counted.count, _PARKED)
     endpoint.mended = True
     operation = await client.subscriptions.redrive(_NAME)
-    ended = await operation.wait(f"{_SECONDS_MAX}s")
+    ended = await operation.wait(f"{ACT_SECONDS_MAX}s")
     stage.check("dead letters redriven", ended.progress.settled, _PARKED)
 
 

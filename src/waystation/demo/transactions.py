@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from waystation.client import AsyncTransaction, AsyncWaystation, TransactionSummary
-from waystation.demo.stage import Stage
+from waystation.demo.stage import ACT_SECONDS_MAX, Stage
 from waystation.demo.station import DemoStation
 from waystation.demo.steps import CHILDREN, GO, LEDGER, RETRIES, SLEEPING_CHILD
 
 _APP = "waystation.demo.steps:app"
-_SECONDS_MAX = 180.0
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -127,10 +126,9 @@ async def _start_all(client: AsyncWaystation) -> _Started:
 
 async def _report(payments: list[AsyncTransaction]) -> None:
     """Waits until all report that they have paid, which is before they come to an end."""
-    async with asyncio.timeout(_SECONDS_MAX):
-        for each in payments:
-            while (await each.get()).progress is None:
-                await asyncio.sleep(0.01)
+    for each in payments:
+        while (await each.get()).progress is None:
+            await asyncio.sleep(0.01)
 
 
 async def _meanwhile(client: AsyncWaystation, started: _Started) -> None:
@@ -144,7 +142,7 @@ async def _meanwhile(client: AsyncWaystation, started: _Started) -> None:
 
 async def _ends(started: _Started, done: Callable[[], None]) -> dict[str, TransactionSummary]:
     async def end(transaction: AsyncTransaction) -> TransactionSummary:
-        summary = await transaction.wait(f"{_SECONDS_MAX}s")
+        summary = await transaction.wait(f"{ACT_SECONDS_MAX}s")
         done()
         return summary
 
