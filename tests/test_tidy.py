@@ -1,4 +1,4 @@
-"""The house style, executed: import direction, lengths, time, dead modules, leftovers."""
+"""House style that a script can check: import direction, clock, dead modules, leftovers, links."""
 
 from __future__ import annotations
 
@@ -34,9 +34,13 @@ RANKS = {
     "history_errors": 1,
     "history_settings": 1,
     "clock": 1,
+    "data_files": 2,
+    "decoding": 1,
     "delivery_settings": 1,
     "durations": 1,
     "ids": 1,
+    "json_text": 0,
+    "json_values": 1,
     "recording": 1,
     "pool_errors": 1,
     "pool_settings": 1,
@@ -75,13 +79,6 @@ RANKS = {
     "testing": 10,
     "bench": 11,
     "cli": 12,
-}
-FILE_LINES_MAX = 330
-FUNCTION_LINES_MAX = 70
-#: Allowed to be long, each with its reason.
-LONG_FUNCTIONS = {
-    "api/channel_routes.py:routes": "a table, one row per route",
-    "api/probe_routes.py:routes": "a table, one row per route",
 }
 #: May ask the operating system for the time; everyone else has a Clock or the event loop.
 TIME_KEEPERS = {
@@ -130,16 +127,8 @@ def test_imports_point_down(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", MODULES, ids=name_of)
-def test_a_module_is_one_noun_of_readable_length(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert text.count("\n") <= FILE_LINES_MAX
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "open with a sentence of what the module does"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or 0) - node.lineno + 1
-            allowed = f"{name_of(file)}:{node.name}" in LONG_FUNCTIONS
-            assert allowed or length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+def test_module_has_docstring(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("file", MODULES, ids=name_of)
@@ -184,11 +173,6 @@ def test_nothing_is_left_over(file: Path) -> None:
         assert not [line for line in lines if len(line) > 100]
 
 
-def test_names_tell_a_duty() -> None:
-    vague = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
-    assert not vague & {file.stem for file in MODULES}
-
-
 def test_every_page_of_the_docs_is_reachable_and_every_link_leads_somewhere() -> None:
     pages = {*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
     linked: set[Path] = {ROOT / "README.md"}
@@ -207,3 +191,10 @@ def test_every_promise_names_tests_that_exist() -> None:
     for file, name in named:
         assert (ROOT / file).exists(), f"there is no {file}"
         assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8"), f"no {name} in {file}"
+
+
+def test_texts_name_the_design_they_mean() -> None:
+    """A document's number says nothing to a reader; docs/design-decisions.md names the designs."""
+    files = [file for file in TEXTS if file != Path(__file__)]
+    numbered = re.compile(r"\bseed 00\d\b", re.IGNORECASE)
+    assert [file for file in files if numbered.search(file.read_text(encoding="utf-8"))] == []

@@ -51,7 +51,6 @@ INCLUDES = {
     for name in re.findall(r'^--- @include "([a-z_]+)"$', file.read_text(), re.MULTILINE)
 }
 SCRIPTS = [file for file in FILES if (file.parent, file.name.partition(".")[0]) not in INCLUDES]
-LINES_MAX = 80
 
 
 def name_of(file: Path) -> str:
@@ -152,11 +151,6 @@ def test_a_script_opens_with_its_flags_and_a_header(file: Path) -> None:
     for word in ("KEYS", "ARGV", "Reply"):
         assert word in words, f"the header does not tell {word}"
     assert header[0].endswith(".") or header[1].endswith("."), "it says first what it does"
-
-
-@pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_a_script_is_one_verb_of_readable_length(file: Path) -> None:
-    assert len(code_of(file)) <= LINES_MAX
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
