@@ -58,6 +58,14 @@ def topic(name: str, *, version: int = 1, project: str = "default") -> Definitio
 class CatalogueConformance:
     """The suite; `make` is the only thing that an implementation brings."""
 
+    async def test_data_sets_are_changed_by_one_of_two_processes(self, make: Make) -> None:
+        async with opened(make) as one, opened(make) as two:
+            assert await one.data_sets() == ()
+            assert await one.change_data_sets((), ("ds-1",))
+            assert not await two.change_data_sets((), ("ds-2",))
+            assert await two.change_data_sets(("ds-1",), ("ds-2", "ds-1"))
+            assert await one.data_sets() == ("ds-2", "ds-1")
+
     async def test_a_new_catalogue_has_the_default_project_and_no_key(self, make: Make) -> None:
         async with opened(make) as catalogue:
             assert [project.name for project in await catalogue.projects()] == ["default"]

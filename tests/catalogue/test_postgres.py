@@ -348,10 +348,11 @@ async def test_a_commit_is_on_disk_even_where_the_server_says_otherwise() -> Non
 async def test_a_station_keeps_its_topics_there_and_another_node_finds_them(
     postgres: PostgresServer, database: str, tmp_path: Path
 ) -> None:
-    url = postgres.url(database)
-    async with serving(quick_settings(str(tmp_path / "one"), catalogue=url)) as one:
+    # One data directory: a catalogue belongs to one store
+    settings = quick_settings(str(tmp_path), catalogue=postgres.url(database))
+    async with serving(settings) as one:
         await one.node.topics.create("default", "orders")
-    async with serving(quick_settings(str(tmp_path / "two"), catalogue=url)) as two:
+    async with serving(settings) as two:
         assert (await two.node.topics.get("default", "orders")).name == "orders"
     assert not list(tmp_path.rglob("catalogue.db"))
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from tests.processes import ended
+from waystation.store import keeper
 from waystation.store.embedded import EmbeddedServer
 
 
@@ -45,3 +46,27 @@ def test_a_server_ends_also_when_its_folder_is_deleted_in_the_middle_of_its_stop
         shutil.rmtree(folder, ignore_errors=True)
     for process in processes:
         assert ended(process), f"the server {process} outlived its folder"
+
+
+def test_lock_files_deleted_under_a_running_server_allow_no_second_server(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with EmbeddedServer(folder) as first:
+        process = first.process_id
+        for lock in folder.glob("*.lock"):
+            lock.unlink()
+
+        # When another process comes at once, and one after the keeper has noticed
+        with EmbeddedServer(folder) as second:
+            assert second.process_id == process
+            assert keeper.ask(second.address.path, b"SET shared yes").startswith(b"+OK")
+            until = time.monotonic() + 20
+            while not all((folder / f"{name}.lock").exists() for name in ("users", "keeper")):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            with EmbeddedServer(folder) as third:
+                assert third.process_id == process
+
+        # Then it is the server of all of them until the last one leaves
+        assert b"yes" in keeper.ask(first.address.path, b"GET shared")
+        assert first.process_id == process
+    assert ended(process)

@@ -11,7 +11,8 @@ from waystation.errors import ArchiveForeignError, StoreRefusedError
 from waystation.ids import CountingIdentity, RandomIdentity
 from waystation.store import keys
 from waystation.store.embedded import EmbeddedServer
-from waystation.store.format import FORMAT_VERSION, stamp_archive, stamp_format
+from waystation.store.format import stamp_archive, stamp_format
+from waystation.store.migration import FORMAT_VERSION
 
 
 async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(

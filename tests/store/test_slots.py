@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kit.cluster import RealCluster, real_cluster
-from waystation.store.slots import slot_of, slot_of_command
+from waystation.store.slots import key_beside, slot_of, slot_of_command
 from waystation.store.wire import pack
 
 
@@ -47,3 +47,20 @@ def test_a_command_goes_where_its_first_key_is(
     command: tuple[str | int, ...], key: str | None
 ) -> None:
     assert slot_of_command(pack(command)) == (None if key is None else slot_of(key))
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "a{b", "{t}a", "a{t}b", "{t}{u}", "{{t}", "a{t}}"])
+def test_key_beside_name_shares_its_slot(name: str) -> None:
+    beside = key_beside(name, "taken")
+    assert slot_of(beside) == slot_of(name)
+    assert beside != name
+
+
+@pytest.mark.parametrize("name", ["a}", "{}a", "}a{b", "a{}b{c}"])
+def test_key_beside_name_with_brace_that_ends_no_tag_raises(name: str) -> None:
+    with pytest.raises(ValueError, match="closing brace"):
+        key_beside(name, "taken")
+
+
+def test_key_beside_name_without_tag_keeps_its_known_form() -> None:
+    assert key_beside("acapy_outbound", "taken") == "{acapy_outbound}.taken"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waystation.archive.hashes import join_hash, split_hash
-from waystation.archive.opening import archive_at
+from waystation.archive.opening import archive_at, archive_place
 from waystation.archive.protocol import (
     Archive,
     ArchivedFacts,
@@ -23,6 +23,7 @@ __all__ = [
     "SqliteArchive",
     "Upserted",
     "archive_at",
+    "archive_place",
     "join_hash",
     "split_hash",
 ]

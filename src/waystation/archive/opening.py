@@ -9,6 +9,11 @@ from waystation.archive.sqlite import SqliteArchive
 from waystation.database import check_postgres
 
 
+def archive_place(url: str, *, folder: Path) -> str:
+    """Return the URL of the archive, or the path of its file in the data directory."""
+    return url or str(folder / "archive.db")
+
+
 def archive_at(url: str, *, folder: Path) -> Archive:
     """The archive, not opened yet; SettingsError for a URL that cannot be used."""
     if not url:

@@ -17,13 +17,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from waystation.archive.columns import COLUMNS, FACTS
+from waystation.archive.batch import is_fit
+from waystation.archive.columns import COLUMNS, FACTS, state_of
+from waystation.archive.protocol import ArchivedState
 from waystation.archive.trouble import fail
 from waystation.database import Trouble, check_postgres
 
 #: Rows that are read at once.
 _PAGE = 4_096
 _BUSY_SECONDS = 10.0
+#: Ids in one statement.
+_IDS_MAX = 500
 _SCHEMA = "waystation_archive"
 
 Operator = Literal["=", "<", "<=", ">", ">=", "in"]
@@ -72,7 +76,26 @@ class ArchiveScan:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._database.close()
+
+    def identity(self) -> str:
+        """Return the name that this archive got when it was made."""
+        return str(self._database.rows("SELECT name FROM identity", ())[0][0])
+
+    def get(self, ids: Sequence[str]) -> dict[str, ArchivedState]:
+        """Return states by id; ids that the archive does not have are left out."""
+        found: dict[str, ArchivedState] = {}
+        fit = [each for each in ids if is_fit(each)]
+        for first in range(0, len(fit), _IDS_MAX):
+            some = fit[first : first + _IDS_MAX]
+            where, values = _where([Condition("id", "in", tuple(some))])
+            statement = f"SELECT {', '.join(COLUMNS)} FROM state{where}"  # noqa: S608
+            found |= {row[0]: state_of(row) for row in self._database.rows(statement, values)}
+        return found
 
     def ranges(self, conditions: Sequence[Condition], *, rows: int, most: int) -> list[IdRange]:
         """Ranges of about so many rows that fulfil the conditions; larger ones beyond `most`."""

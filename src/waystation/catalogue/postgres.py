@@ -57,6 +57,14 @@ class PostgresCatalogue:
         rows = await self._database.query("SELECT number FROM generation")
         return int(rows[0][0])
 
+    async def data_sets(self) -> tuple[str, ...]:
+        rows = await self._database.query("SELECT ids FROM data_set")
+        return tuple(rows[0][0].split())
+
+    async def change_data_sets(self, before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+        sql = "UPDATE data_set SET ids = %s WHERE ids = %s"
+        return await self._write((sql, (" ".join(after), " ".join(before)))) > 0
+
     async def add_project(self, project: ProjectRecord, *, key: KeyRecord | None = None) -> None:
         statements: list[tuple[Sql, Any]] = [
             ("INSERT INTO project VALUES (%s, %s)", (project.name, project.created_ms))

@@ -61,6 +61,14 @@ class Catalogue(Protocol):
         """A number that grows with every change of projects or keys."""
         ...
 
+    async def data_sets(self) -> tuple[str, ...]:
+        """Return the ids of the store's data sets: the current one, then those that it replaced."""
+        ...
+
+    async def change_data_sets(self, before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+        """Put ids in the place of others; false if another process changed them meanwhile."""
+        ...
+
     async def add_project(self, project: ProjectRecord, *, key: KeyRecord | None = None) -> None:
         """Adds a project, with its first key or without; ConflictError when a name is taken."""
         ...

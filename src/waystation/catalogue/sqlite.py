@@ -49,6 +49,14 @@ class SqliteCatalogue:
         rows = await self._file.query("SELECT number FROM generation")
         return int(rows[0][0])
 
+    async def data_sets(self) -> tuple[str, ...]:
+        rows = await self._file.query("SELECT ids FROM data_set")
+        return tuple(rows[0][0].split())
+
+    async def change_data_sets(self, before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+        sql = "UPDATE data_set SET ids = ? WHERE ids = ?"
+        return await self._file.write((sql, (" ".join(after), " ".join(before)))) > 0
+
     async def add_project(self, project: ProjectRecord, *, key: KeyRecord | None = None) -> None:
         statements: list[Statement] = [
             ("INSERT INTO project VALUES (?, ?)", (project.name, project.created_ms))

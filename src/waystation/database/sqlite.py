@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from waystation.data_files import create_private, protect_data_dir, tighten
 from waystation.database.migrations import Migrations
 from waystation.database.trouble import Fail, Trouble
 from waystation.settings import make_private
@@ -28,6 +29,8 @@ Statement = tuple[str, tuple[object, ...]]
 #: How long a write waits for another process's write.
 _BUSY_SECONDS = 10.0
 _ATTEMPT_SECONDS = 0.01
+#: Of the database, its write-ahead log, the log's index and the journal of older modes.
+_FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class SqliteFile:
@@ -102,7 +105,7 @@ class SqliteFile:
 
     def _open(self) -> None:
         self._close()  # Whoever could not open all of what it needs may try again.
-        make_private(self._file.parent)
+        self._protect()
         database = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
         try:
             _use_wal(database)
@@ -116,6 +119,16 @@ class SqliteFile:
             database.close()
             raise
         self._database = database
+
+    def _protect(self) -> None:
+        """Create the file if it is missing, and make sure that its owner alone can read it.
+
+        SQLite gives its write-ahead log and its index the mode of the database file.
+        """
+        make_private(self._file.parent)
+        protect_data_dir(self._file.parent)
+        create_private(self._file)
+        tighten(self._file.with_name(f"{self._file.name}{each}") for each in _FILE_SUFFIXES)
 
     def _migrate(self, database: sqlite3.Connection) -> None:
         version = database.execute("PRAGMA user_version").fetchone()[0]

@@ -1,7 +1,8 @@
 """The rows of the catalogue that belong to relay and deliverer.
 
 The plugin names its lists itself, without a tag; what lies beside a list has the list's whole name
-as its tag, so that both are in one slot.
+as its tag, so that both are in one slot. If a setting gives a list a name with a hash tag, the name
+beside it is `<list>.<what>`, which has the same tag (`store/slots.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ ACAPY_KEYS = (
         dies="never: an older one must not be written",
     ),
     KeyKind(
-        pattern="<prefix>_inbound_<recipient key>",
+        pattern="<inbound topic>_<recipient key>",
         type="list",
         content="messages for the agent that has the key: `payload`, `transport_type`, `txn_id`; "
         "ours begin with `waystation`, their number",
@@ -63,7 +64,7 @@ ACAPY_KEYS = (
         dies=_EMPTY,
     ),
     KeyKind(
-        pattern="{<prefix>_inbound_<recipient key>}.pushed",
+        pattern="{<inbound topic>_<recipient key>}.pushed",
         type="string, integer",
         content="last number that we put into the list",
         writer="acapy: mirror_push",

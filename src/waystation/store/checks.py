@@ -43,7 +43,7 @@ async def read_facts(store: Store) -> list[Facts]:
     publish_problem = await _publish_problem(store)
     alone = store.address.cluster is None
     return [
-        _facts(_parse_info(info), configs.get(node, []), publish_problem, alone=alone)
+        _facts(parse_info(info), configs.get(node, []), publish_problem, alone=alone)
         for node, info in told.items()
     ]
 
@@ -122,6 +122,7 @@ async def _publish_problem(store: Store) -> str:
     return ""
 
 
-def _parse_info(reply: bytes) -> dict[str, str]:
+def parse_info(reply: bytes) -> dict[str, str]:
+    """Return the fields of an answer to INFO."""
     lines = reply.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

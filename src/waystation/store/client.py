@@ -14,6 +14,8 @@ All calls made in one turn of the event loop leave in one write, on a cluster in
   cluster sends elsewhere.
 - A lost connection: calls not yet sent wait for the next one; a sent call without a reply is sent
   again, within its deadline, if it is repeatable, else it ends with OutcomeUnknownError.
+- Data set: a new connection is used only if its server has the data set that this process knows;
+  otherwise calls end with StoreDataLostError (they did not run). See `data_set.py`.
 - Deadline: a call that could not be sent in time ends with StoreUnavailableError (it did not
   run). A store that owes replies and is silent for that long costs the connection.
 - StoreUnavailableError and StoreFullError promise that the call was not applied; a call that may
@@ -28,10 +30,17 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from waystation.errors import InvalidInputError, StoreError, StoreUnavailableError
+from waystation.errors import (
+    InvalidInputError,
+    StoreDataLostError,
+    StoreError,
+    StoreUnavailableError,
+)
 from waystation.store.address import Address
 from waystation.store.cluster import Cluster
 from waystation.store.connection import Call, Reply
+from waystation.store.data_set import DataSet, parse_stamp
+from waystation.store.keys import FORMAT
 from waystation.store.scripts import Script, variant
 from waystation.store.slots import SLOTS, slot_of
 from waystation.store.wire import pack
@@ -57,6 +66,7 @@ class Store:
     ) -> None:
         self.address = address
         self.test_mode = test_mode
+        self.data_set = DataSet(address)
         self._call_seconds_max = call_seconds_max
         self._rng = rng or random.Random()
         self._variant = variant(test_mode=test_mode, cluster=address.cluster is not None)
@@ -64,7 +74,7 @@ class Store:
         self._closed = False
         self._cluster: Cluster | None = None
         if address.cluster is not None:
-            self._cluster = Cluster(address.cluster, self._make_writer, self._rng)
+            self._cluster = Cluster(address.cluster, self._make_writer, self._rng, self.data_set)
         self._sender: Writer | Cluster = self._cluster or self._make_writer(address)
         # Kept: it is looked up for each call.
         self._send = self._sender.submit
@@ -116,11 +126,28 @@ class Store:
         return replies
 
     async def ping(self) -> None:
-        """One round trip, or an error. A cluster has to say that it serves its slots."""
-        if self._cluster is None:
-            await self.call("PING", repeatable=True)
-        elif b"cluster_state:ok" not in await self.call("CLUSTER", "INFO", repeatable=True):
-            raise StoreUnavailableError("The cluster says that it does not serve all its slots.")
+        """Make one round trip, or raise an error. A cluster has to say that it serves its slots.
+
+        StoreDataLostError if the data set of a single server is gone, as after FLUSHALL on a live
+        connection.
+        """
+        if self._cluster is not None:
+            if b"cluster_state:ok" not in await self.call("CLUSTER", "INFO", repeatable=True):
+                raise StoreUnavailableError(
+                    "The cluster says that it does not serve all its slots."
+                )
+            # Its data set is checked with each new connection, by markers of the node itself.
+            return
+        # A server whose disk is full refuses PING, while it still answers reads.
+        _, words = await asyncio.gather(
+            self.call("PING", repeatable=True),
+            self.call("HMGET", FORMAT, "dataset", "replaces", repeatable=True),
+        )
+        try:
+            self.data_set.judge(parse_stamp(words))
+        except StoreDataLostError:
+            self._sender.drop_connection()
+            raise
 
     # -- The whole store ---------------------------------------------------------------------
 
@@ -218,6 +245,7 @@ class Store:
             variant=self._variant,
             call_seconds_max=self._call_seconds_max,
             rng=self._rng,
+            data_set=self.data_set,
             owner=owner,
         )
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.store.address import Address
 from waystation.store.connection import Call, Connection, Reply, end, end_unapplied
+from waystation.store.data_set import DataSet
 from waystation.store.replies import Meaning, meaning
 from waystation.store.slots import SLOTS, slot_of, slot_of_command
 from waystation.store.topology import ASK_MAP, Topology
@@ -52,8 +53,10 @@ class Cluster:
         topology: Topology,
         make_writer: Callable[[Address, Cluster], Writer],
         rng: random.Random,
+        data_set: DataSet,
     ) -> None:
         self._topology = topology
+        self._data_set = data_set
         self._make_writer = make_writer
         self._rng = rng
         # The mutable state: a writer for each node, and by slot as of a version of the map; calls
@@ -97,6 +100,10 @@ class Cluster:
         """Sends a call with the others of this turn that go to the same node."""
         if self._closed:
             raise closed()
+        if (lost := self._data_set.lost) is not None:
+            # One node without its part makes the whole data set unusable.
+            end_unapplied(call, lost)
+            return
         if (writer := self._writer_for(call)) is not None:
             writer.submit(call)
             return
@@ -112,6 +119,11 @@ class Cluster:
         if not self._topology.known:
             raise StoreUnavailableError(f"The cluster is away: {self._problem}.")
         return {slot: self._writer(node) for slot, node in self._topology.primaries().items()}
+
+    def drop_connection(self) -> None:
+        """Drop all connections; the next ones are checked before a call is sent."""
+        for writer in self._writers.values():
+            writer.drop_connection()
 
     async def close(self) -> None:
         """Ends every call that has no reply, and all connections."""

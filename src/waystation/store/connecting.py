@@ -1,7 +1,8 @@
 """Connecting: tries until a server has answered, with growing pauses, and hands over a ready wire.
 
-Ready means: authenticated, the right database, all scripts loaded. Each attempt is bounded in
-time. A wire that was not handed over is closed, also when the attempt was cancelled.
+Ready means: authenticated, the right database, all scripts loaded, and the server has the data set
+that this process works with. Each attempt is bounded in time. A wire that was not handed over is
+closed, also when the attempt was cancelled.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from waystation.errors import StoreError
+from waystation.errors import StoreDataLostError, StoreError
 from waystation.store.address import Address
 from waystation.store.connection import Call, Connection
+from waystation.store.data_set import DataSet
 from waystation.store.scripts import registered_scripts
 
 _PAUSE_SECONDS_MIN = 0.01
@@ -26,19 +28,29 @@ async def connect(
     attempt_seconds_max: float,
     on_lost: Callable[[Connection, list[Call]], None],
     on_problem: Callable[[str], None],
+    data_set: DataSet,
+    on_data_lost: Callable[[StoreDataLostError], None],
     rng: random.Random,
 ) -> Connection:
-    """Returns a connection that was alive a moment ago; tells every failure to `on_problem`."""
+    """Return a connection that was alive a moment ago; tell every failure to `on_problem`.
+
+    A server without the data set is told to `on_data_lost` instead, and asked again after a pause.
+    """
     pause = _PAUSE_SECONDS_MIN
     while True:
         connection = Connection(on_lost=on_lost)
         try:
             async with asyncio.timeout(attempt_seconds_max):
-                await connection.open(address, _scripts(variant))
+                questions = data_set.questions(address)
+                answers = await connection.open(address, _scripts(variant), questions)
+            data_set.check(address, answers)
             if not connection.closing:
                 return connection
             # It died after its last word to us and before this task had its turn.
             on_problem("the connection was lost")
+        except StoreDataLostError as error:
+            connection.abort()
+            on_data_lost(error)
         except (OSError, UnicodeError, StoreError) as error:
             connection.abort()
             on_problem(str(error) or type(error).__name__)

@@ -62,15 +62,24 @@ class Connection(asyncio.Protocol):
         self._parser = hiredis.Reader()
         self._on_lost = on_lost
 
-    async def open(self, address: Address, setup: Iterable[tuple[str | bytes, ...]] = ()) -> None:
-        """Connects, shakes hands and runs `setup`; raises OSError or StoreReplyError."""
+    async def open(
+        self,
+        address: Address,
+        setup: Iterable[tuple[str | bytes, ...]] = (),
+        questions: Iterable[tuple[str | bytes, ...]] = (),
+    ) -> list[Reply | BaseException]:
+        """Connect, shake hands, run `setup` and return the replies to `questions`, errors included.
+
+        All commands leave in one write. Raises OSError, or StoreReplyError of `setup`.
+        """
         await address.open(self)
-        calls = [
-            Call(pack(command), self._loop.create_future(), 0.0)
-            for command in (*address.handshake(), *setup)
-        ]
-        self.write(calls)
+        calls, asked = (
+            [Call(pack(command), self._loop.create_future(), 0.0) for command in commands]
+            for commands in ((*address.handshake(), *setup), questions)
+        )
+        self.write([*calls, *asked])
         await asyncio.gather(*(call.future for call in calls))
+        return await asyncio.gather(*(call.future for call in asked), return_exceptions=True)
 
     def write(self, calls: list[Call]) -> None:
         """Sends calls with one system call, in order."""

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from waystation.data_files import create_private, open_private, tighten_tree
 from waystation.errors import StoreRefusedError, StoreUnavailableError
 from waystation.settings import Durability, make_private
 from waystation.store import keeper
@@ -83,6 +84,7 @@ class EmbeddedServer:
         """Makes sure that the server runs; returns when it answers."""
         assert self._users_lock < 0, "a handle is started once"
         make_private(self.folder)
+        tighten_tree(self.folder)
         self._users_lock = self._open("users.lock")
         # Shared: waits only while a keeper stops the server, which it does holding this alone.
         self._lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
@@ -137,7 +139,7 @@ class EmbeddedServer:
             self._lock(starting, fcntl.LOCK_EX, waiting_for="another process to start the store")
             if self.durability == "disk":
                 # The stricter wish of all users wins, also when the server is started again.
-                (self.folder / "always").touch()
+                create_private(self.folder / "always")
             self._wait_until_reachable()
             if self.durability == "disk":
                 keeper.ask(str(self._known()["socket"]), b"CONFIG SET appendfsync always")
@@ -174,7 +176,7 @@ class EmbeddedServer:
         (self.folder / "refused").unlink(missing_ok=True)
         wishes = server_plan(self.folder, self.durability, cluster=self._cluster, port=self._port)
         plan = json.dumps(wishes)
-        with open(self.folder / "keeper.log", "ab") as log:
+        with open_private(self.folder / "keeper.log", "ab") as log:
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and script)
                 [sys.executable, "-I", "-S", keeper.__file__, plan],
                 stdin=subprocess.DEVNULL,

@@ -8,8 +8,12 @@ frees however a process dies:
   exclusively, so a user who comes during a stop waits for its end, and then starts afresh.
 - `keeper.lock`: the keeper holds it exclusively. Users wait for it in a thread; whoever gets it
   knows that the keeper is dead and starts another, which adopts the running server.
-- `server.lock`: the server itself holds it, by inheritance, so that two servers never write to
-  one folder, and nobody has to trust a process id.
+- The folder itself: the server holds a lock on it, by inheritance, so that two servers never write
+  to one folder, and nobody has to trust a process id. It is no file, which somebody could delete
+  under the server while a second one is started.
+
+A lock file that was deleted under the keeper is made anew by it; a keeper that finds another one in
+its place leaves the server to that one.
 
 `server.json` says where the server is and whether it has loaded its data; `clean` exists only
 after an orderly stop; `refused` says why the server does not come up.
@@ -57,7 +61,7 @@ def main() -> int:
     for stop_signal in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         # The keeper's end is decided by its users alone.
         signal.signal(stop_signal, signal.SIG_IGN)
-    return _Keeper(folder, plan).run()
+    return _Keeper(folder, plan, keeper_lock).run()
 
 
 def _take(keeper_lock: int) -> bool:
@@ -71,11 +75,13 @@ def _take(keeper_lock: int) -> bool:
 
 
 class _Keeper:
-    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, plan: dict[str, Any], keeper_lock: int) -> None:
         self.folder = folder
         self.plan = plan
-        self.users_lock = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        # Kept open to look whether the server has it, also when the file is deleted meanwhile.
+        #: All files that were `keeper.lock` and `users.lock` since the start, the newest last.
+        self.keeper_locks = [keeper_lock]
+        self.users_locks = [self._open_lock("users.lock")]
+        # Kept open to look whether the server has it, also when the folder is deleted meanwhile.
         self.server_lock = self._open_server_lock()
         self.child: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
@@ -98,6 +104,8 @@ class _Keeper:
         if not self._adopt() and not self._start():
             return 1
         while not self._nobody_is_left():
+            if not self._holds_keeper_lock():
+                return 0
             time.sleep(_TICK_SECONDS if self.known["loaded"] else _TICK_SECONDS_STARTING)
             if self._server_lives():
                 self._look_whether_loaded()
@@ -121,7 +129,26 @@ class _Keeper:
         return ended > 0 and not (self.known["loaded"] or "Ready to accept" in self._said())
 
     def _nobody_is_left(self) -> bool:
-        return _locked(self.users_lock)
+        self._follow(self.users_locks, "users.lock")
+        held = [lock for lock in self.users_locks if _locked(lock)]
+        if len(held) == len(self.users_locks):
+            return True
+        for lock in held:
+            # Those who come find the file free again, whoever still holds a deleted one.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        return False
+
+    def _holds_keeper_lock(self) -> bool:
+        """Return whether this is still the keeper; takes a lock file that was made anew."""
+        return not self._follow(self.keeper_locks, "keeper.lock") or _take(self.keeper_locks[-1])
+
+    def _follow(self, locks: list[int], name: str) -> bool:
+        """Open a lock file that is not the one that was opened last; return whether it was so."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.folder / name), os.fstat(locks[-1])):
+                return False
+        locks.append(self._open_lock(name))
+        return True
 
     # -- Starting ----------------------------------------------------------------------------
 
@@ -199,8 +226,11 @@ class _Keeper:
                 self.child.wait(_COLLECT_SECONDS_MAX)
         return lives
 
+    def _open_lock(self, name: str) -> int:
+        return os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+
     def _open_server_lock(self) -> int:
-        return os.open(self.folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
 
     # -- Stopping ----------------------------------------------------------------------------
 

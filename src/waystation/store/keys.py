@@ -3,7 +3,7 @@
 Keys that change together share one hash tag, the part in braces, so that one script may touch
 them all on a cluster. `docs/reference/keys.md` is generated from `CATALOGUE`.
 
-Channels have exactly the keys of seed 002, so that a DSPS data set can be taken over as it is.
+Channels have exactly the keys of DSPS, so that its data set can be taken over as it is.
 The tag of a channel of project `default` is its name; another project's is `<project>.<channel>`,
 which is unambiguous, since a name has no dot.
 """
@@ -23,8 +23,10 @@ DEFAULT_PROJECT = "default"
 #: Longer ids of tokens are kept as their hash.
 _TOKEN_ID_MAX = 256
 
-#: Hash: version, dataset, created_ms, cells, archive. See format.py.
+#: Hash of the stamp: version, dataset, cells, archive and more. See format.py.
 FORMAT = "waystation.format"
+#: Lease of the node that migrates the data set, in the slot of the format. See migration.py.
+MIGRATION = "{waystation.format}.migration"
 #: Sorted set: process -> when it was last there. See census.py.
 PROCESSES = "waystation.processes"
 #: Hash: what an installation keeps to itself. See transactions/callbacks.py.
@@ -40,8 +42,24 @@ CATALOGUE = (
         pattern=FORMAT,
         type="hash",
         content="`version` of the data format, `dataset` id, `created_ms`, number of `cells`,"
-        " name of the `archive`",
-        writer="format.py, once per data set",
+        " name of the `archive`, reader of `history` once one has registered; after an accepted"
+        " loss, `replaces`: ids of the lost data sets, newest first, and `accepted_ms`; on a"
+        " cluster, number of `markers`",
+        writer="format.py, once per data set and per accepted loss",
+        dies="never",
+    ),
+    KeyKind(
+        pattern="waystation.dataset.{<number of a marker>}",
+        type="string",
+        content="id of the data set and of those that it replaces; 64 keys, spread over all slots",
+        writer="format.py, on a cluster only, once per data set and per accepted loss",
+        dies="never",
+    ),
+    KeyKind(
+        pattern=MIGRATION,
+        type="hash",
+        content="lease of the node that brings an older data set up to date",
+        writer="migration.py: lease_acquire, while a data set is migrated",
         dies="never",
     ),
     KeyKind(
@@ -175,21 +193,35 @@ CATALOGUE = (
         pattern="delivery.{endpoints}.disabled",
         type="hash",
         content="endpoint → why and since when it is disabled, JSON",
-        writer="delivery: disable; enabling deletes",
+        writer="delivery: disable, enable",
         dies="when it is empty",
     ),
     KeyKind(
         pattern="delivery.{endpoints}.held",
         type="hash",
         content="endpoint → when it may be asked again, in ms: it said `Retry-After`, or rests",
-        writer="delivery: hold, fail, survey",
+        writer="delivery: hold, fail, enable, survey",
         dies="when it is empty",
     ),
     KeyKind(
         pattern="delivery.{endpoints}.fails",
         type="hash",
         content="endpoint → `<failures in a row> <ms until which they count> <last attempt>`",
-        writer="delivery: fail, survey; a success deletes",
+        writer="delivery: fail, enable, survey; a success deletes",
+        dies="when it is empty",
+    ),
+    KeyKind(
+        pattern="delivery.{endpoints}.repaired",
+        type="sorted set",
+        content="endpoint, scored by when an operator declared it repaired, in ms",
+        writer="delivery: enable",
+        dies="never; it keeps the declarations of an hour, 1,000 at most",
+    ),
+    KeyKind(
+        pattern="delivery.{endpoints}.breakers",
+        type="hash",
+        content="node → `<ms until which it is valid> <endpoint → ms until its next probe, JSON>`",
+        writer="delivery: breakers, survey",
         dies="when it is empty",
     ),
     KeyKind(
@@ -276,6 +308,11 @@ CATALOGUE = (
     *POOL_KEYS,
     *ACAPY_KEYS,
 )
+
+
+def data_set_marker(number: int) -> str:
+    """Return the key of a marker of the data set, on a cluster."""
+    return f"waystation.dataset.{{{number}}}"
 
 
 def channel_tag(project: str, channel: str) -> str:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
 
 from waystation.clock import Clock
-from waystation.errors import SettingsError
+from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.ids import Identity, RandomIdentity
 from waystation.settings import Durability, Settings
 from waystation.store.address import Address, parse_address
 from waystation.store.checks import Facts, check_facts, read_facts
 from waystation.store.client import Store
 from waystation.store.embedded import EmbeddedServer
-from waystation.store.format import stamp_format
+from waystation.store.format import accept_loss, has_lost, stamp_format
+from waystation.store.room import StoreRoom
 from waystation.store.time_machine import TimeMachine
 from waystation.store.wakeups import Wakeups
+from waystation.telemetry.logging import logger
+
+_log = logger("store")
 
 
 @dataclass(kw_only=True)
@@ -27,18 +35,23 @@ class OpenStore:
     dataset: str
     durability: Durability
     facts: Facts
+    room: StoreRoom = field(init=False)
     server: EmbeddedServer | None = None
     time_machine: TimeMachine | None = None
 
+    def __post_init__(self) -> None:
+        self.room = StoreRoom(self.store)
+
     @property
     def notes(self) -> list[str]:
-        """What was odd about the last start of the server, which may have been under us."""
-        return self.server.notes if self.server is not None else []
+        """What was odd about the server's last start, and how full the store is if that matters."""
+        return [*(self.server.notes if self.server is not None else []), *self.room.notes]
 
     async def close(self) -> None:
         """Lets go of everything, the embedded server last."""
         if self.time_machine is not None:
             await self.time_machine.close()
+        await self.room.close()
         await self.wakeups.close()
         await self.store.close()
         if self.server is not None:
@@ -46,13 +59,103 @@ class OpenStore:
 
 
 async def open_store(
-    settings: Settings, *, clock: Clock, identity: Identity | None = None
+    settings: Settings,
+    *,
+    clock: Clock,
+    identity: Identity | None = None,
+    known: Sequence[str] | None = None,
 ) -> OpenStore:
-    """Opens, checks and stamps; raises StoreRefusedError with the reason if it must not be used."""
+    """Open, check and stamp a store; StoreRefusedError with the reason if it must not be used.
+
+    `known` are ids of data sets, newest first, that were found in this store before; empty for the
+    first time. StoreDataLostError if the store lost the newest one. A process that gives them
+    remembers them, and has to be opened anew when an operator accepts a loss; a process that gives
+    None goes on by itself then.
+    """
     identity = identity or RandomIdentity()
     wanted = settings.store
     if settings.time_machine and wanted.url:
         raise SettingsError("The time machine needs the embedded store: leave out store.url.")
+    server, address = await _start_server(settings)
+    store, wakeups = _clients(settings, address)
+    try:
+        facts = await read_facts(store)
+        for each in facts:
+            check_facts(each, durability=wanted.durability, ephemeral=wanted.ephemeral)
+        dataset = await _stamp(store, identity, known or (), ephemeral=wanted.ephemeral)
+        store.data_set.adopts = known is None
+        store.data_set.ephemeral = wanted.ephemeral
+        if known is not None or not wanted.ephemeral:
+            store.data_set.known = dataset
+        await wakeups.start()
+        opened = OpenStore(
+            store=store,
+            wakeups=wakeups,
+            dataset=dataset,
+            durability=wanted.durability,
+            facts=facts[0],
+            server=server,
+        )
+        if settings.time_machine:
+            opened.time_machine = TimeMachine(store, wakeups, clock)
+            await opened.time_machine.start()
+        # Last: nothing after it can fail and leave it running.
+        await opened.room.start()
+    except BaseException:
+        await wakeups.close()
+        await store.close()
+        if server is not None:
+            server.close()
+        raise
+    return opened
+
+
+async def _stamp(store: Store, identity: Identity, known: Sequence[str], *, ephemeral: bool) -> str:
+    newest, *earlier = known or ("",)
+    try:
+        return await stamp_format(store, identity, known=newest)
+    except StoreDataLostError as error:
+        if not ephemeral:
+            raise
+        _log.warning("data set lost, as settings allow", problem=error.message)
+        return await accept_loss(store, identity, known=newest, earlier=earlier)
+
+
+async def accept_store_loss(settings: Settings, known: Sequence[str]) -> tuple[str, bool]:
+    """Accept that the store lost the newest of the known data sets.
+
+    Returns the id that the store has from now on, and whether anything was lost. May be repeated.
+    """
+    if not known:
+        raise InvalidInputError(
+            "The catalogue knows of no data set, so that none can be lost.",
+            hint="Name the lost data set with --lost; errors and logs of the process tell its id.",
+        )
+    newest, *earlier = known
+    async with _connected(settings) as store:
+        if not await has_lost(store, newest):
+            return newest, False
+        accepted = await accept_loss(store, RandomIdentity(), known=newest, earlier=earlier)
+        return accepted, True
+
+
+@asynccontextmanager
+async def _connected(settings: Settings) -> AsyncIterator[Store]:
+    """Use a store without any check of its data, and without asking for more durability."""
+    relaxed = msgspec.structs.replace(settings.store, durability="memory")
+    server, address = await _start_server(msgspec.structs.replace(settings, store=relaxed))
+    store, _ = _clients(settings, address)
+    try:
+        yield store
+    finally:
+        await store.close()
+        if server is not None:
+            server.close()
+
+
+async def _start_server(settings: Settings) -> tuple[EmbeddedServer | None, Address]:
+    """Return the address of the store, and the embedded server if the settings name no other."""
+    wanted = settings.store
     if wanted.url and (wanted.cluster or wanted.port):
         raise SettingsError(
             "store.cluster and store.port are for the embedded store, and store.url names another.",
@@ -75,31 +178,7 @@ async def open_store(
             server.close()
             raise
         address = server.address
-    store, wakeups = _clients(settings, address)
-    try:
-        facts = await read_facts(store)
-        for each in facts:
-            check_facts(each, durability=wanted.durability, ephemeral=wanted.ephemeral)
-        dataset = await stamp_format(store, identity)
-        await wakeups.start()
-        opened = OpenStore(
-            store=store,
-            wakeups=wakeups,
-            dataset=dataset,
-            durability=wanted.durability,
-            facts=facts[0],
-            server=server,
-        )
-        if settings.time_machine:
-            opened.time_machine = TimeMachine(store, wakeups, clock)
-            await opened.time_machine.start()
-    except BaseException:
-        await wakeups.close()
-        await store.close()
-        if server is not None:
-            server.close()
-        raise
-    return opened
+    return server, address
 
 
 def _clients(settings: Settings, address: Address) -> tuple[Store, Wakeups]:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from waystation.data_files import write_private
 from waystation.errors import StoreRefusedError
 from waystation.settings import Durability
 
@@ -84,7 +85,7 @@ def _kept_socket_path(folder: Path) -> str:
     if kept.exists() and _is_private(Path(path := kept.read_text(encoding="utf-8")).parent):
         return path
     path = _socket_path(folder)
-    kept.write_text(path, encoding="utf-8")
+    write_private(kept, path)
     return path
 
 

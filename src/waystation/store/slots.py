@@ -33,6 +33,26 @@ def slot_of(key: str | bytes) -> int:
     return crc_hqx(name, 0) % SLOTS
 
 
+def key_beside(name: str, what: str) -> str:
+    """Return the name of a key in the slot of `name`, for data that belongs to it.
+
+    A name with a hash tag is extended and keeps its tag. Any other name becomes the tag itself.
+    Raise ValueError if that is not possible: a closing brace would end the tag early.
+    """
+    if _tag_of(name):
+        return f"{name}.{what}"
+    if "}" in name:
+        raise ValueError(f"The name {name!r} has a closing brace without a hash tag.")
+    return f"{{{name}}}.{what}"
+
+
+def _tag_of(name: str) -> str:
+    """Return the hash tag of a name; empty if its slot is that of the whole name."""
+    _, brace, rest = name.partition("{")
+    tag, end, _ = rest.partition("}")
+    return tag if brace and end else ""
+
+
 def slot_of_command(packed: bytes) -> int | None:
     """The slot of a packed command; None: it belongs to no key. A hint belongs to its topic's."""
     command = _word(packed, 0).upper()

@@ -50,6 +50,20 @@ SUBSCRIPTION_KEYS = (
         dies=_EMPTY,
     ),
     KeyKind(
+        pattern=_SUBSCRIPTION + "rate",
+        type="string",
+        content="bucket of the rate: the time in ms up to which its permits were taken",
+        writer="subscriptions: rate_take",
+        dies="a second after the bucket is full again",
+    ),
+    KeyKind(
+        pattern=_SUBSCRIPTION + "rate:<operation>",
+        type="string",
+        content="bucket of the rate of a redrive, likewise",
+        writer="subscriptions: rate_take",
+        dies="a second after the bucket is full again",
+    ),
+    KeyKind(
         pattern=_SHARD + "lease",
         type="hash",
         content="`epoch`, `owner`, `until_ms`: who delivers the shard",

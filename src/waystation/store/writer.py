@@ -14,12 +14,14 @@ from typing import Protocol
 from waystation.errors import (
     BusyError,
     OutcomeUnknownError,
+    StoreDataLostError,
     StoreFullError,
     StoreUnavailableError,
 )
 from waystation.store.address import Address
 from waystation.store.connecting import connect
 from waystation.store.connection import Call, Connection, end, end_unapplied, end_with_reply
+from waystation.store.data_set import DataSet
 from waystation.store.replies import Meaning, meaning
 from waystation.store.wire import pack
 from waystation.telemetry import metrics
@@ -58,18 +60,21 @@ class Writer:
         variant: int,
         call_seconds_max: float,
         rng: random.Random,
+        data_set: DataSet,
         owner: Owner | None = None,
     ) -> None:
         self.address = address
+        self._data_set = data_set
         self._variant = variant
         self._call_seconds_max = call_seconds_max
         self._rng = rng
         self._owner = owner
         # The mutable state: the connection in use, the calls that wait for it, those that a loading
-        # or busy store sent back, and three marks.
+        # or busy store sent back, the reason why the server is refused, and three marks.
         self._connection: Connection | None = None
         self._waiting: deque[Call] = deque()
         self._paused: list[tuple[Call, str]] = []
+        self._data_lost: StoreDataLostError | None = None
         self._flush_due = False
         self._closed = False
         self.last_problem = ""
@@ -119,6 +124,11 @@ class Writer:
             for call in calls:
                 end_unapplied(call, closed())
             return
+        if self._data_lost is not None:
+            # The connector goes on asking; until the server has the data set, nothing is sent.
+            for call in calls:
+                end_unapplied(call, self._data_lost)
+            return
         self._waiting.extend(calls)
         if self._flush_due:
             return
@@ -135,10 +145,18 @@ class Writer:
         self._paused.clear()
         return calls
 
+    def drop_connection(self) -> None:
+        """Drop the connection; the next one is checked before a call is sent."""
+        if self._connection is not None:
+            self._connection.abort()
+            if not self._closed:
+                self._start_connecting()
+
     async def close(self) -> None:
         """Ends every call that has no reply, and the connection."""
         if self._closed:
             return
+        self._data_set.forget(self.address)
         self._closed = True
         for call in self.give_up():
             end_unapplied(call, closed())
@@ -239,12 +257,28 @@ class Writer:
             attempt_seconds_max=max(self._call_seconds_max, _CONNECT_SECONDS_LEAST),
             on_lost=self._on_lost,
             on_problem=self._note_problem,
+            data_set=self._data_set,
+            on_data_lost=self._refuse_calls,
             rng=self._rng,
         )
         connection.on_error = self._on_error
         self._connection = connection
         self.last_problem = ""
+        if self._data_lost is not None:
+            self._data_lost = None
+            _log.info("data set found", server=str(self.address), dataset=self._data_set.known)
         self._flush()
+
+    def _refuse_calls(self, error: StoreDataLostError) -> None:
+        """End all calls that wait, and those to come, until a connection passes the check."""
+        if self._data_lost is None:
+            _log.error("data set lost", server=str(self.address), problem=error.message)
+        self._data_lost = error
+        self.last_problem = error.message
+        for call in self.give_up():
+            end_unapplied(call, error)
+        if self._owner is not None:
+            self._owner.troubled()
 
     def _note_problem(self, problem: str) -> None:
         self.last_problem = problem

@@ -6,7 +6,7 @@
 local function log_append(log, at, payloads, always)
   local head = log .. ':head'
   local state = redis.call(
-    'HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy', 'watched'
+    'HMGET', head, 'end', 'ms', 'bytes', 'sealed', 'max_bytes', 'policy', 'watched', 'unread_bytes'
   )
   if not state[1] then
     return nil, 'missing', ''
@@ -20,7 +20,12 @@ local function log_append(log, at, payloads, always)
   end
   local bytes = tonumber(state[3])
   local max_bytes, refuses = tonumber(state[5] or nil), state[6] == 'refuse'
-  if max_bytes and bytes + size > max_bytes then
+  local unread = not refuses and tonumber(state[8] or nil)
+  local short = max_bytes and bytes + size > max_bytes
+  if not short and unread and bytes + size > unread then
+    short = redis.call('EXISTS', log .. ':holds') == 0
+  end
+  if short then
     if not (refuses and size > max_bytes) then
       bytes = log_trim(log, at, 500, size).bytes
     end

@@ -9,7 +9,7 @@
 local function log_trim(log, at, most, coming)
   local state = redis.call(
     'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
-    'limits_version'
+    'limits_version', 'unread_bytes', 'sealed', 'unread'
   )
   if not state[1] then
     return nil
@@ -30,16 +30,23 @@ local function log_trim(log, at, most, coming)
   local room = state[4] and tonumber(state[4]) - coming
   local oldest = state[5] and at - tonumber(state[5])
   local drops = state[6] == 'drop_and_count'
+  -- While no reader has registered, a log that may drop keeps little; a sealed one was read to its end.
+  local unread = drops and state[9] and not any and not state[10]
+  if unread then
+    room = math.min(room or math.huge, tonumber(state[9]) - coming)
+  end
   local removed, seen, chunk, finished = 0, 0, 1, false
+  -- Offsets are parsed, not counted: entries may be missing.
+  local next_first = first
   -- In chunks that grow while messages are small: large ones must not be looked at by hundreds.
   while not finished and removed < most and seen < 1048576 do
     local count = math.min(chunk, most - removed)
-    local from = string.format('%.0f', first + removed)
+    local from = string.format('%.0f', next_first)
     local entries = redis.call('XRANGE', log, from, '+', 'COUNT', count)
     chunk = math.min(2 * chunk, 16)
     for _, entry in ipairs(entries) do
       local size = #entry[2][2]
-      local offset = first + removed
+      local offset = tonumber(string.match(entry[1], '^%d+'))
       local needed = any and offset >= any
       local old = oldest and tonumber(string.match(entry[1], '-(%d+)$')) < oldest
       local heavy = room and bytes > room
@@ -53,17 +60,28 @@ local function log_trim(log, at, most, coming)
         dropped = dropped + 1
       end
       removed, bytes, seen = removed + 1, bytes - size, seen + size
+      next_first = offset + 1
       chunk = size > 65536 and 1 or chunk
+    end
+    if removed == 0 and #entries == 0 and bytes > 0 and redis.call('XLEN', log) == 0 then
+      -- All entries are missing: they take no room, and must not keep the log full for ever.
+      bytes = 0
+      redis.call('HSET', log .. ':head', 'bytes', '0')
     end
     finished = finished or #entries < count
   end
   if removed > 0 then
-    first = first + removed
+    first = next_first
+    -- An empty log has no bytes, also where entries are missing whose bytes were counted.
+    bytes = first == tonumber(state[2]) and 0 or bytes
     redis.call('XTRIM', log, 'MINID', string.format('%.0f', first))
     redis.call(
       'HSET', log .. ':head', 'first', string.format('%.0f', first),
       'bytes', string.format('%.0f', bytes), 'dropped', string.format('%.0f', dropped)
     )
+    if unread then
+      redis.call('HSET', log .. ':head', 'unread', string.format('%.0f', (state[11] or 0) + removed))
+    end
   end
   return {
     removed = removed, more = not finished, first = first, end_ = tonumber(state[2]), bytes = bytes,

@@ -1,0 +1,110 @@
+"""Permissions of the files in the data directory: readable by their owner alone.
+
+The directory holds signing secrets, payloads and states of transactions. New files get mode 0600
+and new folders 0700, whatever the umask. Files and folders of earlier releases, or of an operator
+who copied them, are tightened when a process opens them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from waystation.errors import SettingsError
+from waystation.telemetry.logging import logger
+
+_log = logger("data")
+
+_FILE_MODE = 0o600
+_OTHERS = 0o077
+_OTHERS_WRITE = 0o022
+
+
+def create_private(file: Path) -> None:
+    """Create an empty file with mode 0600 unless it exists.
+
+    An existing file is not opened: closing a second descriptor of a database would release the
+    locks that SQLite holds on it in this process.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _FILE_MODE))
+
+
+def open_private(file: Path, mode: str) -> IO[Any]:
+    """Open a file as `open` does; a file that this call creates gets mode 0600."""
+    encoding = None if "b" in mode else "utf-8"
+    return open(file, mode, encoding=encoding, opener=_open_private)
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a text to a file that its owner alone can read, before the text is in it."""
+    tighten([file])
+    with open_private(file, "w") as output:
+        output.write(text)
+
+
+def tighten(paths: Iterable[Path]) -> None:
+    """Take all permissions of group and others from files and folders; skip missing paths.
+
+    Logs each change. Raises SettingsError if another user owns a path that others can access.
+    """
+    for path in paths:
+        _restrict(path, _OTHERS)
+
+
+def tighten_tree(folder: Path) -> None:
+    """Tighten a folder and all files and folders below it; symbolic links are not followed."""
+    tighten(_tree(folder))
+
+
+def protect_data_dir(folder: Path) -> None:
+    """Take the write permission of group and others from an existing data directory.
+
+    Whoever may write there could replace our files. Read permission stays as the operator chose:
+    the folder may hold files of others, and ours are private themselves. A folder that another
+    user owns, such as a mounted volume, is used as it is, with a warning.
+    """
+    mode = folder.stat().st_mode
+    if mode & stat.S_ISVTX or not mode & _OTHERS_WRITE:
+        return
+    try:
+        _restrict(folder, _OTHERS_WRITE)
+    except SettingsError:
+        _log.warning("data directory writable by others", path=str(folder))
+
+
+def _open_private(name: str, flags: int) -> int:
+    return os.open(name, flags, _FILE_MODE)
+
+
+def _tree(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield Path(parent)
+        for name in names:
+            if not (path := Path(parent, name)).is_symlink():
+                yield path
+
+
+def _restrict(path: Path, bits: int) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return  # Missing, because the store replaces files while it runs, or not ours to look at.
+    if not mode & bits:
+        return
+    try:
+        path.chmod(mode & ~bits)
+    except FileNotFoundError:
+        return
+    except PermissionError as error:
+        raise SettingsError(
+            f"{path} can be accessed by other users (mode {mode:04o}), and its owner is another"
+            " user, so this process cannot change that.",
+            hint=f"Run `chmod go= {path}` as its owner, or give the data directory to the user"
+            " that runs Waystation.",
+        ) from error
+    _log.warning("permissions tightened", path=str(path), mode=f"{mode:04o}")

@@ -1,0 +1,1 @@
+"""Kept data sets of earlier releases, and the script that makes one."""
