@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.logs.conformance import KEEP_ALL, LogConformance, Open, payloads
+from waystation.errors import LogDamagedError, LogFullError
 from waystation.logs import Logs, Retention, names
+from waystation.logs.protocol import record_retention
 from waystation.logs.streams import TRIM_STEP, StreamLogs
 from waystation.store import Store, script
 from waystation.store.connection import Reply
@@ -163,3 +165,158 @@ class TestStreams(LogConformance):
             assert (await logs.state("log", 2)).end == 0
             assert (await logs.state("log", 0)).end == 1
             await store.close()
+
+
+class TestHoles:
+    """Entries that somebody removed from a stream, past Waystation: the rest keeps its offsets."""
+
+    @asynccontextmanager
+    async def damaged(
+        self, server: EmbeddedServer, *removed: int, count: int = 10
+    ) -> AsyncIterator[tuple[StreamLogs, Store]]:
+        async with closing_store(server) as store:
+            await store.call("FLUSHALL")
+            logs = StreamLogs(store)
+            await logs.create("log", 1, KEEP_ALL)
+            for number in range(count):
+                await logs.append("log", 0, [b"%d" % number])
+            for entry in await logs.read("log", 0, 0, limit=count):
+                if entry.offset in removed:
+                    await store.call("XDEL", names.entries("log", 0), f"{entry.offset}-{entry.ms}")
+            yield logs, store
+
+    async def test_read_before_a_hole_returns_the_entries_up_to_it(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with self.damaged(store_server, 4, 5) as (logs, _):
+            entries = await logs.read("log", 0, 0, limit=100)
+            assert [(each.offset, each.payload) for each in entries] == [
+                (number, b"%d" % number) for number in range(4)
+            ]
+            block = await logs.read_block("log", 0, 1, limit=100)
+            assert (block.offset, block.payloads) == (1, [b"1", b"2", b"3"])
+            assert len(block.times_ms) == 3
+
+    @pytest.mark.parametrize("offset", [4, 5])
+    async def test_read_within_a_hole_raises_log_damaged_with_its_range(
+        self, store_server: EmbeddedServer, offset: int
+    ) -> None:
+        async with self.damaged(store_server, 4, 5) as (logs, _):
+            with pytest.raises(LogDamagedError) as caught:
+                await logs.read("log", 0, offset, limit=100)
+            assert (caught.value.start, caught.value.end) == (offset, 6)
+            assert caught.value.code == "log.damaged"
+
+    async def test_read_behind_a_hole_returns_the_stored_offsets(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with self.damaged(store_server, 0, 4, 5) as (logs, _):
+            entries = await logs.read("log", 0, 6, limit=100)
+            assert [(each.offset, each.payload) for each in entries] == [
+                (number, b"%d" % number) for number in range(6, 10)
+            ]
+
+    async def test_read_at_a_missing_tail_raises_instead_of_reporting_the_end(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with self.damaged(store_server, 8, 9) as (logs, store):
+            with pytest.raises(LogDamagedError) as caught:
+                await logs.read("log", 0, 8, limit=100)
+            assert (caught.value.start, caught.value.end) == (8, 10)
+            assert await logs.read("log", 0, 10, limit=100) == []
+            await store.call("DEL", names.entries("log", 0))
+            with pytest.raises(LogDamagedError) as caught:
+                await logs.read("log", 0, 0, limit=100)
+            assert (caught.value.start, caught.value.end) == (0, 10)
+
+    async def test_offset_at_a_time_before_a_hole_finds_the_entry(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with closing_store(store_server) as store:
+            await store.call("FLUSHALL")
+            logs = StreamLogs(store)
+            await logs.create("log", 1, KEEP_ALL)
+            stream, head = names.entries("log", 0), names.head("log", 0)
+            for offset in (*range(3), *range(6, 10)):
+                await store.call("XADD", stream, f"{offset}-{1000 + offset}", "m", b"x")
+            await store.call("HSET", head, "end", 10, "ms", 1009)
+            found = [await logs.offset_at("log", 0, 1000 + number) for number in range(11)]
+            # A time within the hole finds the first entry behind it, or the hole itself.
+            assert found[:3] == [0, 1, 2]
+            assert all(3 <= each <= 6 for each in found[3:7])
+            assert found[7:] == [7, 8, 9, 10]
+
+    async def test_trim_of_a_damaged_log_spares_what_readers_need(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with self.damaged(store_server, 0, 1, 2, 3) as (logs, _):
+            await logs.hold("log", 0, "reader", 6)
+            await logs.retain("log", 0, Retention(max_bytes=1))
+            trimmed = await logs.trim("log", 0)
+            assert (trimmed.removed, trimmed.dropped) == (2, 0)
+            assert (await logs.state("log", 0)).first == 6
+            entries = await logs.read("log", 0, 6, limit=100)
+            assert [each.payload for each in entries] == [b"6", b"7", b"8", b"9"]
+
+    async def test_append_to_a_log_without_entries_finds_room(
+        self, store_server: EmbeddedServer
+    ) -> None:
+        async with self.damaged(store_server) as (logs, store):
+            await logs.retain("log", 0, Retention(max_bytes=10))
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"x"])
+            await store.call("DEL", names.entries("log", 0))
+            assert (await logs.append("log", 0, [b"x"])).offset == 10
+            state = await logs.state("log", 0)
+            assert (state.end, state.bytes) == (11, 1)
+
+
+class TestUnread:
+    """A record log keeps little until a reader has registered, and counts what it drops."""
+
+    KEEPS = Retention(max_bytes=100, policy="drop_and_count", unread_max_bytes=20)
+
+    async def test_append_without_a_reader_keeps_little_and_counts_the_rest(
+        self, open_logs: Open
+    ) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, self.KEEPS)
+            for _ in range(50):
+                await logs.append("log", 0, [b"x"])
+            state = await logs.state("log", 0)
+            assert (state.first, state.end, state.bytes) == (30, 50, 20)
+            assert (state.unread, state.dropped) == (30, 0)
+
+    async def test_append_with_a_reader_keeps_up_to_the_limit(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, self.KEEPS)
+            await logs.append("log", 0, [b"x"] * 10)
+            await logs.hold("log", 0, "~history", 0)
+            for _ in range(120):
+                await logs.append("log", 0, [b"x"])
+            state = await logs.state("log", 0)
+            assert (state.first, state.bytes, state.unread, state.dropped) == (30, 100, 0, 30)
+            # When the reader leaves, the log becomes small again
+            await logs.release("log", 0, "~history")
+            await logs.append("log", 0, [b"x"])
+            state = await logs.state("log", 0)
+            assert (state.bytes, state.unread, state.dropped) == (20, 81, 30)
+
+    async def test_sealed_log_without_a_reader_is_left_alone(self, open_logs: Open) -> None:
+        """History releases a sealed log that it has read to its end: nothing of it is unread."""
+        async with open_logs() as logs:
+            await logs.create("log", 1, self.KEEPS)
+            await logs.hold("log", 0, "~history", 0)
+            await logs.append("log", 0, [b"x"] * 50)
+            await logs.seal("log", 0, 1)
+            await logs.release("log", 0, "~history")
+            assert (await logs.trim("log", 0)).removed == 0
+            assert (await logs.state("log", 0)).unread == 0
+
+    async def test_log_that_refuses_without_a_reader_drops_nothing(self, open_logs: Open) -> None:
+        async with open_logs() as logs:
+            await logs.create("log", 1, record_retention(100, "refuse"))
+            await logs.append("log", 0, [b"x"] * 100)
+            with pytest.raises(LogFullError):
+                await logs.append("log", 0, [b"x"])
+            assert (await logs.state("log", 0)).first == 0

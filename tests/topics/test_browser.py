@@ -15,7 +15,7 @@ from waystation.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from waystation.logs import Retention
+from waystation.logs import Retention, names
 from waystation.topics import browser as browser_module
 from waystation.topics.browser import Browser, Page
 from waystation.topics.routing import hash_of
@@ -62,6 +62,34 @@ async def test_a_partition_is_read_page_by_page_and_a_cursor_leads_on_at_the_end
             "late"
         ]
         assert ids(await look.partition("default", "orders", **at, offset=24)) == ["m24", "late"]
+
+
+async def test_browse_of_a_damaged_partition_lists_the_missing_range_and_stored_offsets(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", *(f"m{n}" for n in range(10)))
+        stream = names.entries(topic.log(topic.storage[0]), 0)
+        for offset in (3, 4, 9):
+            ((entry, _),) = await bench.store.call("XRANGE", stream, offset, offset)
+            await bench.store.call("XDEL", stream, entry)
+        look = browser(bench)
+        at = {"storage": 0, "partition": 0}
+        first = await look.partition("default", "orders", **at, limit=4)
+        assert [(each.offset, each.message.id) for each in first.messages] == [
+            (0, "m0"),
+            (1, "m1"),
+            (2, "m2"),
+            (5, "m5"),
+        ]
+        assert [(each.from_offset, each.to_offset) for each in first.damaged] == [(3, 5)]
+        rest = await look.partition("default", "orders", **at, cursor=first.cursor)
+        assert [each.offset for each in rest.messages] == [6, 7, 8]
+        assert [(each.from_offset, each.to_offset) for each in rest.damaged] == [(9, 10)]
+        assert rest.ended
+        after = await look.partition("default", "orders", **at, cursor=rest.cursor)
+        assert (after.messages, after.damaged, after.ended) == ([], [], True)
 
 
 async def test_a_partition_is_read_from_a_time_on(open_bench: Open) -> None:

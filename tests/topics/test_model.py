@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,9 +22,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
+from tests.kit.examples import RecordProperty, run_machine
 from tests.kit.topic_model import ModelMessage, ModelTopic
 from tests.topics.conftest import TopicBench, bench_at
 from waystation.envelope import Envelope, pack, unpack
@@ -38,10 +35,6 @@ from waystation.topics.topic import TopicOptions
 
 _T = TypeVar("_T")
 
-EXAMPLES_USUALLY = 90
-EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
-BATCH = 15
-SECONDS_MAX = 8.0
 STORAGE_MAX = 5
 
 processes = st.sampled_from([0, 1])
@@ -291,26 +284,7 @@ def _modelled(envelope: Envelope) -> ModelMessage:
     return ModelMessage(envelope.id, envelope.group, len(pack(envelope)))
 
 
-def test_topics_behave_as_their_model_does(bridge: Bridge) -> None:
+def test_topics_behave_as_their_model_does(bridge: Bridge, record_property: RecordProperty) -> None:
     """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
     TopicMachine.bridge = bridge
-    until = time.monotonic() + SECONDS_MAX
-    for batch in range(EXAMPLES // BATCH):
-        if batch and EXAMPLES == EXAMPLES_USUALLY and time.monotonic() > until:
-            break  # A busy machine looks at fewer, but never at none.
-        run_state_machine_as_test(
-            TopicMachine,
-            settings=settings(
-                max_examples=BATCH,
-                stateful_step_count=40,
-                deadline=None,
-                print_blob=True,
-                # Making a failure small takes minutes: only when asked to look harder.
-                phases=[
-                    each
-                    for each in Phase
-                    if each is not Phase.shrink or EXAMPLES > EXAMPLES_USUALLY
-                ],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    run_machine(TopicMachine, record_property, steps=40)

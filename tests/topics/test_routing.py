@@ -1,4 +1,4 @@
-"""The router of seed 004: range, spread, and which shard counts are consistent."""
+"""The router of composite topics: range, spread, and which shard counts are consistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chain(*counts: int) -> list[Spread]:
 
 
 def by_the_seed(hashed: int, spread: Spread) -> int:
-    """The formula as the seed writes it, in integers of any size."""
+    """The formula as the design writes it, in integers of any size."""
     count, factor = spread.partitions, spread.factor
     return factor * hashed % count + hashed // count % factor
 

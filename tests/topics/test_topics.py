@@ -12,7 +12,13 @@ from waystation.catalogue import DefinitionRecord
 from waystation.envelope import Envelope
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
 from waystation.topics import topic as topic_module
-from waystation.topics.topic import Topic, TopicOptions, encode_topic
+from waystation.topics.topic import (
+    StorageTopic,
+    Topic,
+    TopicOptions,
+    decode_topic,
+    encode_topic,
+)
 from waystation.topics.topics import Topics
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
@@ -412,3 +418,22 @@ async def test_a_topic_has_a_bounded_number_of_storage_topics(
         with pytest.raises(InvalidInputError, match="3 storage topics"):
             await bench.topics.add_storage_topic("default", "orders", 8)
         assert len((await bench.topics.get("default", "orders")).storage) == 3
+
+
+def test_stored_topic_without_limits_keeps_none() -> None:
+    """A topic that was created before topics had default limits says null in its definition."""
+    storage = (StorageTopic(number=0, partitions=1),)
+    options = TopicOptions(max_bytes=None, max_age_seconds=None)
+    topic = Topic(project="p", name="t", version=1, options=options, storage=storage)
+    stored = encode_topic(topic)
+    assert b'"max_bytes":null,"max_age_seconds":null' in stored
+    retention = decode_topic(stored).retention
+    assert (retention.max_bytes, retention.max_age_ms) == (None, None)
+
+
+async def test_topic_created_without_options_has_default_limits(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        retention = (await bench.logs.trim(topic.log(topic.target), 0)).retention
+        assert (retention.max_bytes, retention.max_age_ms) == (256 * 1_048_576, 7 * 86_400_000)
+        assert retention.policy == "refuse"

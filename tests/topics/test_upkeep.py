@@ -192,7 +192,7 @@ async def test_a_change_of_retention_that_died_before_all_logs_knew_reaches_them
 ) -> None:
     async with open_bench() as bench, upkeep_of(bench) as upkeep:
         topic = await bench.topics.create("default", "orders", partitions=2)
-        changed = topic.with_options(TopicOptions(max_bytes=5000))
+        changed = topic.with_options(TopicOptions(max_bytes=5000), now_ms=0)
         await row_only(bench, changed)
         await upkeep.pass_once()
         for partition in range(2):
@@ -391,7 +391,7 @@ async def test_limits_that_only_the_catalogue_has_count_before_anything_is_trimm
         topic = await bench.topics.create("default", "orders", partitions=1, options=options)
         await fill(bench, "orders", 10)
         await asyncio.sleep(0.01)
-        await row_only(bench, topic.with_options(TopicOptions()))
+        await row_only(bench, topic.with_options(TopicOptions(), now_ms=0))
         assert (await upkeep.pass_once()).trimmed == 0
 
 

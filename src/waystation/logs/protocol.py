@@ -23,9 +23,30 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     max_age_ms: int | None = None
     policy: FullPolicy = "refuse"
+    #: Most bytes while no reader has registered, with policy `drop_and_count`: what goes then is
+    #: counted in `LogState.unread`. None: `max_bytes`.
+    unread_max_bytes: int | None = None
     #: Of the definition that it comes from: an older one never replaces a newer one. 0: nobody
     #: counts, and the last one stays.
     version: int = 0
+
+
+#: What record logs keep until a reader of history has registered; one of many keeps its part.
+UNREAD_BYTES_MAX = 16 * 1_048_576
+#: What each of many keeps at least, so that a busy one does not drop entries within a second.
+_RECORD_BYTES_MIN = 1_048_576
+
+
+def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Retention:
+    """Return how much a record log keeps: little until history reads it, then more.
+
+    `logs` record logs share both limits: 16 MiB until history reads them, then `max_bytes`. With
+    policy `refuse`, nothing is dropped that history has not read, registered or not.
+    """
+    max_bytes = max(max_bytes // logs, _RECORD_BYTES_MIN) if logs > 1 else max_bytes
+    unread_max = max(UNREAD_BYTES_MAX // logs, _RECORD_BYTES_MIN)
+    unread = min(max_bytes, unread_max) if policy == "drop_and_count" else None
+    return Retention(max_bytes=max_bytes, policy=policy, unread_max_bytes=unread)
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -71,6 +92,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     warned_ms: int = 0
     #: Facts that a record log does not have, as the settings of stations said.
     unrecorded: int = 0
+    #: Entries that were dropped while no reader had registered.
+    unread: int = 0
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +131,8 @@ class Logs(Protocol):
     ) -> list[Entry]:
         """Messages from an offset on; none at the end. OffsetOutOfRangeError outside of the log.
 
-        Stops after about `bytes_max`, but returns one message at least where there is one.
+        Stops after about `bytes_max`, but returns one message at least where there is one. Stops
+        before messages that are missing; LogDamagedError with their range if the first one is.
         """
         ...
 

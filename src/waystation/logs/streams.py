@@ -3,6 +3,10 @@
 The id of an entry is `<offset>-<ms>`: offsets are dense and time can be searched. An entry has one
 field with the packed message. What else is known of a partition is in its head, a hash.
 
+Only damage makes a hole in the offsets: somebody removed entries from the stream, past these
+scripts. A read returns the entries up to a hole. A read that begins in a hole raises
+LogDamagedError with the range that is missing; the entries behind it keep their offsets.
+
 An append whose reply was lost may have been applied: the caller decides whether to repeat it.
 """
 
@@ -13,6 +17,7 @@ import re
 from collections.abc import Sequence
 
 from waystation.errors import (
+    LogDamagedError,
     LogFullError,
     LogNotFoundError,
     LogSealedError,
@@ -26,6 +31,7 @@ from waystation.store.pacing import for_each
 
 _APPEND = script(__package__, "append")
 _CREATE = script(__package__, "create")
+_ENTRY_AT = script(__package__, "entry_at")
 _HOLD = script(__package__, "hold")
 _OFFSET_AT = script(__package__, "offset_at")
 _RETAIN = script(__package__, "retain")
@@ -48,7 +54,7 @@ _RUN = 25
 _WALK_STEP = 1000
 _STATE_FIELDS = (
     *("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms"),
-    "unrecorded",
+    *("unrecorded", "unread"),
 )
 
 
@@ -105,14 +111,16 @@ class StreamLogs:
             "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
         )
         if not reply or not reply[0][0].startswith(b"%d-" % offset):
-            await self._explain(log, partition, offset)
-            return Block(offset, [], [])
+            if await self._is_at_end(log, partition, offset):
+                return Block(offset, [], [])
+            # The entry was appended between the two looks.
+            return await self.read_block(log, partition, offset, limit=limit, bytes_max=bytes_max)
+        reply = _up_to_hole(reply, offset)
         payloads = [entry[1][1] for entry in reply]
         largest = max(map(len, payloads))
         self._note_size(name, largest)
         if largest * len(payloads) > bytes_max:
             payloads = payloads[: _fitting(payloads, bytes_max)]
-        # Offsets are dense, so they are counted instead of parsed.
         return Block(offset, _times(reply[: len(payloads)]), payloads)
 
     async def state(self, log: str, partition: int) -> LogState:
@@ -213,12 +221,21 @@ class StreamLogs:
             if cursor == "0":
                 return
 
-    async def _explain(self, log: str, partition: int, offset: int) -> None:
-        """Why nothing begins at an offset: it is the end, or outside of the log, which raises."""
-        state = await self.state(log, partition)
-        if offset < state.first or offset > state.end:
-            raise _out_of_range(offset, state.first, state.end)
-        # At the end; or the first message came between the two looks, and is read next time.
+    async def _is_at_end(self, log: str, partition: int, offset: int) -> bool:
+        """Return whether an offset is the end of a partition; false if it has an entry by now.
+
+        Raise OffsetOutOfRangeError outside of the log, LogDamagedError for a missing entry.
+        """
+        used = (names.entries(log, partition), names.head(log, partition))
+        reply = await self._store.run(_ENTRY_AT, used, (max(offset, 0),))
+        if not reply:
+            raise _missing(log, partition)
+        first, end, found = map(int, reply)
+        if offset < first or offset > end:
+            raise _out_of_range(offset, first, end)
+        if offset < min(found, end):
+            raise _damaged(log, partition, offset, min(found, end))
+        return offset == end
 
     def _note_size(self, name: str, largest: int) -> None:
         if len(self._sizes) >= _SIZES_KEPT:
@@ -243,6 +260,17 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
             raise _missing(log, partition)
 
 
+def _up_to_hole(reply: list[Reply], offset: int) -> list[Reply]:
+    """Return the entries that follow each other without a gap, from the first one on.
+
+    Ids grow, so none is missing if the last one has the offset that it must have.
+    """
+    if _offset(reply[-1]) == offset + len(reply) - 1:
+        return reply
+    dense = itertools.takewhile(lambda pair: _offset(pair[1]) == pair[0], enumerate(reply, offset))
+    return [entry for _, entry in dense]
+
+
 def _times(reply: list[Reply]) -> list[int]:
     """Times of entries. They never run backwards: where two are the same, all between are too."""
     times: list[int] = []
@@ -254,6 +282,10 @@ def _times(reply: list[Reply]) -> list[int]:
         else:
             times += map(_ms, run)
     return times
+
+
+def _offset(entry: list[Reply]) -> int:
+    return int(entry[0].partition(b"-")[0])
 
 
 def _ms(entry: list[Reply]) -> int:
@@ -271,13 +303,14 @@ def _fitting(payloads: list[bytes], bytes_max: int) -> int:
 def _limits(retention: Retention) -> list[str | int]:
     bounds = (retention.max_bytes, retention.max_age_ms)
     kept = ("" if bound is None else bound for bound in bounds)
-    return [*kept, retention.policy, retention.version]
+    unread = "" if retention.unread_max_bytes is None else retention.unread_max_bytes
+    return [*kept, retention.policy, retention.version, unread]
 
 
 def _state(reply: list[Reply], log: str, partition: int) -> LogState:
     if not reply or reply[0] is None:
         raise _missing(log, partition)
-    first, end, size, ms, sealed, sealed_ms, dropped, warned_ms, unrecorded = reply
+    first, end, size, ms, sealed, sealed_ms, dropped, warned_ms, unrecorded, unread = reply
     return LogState(
         first=int(first),
         end=int(end),
@@ -288,6 +321,7 @@ def _state(reply: list[Reply], log: str, partition: int) -> LogState:
         dropped=int(dropped),
         warned_ms=int(warned_ms or 0),
         unrecorded=int(unrecorded or 0),
+        unread=int(unread or 0),
     )
 
 
@@ -298,4 +332,14 @@ def _missing(log: str, partition: int) -> LogNotFoundError:
 def _out_of_range(offset: int, first: int, end: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
         f"Offset {offset} is outside of what is kept.", first=first, end=end
+    )
+
+
+def _damaged(log: str, partition: int, start: int, end: int) -> LogDamagedError:
+    return LogDamagedError(
+        f"Offsets {start} to {end - 1} of partition {partition} of {log} are missing, and retention"
+        " has not removed them.",
+        start=start,
+        end=end,
+        hint="Somebody removed entries from the store. `waystation history audit` lists the gaps.",
     )

@@ -1,4 +1,4 @@
-"""Topics: ordered logs that grow without moving a group to another shard (seed 004)."""
+"""Topics: ordered logs that grow without moving a group to another shard."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import msgspec
 from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError, TooLargeError
 from waystation.ids import Identity
+from waystation.json_text import shield, unshield
 from waystation.topics.message_rules import (
     ID_BYTES,
     MESSAGES_MAX,
@@ -137,11 +138,14 @@ def _read_plain_batch(
 
 
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
-    """A body of JSON; an error says where it is wrong."""
+    """Return a body of JSON decoded. Raise InvalidInputError that names the field.
+
+    Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.json_text`).
+    """
     try:
         # What is kept as it stands is not looked into otherwise.
         body.decode()
-        return decode(body)
+        return _decode_shielded(decode, body)
     except UnicodeDecodeError as error:
         raise InvalidInputError("The body is not UTF-8.", field="body") from error
     except RecursionError as error:
@@ -154,6 +158,23 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
         raise InvalidInputError(f"{error}.", field=field) from error
     except msgspec.DecodeError as error:
         raise InvalidInputError(f"The body is not JSON: {error}.", field="body") from error
+
+
+def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        shielded = shield(body)
+        if shielded == body:
+            raise
+    try:
+        return decode(shielded)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            "The body has a lone surrogate outside of the data of a message.", field="body"
+        ) from error
 
 
 def read_each(
@@ -204,7 +225,7 @@ def _envelope(
 
 def _payload(message: _Message) -> tuple[bytes, str]:
     """The bytes, and the content type that they have unless another is given."""
-    data = bytes(message.data)
+    data = unshield(bytes(message.data))
     if message.text is None and message.base64 is None:
         return data, _JSON if data else ""
     if (data != b"") + (message.text is not None) + (message.base64 is not None) > 1:

@@ -3,7 +3,8 @@
 Pages come with an opaque cursor that leads on, also at the end, where new messages may follow. A
 page is made from a bounded number of messages and reads, so one that looks for something rare can
 be empty and still lead on: `ended` says whether everything was seen. What was trimmed under a walk
-is passed over; a place that a caller names himself is refused with the valid range.
+is passed over; a place that a caller names himself is refused with the valid range. Messages that
+are missing from a damaged log are passed over, too, and the page lists their ranges.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ from collections.abc import Callable
 import msgspec
 
 from waystation.envelope import Envelope, unpack
-from waystation.errors import InvalidInputError, LogNotFoundError, OffsetOutOfRangeError
+from waystation.errors import (
+    InvalidInputError,
+    LogDamagedError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+)
 from waystation.logs import Entry, Logs
+from waystation.telemetry.logging import logger
 from waystation.topics.routing import hash_of, is_consistent, shard_of_partition
 from waystation.topics.topic import Topic
 from waystation.topics.topics import Topics
 from waystation.topics.walk import Walk, everywhere, way_of
+
+_log = logger("topics")
 
 #: Messages of a page.
 LIMIT_DEFAULT = 100
@@ -44,6 +53,17 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     message: Envelope
 
 
+class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets of a partition that are missing, though retention did not remove them."""
+
+    #: Index of the storage topic.
+    storage: int
+    partition: int
+    #: From the first one up to, but not including, `to_offset`.
+    from_offset: int
+    to_offset: int
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Some messages, and what leads on."""
 
@@ -51,6 +71,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str
     #: Whether everything that is there now was seen.
     ended: bool
+    #: What the walk of this page found to be missing (`log.damaged`).
+    damaged: list[MissingRange]
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,13 +210,19 @@ class Browser:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidInputError(f"A page has 1 to {LIMIT_MAX} messages.", field="limit")
         found: list[Found] = []
+        damaged: list[MissingRange] = []
         reads = looked = looked_bytes = found_bytes = 0
         while reads < READS_MAX and looked < LOOK_MAX and looked_bytes < _LOOK_BYTES_MAX:
             reads += 1
             storage, partition = walk.place
-            entries = await self._read(walk, min(_READ, LOOK_MAX - looked))
+            try:
+                entries = await self._read(walk, min(_READ, LOOK_MAX - looked))
+            except LogDamagedError as hole:
+                damaged.append(_missing_range(walk, hole))
+                walk.offset = hole.end
+                continue
             if not entries and not walk.go_on():
-                return Page(messages=found, cursor=walk.cursor(), ended=True)
+                return Page(messages=found, cursor=walk.cursor(), ended=True, damaged=damaged)
             for entry in entries:
                 walk.offset = entry.offset + 1
                 looked += 1
@@ -206,8 +234,8 @@ class Browser:
                 found.append(Found(**place, ms=entry.ms, message=message))
                 found_bytes += len(entry.payload)
                 if len(found) == limit or found_bytes > _PAGE_BYTES_MAX:
-                    return Page(messages=found, cursor=walk.cursor(), ended=False)
-        return Page(messages=found, cursor=walk.cursor(), ended=False)
+                    return Page(messages=found, cursor=walk.cursor(), ended=False, damaged=damaged)
+        return Page(messages=found, cursor=walk.cursor(), ended=False, damaged=damaged)
 
     async def _read(self, walk: Walk, limit: int) -> list[Entry]:
         """The next messages of a walk's partition; what is not kept any more is passed over."""
@@ -220,6 +248,21 @@ class Browser:
             return await self._read(walk, limit)
         except LogNotFoundError:
             return []  # Of a storage topic whose creation is under way.
+
+
+def _missing_range(walk: Walk, hole: LogDamagedError) -> MissingRange:
+    storage, partition = walk.place
+    _log.error(
+        "log damaged",
+        code=hole.code,
+        log=walk.log,
+        partition=partition,
+        from_offset=hole.start,
+        to_offset=hole.end,
+    )
+    return MissingRange(
+        storage=storage, partition=partition, from_offset=hole.start, to_offset=hole.end
+    )
 
 
 def _log_of(topic: Topic, storage: int, partition: int) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError
 from waystation.ids import Identity
+from waystation.json_text import unshield
 from waystation.topics.batches import decode_body, read_each
 from waystation.topics.media_types import content_type_of, is_json_type
 from waystation.topics.message_rules import (
@@ -168,7 +169,7 @@ def _attributes(event: _Event) -> dict[str, str]:
             )
         try:
             value = _decode_attribute(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInputError(
                 f"The attribute {name} is no text, whole number, true or false.", field=name
             ) from error
@@ -199,15 +200,20 @@ def _payload(event: _Event, content_type: str | None) -> bytes:
             raise InvalidInputError("Only one of data and data_base64 can be given.", field=_DATA)
         try:
             return _decode_base64(encoded)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidInputError("data_base64 is not base64.", field=_DATA_BASE64) from error
     if data is None:
         return b""
     raw = bytes(data)
     if content_type is None or is_json_type(content_type) or not raw.startswith(b'"'):
-        return raw
+        return unshield(raw)
     # Something else than JSON, in a string of JSON.
-    text: str = _decode_any(raw)
+    try:
+        text: str = _decode_any(raw)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"data has a lone surrogate, which {content_type[:80]} cannot have.", field=_DATA
+        ) from error
     return text.encode()
 
 

@@ -1,4 +1,4 @@
-"""Which partition a message goes to, and which shard reads it: the arithmetic of seed 004.
+"""Which partition a message goes to, and which shard reads it.
 
     partition = ((K * h) mod P) + ((h div P) mod K)
 
@@ -79,5 +79,5 @@ def is_consistent(spreads: Sequence[Spread], shards: int) -> bool:
 
 
 def is_advised(partitions: int) -> bool:
-    """The rule of seed 004: 1, 2, 3 or a multiple of 4 or 6, which split evenly in many ways."""
+    """Return True for 1, 2, 3 and multiples of 4 or 6, which split evenly in many ways."""
     return partitions in (1, 2, 3) or partitions % 4 == 0 or partitions % 6 == 0

@@ -1,4 +1,4 @@
-"""A topic: a sequence of storage topics, of which one is produced to (seed 004).
+"""A topic: a sequence of storage topics, of which one is produced to.
 
 The truth is in the catalogue. The store has a working copy, which every process reads.
 """
@@ -22,6 +22,11 @@ PARTITIONS_MAX = 1024
 #: Each search, each look back for a repetition, and each pass of upkeep goes over all of them.
 STORAGE_TOPICS_MAX = 100
 
+#: Limits of a topic whose creator names none. Both are as users know them from other logs, but
+#: the limit of bytes is lower because the messages are in memory.
+MAX_BYTES_DEFAULT = 256 * 1_048_576
+MAX_AGE_SECONDS_DEFAULT = 7 * 86_400.0
+
 #: Lua and JavaScript count safely up to here.
 _WHOLE_MAX = 2**53 - 1
 _AGE_SECONDS_MAX = 100 * 365 * 86400
@@ -42,7 +47,7 @@ class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
     #: Part of the log's name. Never used twice under one name of a topic, a deleted one included.
     number: int
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
-    #: K of seed 004: how many times it has the partitions that its chain began with.
+    #: K of the routing formula: how many times it has the partitions that its chain began with.
     factor: int = 1
 
     @property
@@ -64,9 +69,13 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     #: Every message needs a group; those of one group keep their order.
     grouped: bool = False
-    #: Per partition; None: no bound.
-    max_bytes: Annotated[int, Meta(ge=1, le=_WHOLE_MAX)] | None = None
-    max_age_seconds: Annotated[float, Meta(ge=0.001, le=_AGE_SECONDS_MAX)] | None = None
+    #: Limit of each partition. Over it, messages that all readers have passed are deleted, oldest
+    #: first; if that is not enough, `full_policy` decides. None: no limit.
+    max_bytes: Annotated[int, Meta(ge=1, le=_WHOLE_MAX)] | None = MAX_BYTES_DEFAULT
+    #: Older messages are deleted unless a reader still needs them. None: messages are kept forever.
+    max_age_seconds: Annotated[float, Meta(ge=0.001, le=_AGE_SECONDS_MAX)] | None = (
+        MAX_AGE_SECONDS_DEFAULT
+    )
     full_policy: FullPolicy = "refuse"
     #: How long a message id is remembered; 0: not at all.
     dedup_seconds: Annotated[float, Meta(ge=0, le=7 * 86400)] = 0.0
@@ -96,6 +105,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     #: Where the numbers of storage topics began. Those from here on that it does not have any more
     #: were purged; those before were another's, of whom the catalogue knows nothing.
     first_number: int = 0
+    #: When `dedup_seconds` was changed last; 0: never, the topic was created with it.
+    dedup_since_ms: int = 0
 
     @property
     def target(self) -> StorageTopic:
@@ -164,9 +175,12 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         """The topic in the state that it had before it was deleted."""
         return self._changed(state=self.state_before)
 
-    def with_options(self, options: TopicOptions) -> Topic:
-        """The topic with other options."""
-        return self._changed(options=options)
+    def with_options(self, options: TopicOptions, *, now_ms: int) -> Topic:
+        """The topic with other options, which hold from now on."""
+        same = options.dedup_seconds == self.options.dedup_seconds
+        return self._changed(
+            options=options, dedup_since_ms=self.dedup_since_ms if same else now_ms
+        )
 
     def _changed(self, **changes: object) -> Topic:
         return msgspec.structs.replace(self, version=self.version + 1, **changes)

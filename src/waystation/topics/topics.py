@@ -14,6 +14,7 @@ from waystation.catalogue.book import require_version
 from waystation.clock import Clock
 from waystation.errors import (
     ConflictError,
+    GrowthStopsSubscriptionsError,
     InvalidInputError,
     LogNotFoundError,
     TopicSubscribedError,
@@ -62,6 +63,18 @@ class Topics:
     async def get(self, project: str, name: str) -> Topic:
         """The topic as it is; TopicNotFoundError also for a deleted one."""
         topic = await self.get_any(project, name)
+        if topic.state not in ALIVE:
+            raise not_found(name)
+        return topic
+
+    async def newest(self, project: str, name: str) -> Topic:
+        """Return the topic as the catalogue has it now; TopicNotFoundError also for a deleted one.
+
+        `get` may return a version that is up to two seconds old.
+        """
+        copied = await self.get(project, name)
+        # The store may know a topic that this catalogue never knew.
+        topic = await self._book.truth(project, name) or copied
         if topic.state not in ALIVE:
             raise not_found(name)
         return topic
@@ -129,34 +142,67 @@ class Topics:
         return self._book.remember(topic, self._clock.real_seconds())
 
     async def add_storage_topic(
-        self, project: str, name: str, partitions: int, *, version: int | None = None
+        self,
+        project: str,
+        name: str,
+        partitions: int,
+        *,
+        version: int | None = None,
+        force: bool = False,
     ) -> Topic:
-        """Appends a storage topic; what is produced goes on to the one before until a switch.
+        """Append a storage topic. Messages go to the one before it until a switch.
 
-        Who says which version it is to be added to can repeat it after a lost reply.
+        A caller that names the version can repeat the call after a lost reply. Raise
+        GrowthStopsSubscriptionsError if subscriptions could not go on to the storage topic,
+        unless `force` is set. A subscription that is created at the same time may be missed here;
+        `switch_produce` finds it.
         """
         self._check_partitions(partitions)
-
-        def added(topic: Topic) -> Topic:
-            require_version(topic, version, kind="topic")
-            return topic.with_storage(partitions)
-
-        topic = await self._book.change(project, name, added)
+        topic = None
+        while topic is None:
+            present = await self._present(project, name, version)
+            if not force:
+                await self._require_followed(present.with_storage(partitions), len(present.storage))
+            topic = await self._add_to(present, partitions, version)
         await self.provide(topic)
         return topic
 
-    async def switch_produce(self, project: str, name: str, *, version: int | None = None) -> Topic:
-        """Moves production to the next storage topic; at the last one it stays.
+    async def _add_to(self, present: Topic, partitions: int, version: int | None) -> Topic | None:
+        """Append a storage topic to those that were checked; None if there are others by now."""
+        fits = False
 
-        After it has returned, nothing lands in an older storage topic. Who says which version is to
-        be switched can repeat it after a lost reply.
+        def added(topic: Topic) -> Topic:
+            nonlocal fits
+            require_version(topic, version, kind="topic")
+            fits = topic.storage == present.storage
+            return topic.with_storage(partitions) if fits else topic
+
+        topic = await self._book.change(present.project, present.name, added)
+        return topic if fits else None
+
+    async def switch_produce(
+        self, project: str, name: str, *, version: int | None = None, force: bool = False
+    ) -> Topic:
+        """Move production to the next storage topic; at the last one it stays.
+
+        After the return nothing lands in an older storage topic. A caller that names the version
+        can repeat the call after a lost reply. Raise GrowthStopsSubscriptionsError if subscriptions
+        could not go on to the next storage topic, unless `force` is set.
         """
+        topic = await self._present(project, name, version)
+        following = topic.produce_pointer + 1
+        if not force and following < len(topic.storage):
+            await self._require_followed(topic, following)
+        return await self.finish_switch(topic)
+
+    async def _present(self, project: str, name: str, version: int | None) -> Topic:
+        """Return the topic as the catalogue has it; ConflictError if it has another version."""
 
         def checked(topic: Topic) -> Topic:
             require_version(topic, version, kind="topic")
             return topic
 
-        return await self.finish_switch(await self._book.change(project, name, checked))
+        return await self._book.change(project, name, checked)
 
     async def finish_switch(self, topic: Topic) -> Topic:
         """Seals the present storage topic and moves the pointer, whoever had begun to."""
@@ -188,7 +234,7 @@ class Topics:
 
         def changed(topic: Topic) -> Topic:
             require_version(topic, version, kind="topic")
-            return topic.with_options(options)
+            return topic.with_options(options, now_ms=self._clock.now_ms())
 
         topic = await self._book.change(project, name, changed)
         for storage in topic.storage:
@@ -270,6 +316,24 @@ class Topics:
                 await self._logs.retain(log, partition, topic.retention)
 
         await for_each(range(storage.partitions), retain)
+
+    async def _require_followed(self, topic: Topic, index: int) -> None:
+        """Raise if subscriptions could not go on to a storage topic."""
+        stopped = await self.readers.stopped_by(topic, index)
+        if not stopped:
+            return
+        more = len(stopped) - _NAMED_MAX
+        told = ", ".join(stopped[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        base, partitions = topic.storage[index - 1].spread.base, topic.storage[index].partitions
+        raise GrowthStopsSubscriptionsError(
+            f"Subscriptions of topic {topic.name} would stop before storage topic {index} with"
+            f" {partitions} partitions, because a group could have another shard there: {told}.",
+            hint=(
+                f"A subscription can follow if its shards divide {base} and the partitions are a"
+                f" multiple of {base}, or if it has 1 shard. To let these subscriptions stop there,"
+                " repeat with `force` (`--force`)."
+            ),
+        )
 
     async def _require_unread(self, project: str, name: str) -> None:
         if readers := await self.readers.names(project, name):

@@ -1,7 +1,8 @@
--- log_limits(head, max_bytes, max_age_ms, policy, version): writes the limits of a log; '' is no limit.
+-- log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes): writes the limits of a log;
+-- '' is no limit. `unread_bytes` holds while no reader has registered.
 -- The version is that of the definition which they come from: only a newer one replaces what is there,
 -- so that whoever is late undoes nothing. Limits that nobody counts have version 0, and are written.
-local function log_limits(head, max_bytes, max_age_ms, policy, version)
+local function log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes)
   local counted = tonumber(version) > 0
   if counted and tonumber(version) <= tonumber(redis.call('HGET', head, 'limits_version') or '0') then
     return
@@ -10,7 +11,8 @@ local function log_limits(head, max_bytes, max_age_ms, policy, version)
   if counted then
     redis.call('HSET', head, 'limits_version', version)
   end
-  for name, value in pairs({ max_bytes = max_bytes, max_age_ms = max_age_ms }) do
+  local limits = { max_bytes = max_bytes, max_age_ms = max_age_ms, unread_bytes = unread_bytes }
+  for name, value in pairs(limits) do
     if value == '' then
       redis.call('HDEL', head, name)
     else

@@ -4,7 +4,8 @@
 -- KEYS  1 log, 2 its head, 3 its holds
 -- ARGV  1 most messages of this step, 2 share of the limit from which on there is a warning, in %,
 --       then, where limits may have come that the log does not have yet: 3 most bytes or '',
---       4 greatest age in ms or '', 5 'refuse' | 'drop_and_count', 6 version of these limits
+--       4 greatest age in ms or '', 5 'refuse' | 'drop_and_count', 6 version of these limits,
+--       7 most bytes while no reader has registered, or ''
 -- Reply {removed, 1 if another step would find something, bytes, bytes that are needed, most bytes or
 --       '', greatest age in ms or '', policy, version of these limits, dropped since ever,
 --       'begins' | 'lasts' | 'ends' | '' of the warning, the reader who needs most or ''}; {} when
@@ -13,7 +14,7 @@
 --- @include "log_trim"
 --- @include "log_limits"
 if ARGV[3] and redis.call('EXISTS', KEYS[2]) == 1 then
-  log_limits(KEYS[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
+  log_limits(KEYS[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end
 local at = now()
 local done = log_trim(KEYS[1], at, tonumber(ARGV[1]), 0)
