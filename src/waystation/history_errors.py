@@ -65,10 +65,28 @@ class StoreWentBackError(HistoryError):
     code = "history.store-went-back"
 
 
+class NoStoreError(HistoryError):
+    """There is no store to read, or no server has used it yet; none was created."""
+
+    code = "history.no-store"
+
+
+class OtherDataSetError(HistoryError):
+    """The store has another data set than the server that was named; nothing was read."""
+
+    code = "history.other-data-set"
+
+
 class LakeRefusedError(HistoryError):
     """A table of the lake is not ours, or has another type in one of our columns."""
 
     code = "history.lake-refused"
+
+
+class NoLakeError(LakeRefusedError):
+    """There is no lake at that place; ingest creates one."""
+
+    code = "history.no-lake"
 
 
 class LakeDamagedError(HistoryError):

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from waystation.clock import Clock
+from waystation.data_files import create_private
 from waystation.history_errors import HistoryMissingError
 from waystation.history_settings import HistorySettings
 from waystation.settings import Settings, make_private
@@ -38,6 +39,7 @@ class _Counts(msgspec.Struct):
     rows: int = 0
     malformed: int = 0
     gap_rows: int = 0
+    damaged_rows: int = 0
     withheld_rows: int = 0
     lost_rows: int = 0
     rounds: int = 0
@@ -156,7 +158,12 @@ class HistoryRole:
         history_metrics.rows.inc(counts.rows)
         history_metrics.malformed.inc(counts.malformed)
         history_metrics.lost.inc(counts.lost_rows)
-        for cause, rows in (("trimmed", counts.gap_rows), ("policy", counts.withheld_rows)):
+        gaps = {
+            "trimmed": counts.gap_rows,
+            "damaged": counts.damaged_rows,
+            "policy": counts.withheld_rows,
+        }
+        for cause, rows in gaps.items():
             history_metrics.gaps.labels(cause).inc(rows)
         history_metrics.rounds.inc(counts.rounds)
         history_metrics.lag_rows.set(counts.left)
@@ -209,5 +216,5 @@ def _empty_file(folder: Path) -> Path:
     """In the place of a settings file that may lie where the station was started."""
     make_private(folder)
     file = folder / "settings.toml"
-    file.touch()
+    create_private(file)
     return file

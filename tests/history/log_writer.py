@@ -127,6 +127,15 @@ class LogWriter:
         words = [word.decode() for word in reply]
         return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
+    def remove(self, log: str, *offsets: int, partition: int = 0) -> None:
+        """Remove entries from the stream of a log, past its scripts: this makes a hole."""
+        for offset in offsets:
+            found = self.command(
+                "XRANGE", names.entries(log, partition), offset, offset, "COUNT", 1
+            )
+            assert isinstance(found, list)
+            assert self.command("XDEL", names.entries(log, partition), found[0][0]) == 1
+
     def delete(self, log: str, partitions: int = 1) -> None:
         """Deletes a log."""
         self._runner.run(self._logs.delete(log, partitions))

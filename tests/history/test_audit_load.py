@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.subscriptions.at_work import Hook
 from waystation import App, AsyncWaystation, Wait
-from waystation.archive import archive_at
+from waystation.archive import archive_place
 from waystation.client import NewMessage
 from waystation.clock import Clock
 from waystation.errors import WaystationError
@@ -130,7 +130,7 @@ async def test_beside_a_station_that_works_there_is_no_false_alarm(
             ingest = Ingest(spark, Lake(str(lake)), access).run
 
             def run() -> Findings:
-                archive = archive_at("", folder=quick.data_dir)
+                archive = archive_place("", folder=quick.data_dir)
                 with Live(access.url(), archive) as live:
                     return audit(
                         spark,

@@ -17,7 +17,7 @@ from tests.history.log_writer import LogWriter
 from tests.kit.background import background_station
 from tests.kit.until import until
 from waystation import App, Wait, Waystation
-from waystation.archive import archive_at
+from waystation.archive import archive_place
 from waystation.clock import Clock
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
@@ -93,7 +93,7 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
             ingest = Ingest(spark, Lake(str(lake)), access).run
 
             def run(meanwhile: Any = None) -> Findings:
-                archive = archive_at("", folder=quick.data_dir)
+                archive = archive_place("", folder=quick.data_dir)
                 with SlowLive(access.url(), archive) as live:
                     live.meanwhile = meanwhile
                     return audit(
@@ -157,7 +157,7 @@ def until_archived(url: str, folder: Path, ids: Sequence[str]) -> None:
             for each in ids
         )
 
-    with Live(url, archive_at("", folder=folder)) as live:
+    with Live(url, archive_place("", folder=folder)) as live:
         until(are_archived)
 
 
@@ -184,7 +184,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
         ingest = Ingest(spark, Lake(str(lake)), access).run
 
         def run() -> Findings:
-            with Live(access.url(), archive_at("", folder=quick.data_dir)) as live:
+            with Live(access.url(), archive_place("", folder=quick.data_dir)) as live:
                 return audit(
                     spark,
                     Lake(str(lake)),

@@ -22,6 +22,7 @@ from waystation.history.store_access import store_access
 from waystation.history.watermarks import SOFT
 from waystation.logs import Block
 from waystation.settings import Settings
+from waystation.transaction_settings import TransactionSettings
 
 _pack = msgspec.msgpack.encode
 ID = "tx-" + "0" * 40
@@ -61,6 +62,8 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
 def test_every_change_and_every_step_is_a_row_once(
     spark: SparkSession, settings: Settings, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # One cell, so that one record log has all changes.
+    settings = msgspec.structs.replace(settings, transactions=TransactionSettings(cells=1))
     with background_station(settings, app=orders()) as station, Waystation(station.url) as client:
         good = client.transactions.start("order", {"cents": 5}, external_id="o-1")
         bad = client.transactions.start("order", {"cents": 0})

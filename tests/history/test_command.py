@@ -12,6 +12,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
@@ -20,10 +21,16 @@ from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import Waystation
+from waystation.api.wide_history import HistoryPlace, history_place
+from waystation.history.lake import Lake
 from waystation.history.lease import history_lease
+from waystation.history.log_reader import LogReader
 from waystation.history.store_access import store_access
+from waystation.history.table_specs import MESSAGES
 from waystation.history.watermarks import SOFT
+from waystation.history_settings import HistorySettings
 from waystation.settings import Settings, StoreSettings
+from waystation.store.embedded import EmbeddedServer
 
 
 @pytest.mark.slow
@@ -99,6 +106,7 @@ def test_a_spark_that_does_not_start_is_told_with_where_to_look(
 ) -> None:
     # What Spark wants to hear by another setting
     wrong = json.dumps({"spark.driver.extraJavaOptions": "-Xmx1g"})
+    Lake(str(tmp_path / "d" / "lake")).open(MESSAGES)
     asked = run("history", "sql", "select 1", "--data", "d", WAYSTATION_HISTORY_SPARK=wrong)
     assert asked.returncode == 1
     first, second = asked.stderr.splitlines()
@@ -112,8 +120,11 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
     run: Run,  # noqa: F811
     settings: Settings,
 ) -> None:
-    with store_access(settings) as access, history_lease(access.url()):
-        refused = run("history", "ingest", "--data", settings.data)
+    with store_access(settings) as access:
+        with LogWriter(access.url()) as writer:
+            writer.flush()
+        with history_lease(access.url()):
+            refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
     assert "Another ingest is at work." in refused.stderr
     # The lease was given back
@@ -136,3 +147,98 @@ def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(
     monkeypatch.setenv("WAYSTATION_STORE_URL_FILE", str(named))
     with store_access(settings) as access:
         assert access.file == str(named)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ingest",), ("audit",), ("release",), ("refresh",), ("report",)]
+)
+def test_history_command_without_a_store_is_refused_and_creates_nothing(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    refused = run("history", *arguments)
+    assert refused.returncode == 1
+    assert "There is no store in" in refused.stderr
+    assert "WAYSTATION_URL" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_history_command_on_an_empty_store_is_refused(
+    run: Run,  # noqa: F811
+    settings: Settings,
+) -> None:
+    with store_access(settings) as access:
+        refused = run("history", "ingest", "--store", access.url())
+    assert refused.returncode == 1
+    assert "no server has used it yet" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [("sql", "select 1"), ("audit", "--no-live")])
+def test_history_command_without_a_lake_is_refused_before_spark_starts(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    refused = run("history", *arguments, "--data", "d")
+    assert refused.returncode == 1
+    assert f"There is no lake at {tmp_path}/d/lake." in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_history_command_with_a_server_uses_its_store_and_refuses_another(
+    run: Run,  # noqa: F811
+    settings: Settings,
+    tmp_path: Path,
+) -> None:
+    other = msgspec.structs.replace(settings, data=str(tmp_path / "other"))
+    with background_station(settings) as station, Waystation(station.url) as client:
+        place = client.history.place()
+        assert (place.data, place.lake) == (settings.data, f"{settings.data}/lake")
+        with store_access(settings) as access, LogReader(access.url()) as logs:
+            assert place.dataset == logs.dataset()
+
+        by_option = run("history", "release", "--url", station.url, "--json")
+        by_environment = run("history", "release", "--json", WAYSTATION_URL=station.url)
+        no_lake = run("history", "sql", "select 1", "--url", station.url)
+        with store_access(other) as access:
+            with LogWriter(access.url()) as writer:
+                writer.flush()
+            refused = run("history", "ingest", "--url", station.url, "--data", other.data)
+
+    for done in (by_option, by_environment):
+        assert (done.returncode, done.stderr) == (0, "")
+    assert f"There is no lake at {settings.data}/lake." in no_lake.stderr
+    assert refused.returncode == 1
+    assert f"the data set ds-test, and the server that you named has {place.dataset}" in " ".join(
+        refused.stderr.split()
+    )
+    assert not (tmp_path / ".waystation").exists()
+
+
+def test_history_place_of_a_server_has_no_password() -> None:
+    settings = Settings(
+        data="/srv/data",
+        store=StoreSettings(url="redis://:hunter2@store:6379/0"),
+        history=HistorySettings(lake="s3://user:hunter2@bucket/lake"),
+    )
+    place = history_place(settings, "ds-1")
+    assert place == HistoryPlace(
+        dataset="ds-1", data="/srv/data", lake="s3://bucket/lake", embedded=False
+    )
+    assert "hunter2" not in repr(place)
+
+
+def test_store_access_beside_a_server_keeps_its_level_of_durability(settings: Settings) -> None:
+    strict = msgspec.structs.replace(settings, store=StoreSettings(durability="disk"))
+    folder = settings.data_dir / "store"
+    with (
+        EmbeddedServer(folder, durability="memory") as server,
+        store_access(strict) as access,
+        LogReader(access.url()) as logs,
+    ):
+        asked = [("CONFIG", "GET", "appendfsync"), ("PING",)]
+        (_, level), _ = logs.replies(asked)
+        assert level == b"everysec"
+        assert server.address.path in access.url()
+    assert not (folder / "always").exists()

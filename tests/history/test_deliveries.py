@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.shard_life import LOG, lived
 from tests.subscriptions.at_work import Hook
-from waystation.archive import archive_at
+from waystation.archive import archive_place
 from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
@@ -58,8 +58,7 @@ def requests(hook: Hook) -> Counter[tuple[str, str, int, int]]:
     return Counter(
         (
             "default/orders/" + each.headers["waystation-position"].replace(".", "/"),
-            # A repetition in another incarnation is another message to a receiver
-            each.headers["webhook-id"].partition(".")[0],
+            each.headers["waystation-id"],
             int(each.headers["waystation-attempt"]),
             each.status,
         )
@@ -128,7 +127,7 @@ async def test_a_lake_tells_how_endpoints_did_and_its_audit_finds_nothing_wrong(
     def look(hook: Hook) -> tuple[list[tuple[Any, ...]], list[str], Findings]:
         with store_access(settings) as access:
             ingest = Ingest(spark, Lake(str(lake)), access)
-            with Live(access.url(), archive_at("", folder=settings.data_dir)) as live:
+            with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
                 findings = audit(spark, Lake(str(lake)), live=live, ingest=ingest.run)
         attach(spark, lake=str(lake))
         answer = spark.sql(FAILED_BY_ENDPOINT)

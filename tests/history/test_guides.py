@@ -60,9 +60,8 @@ def test_all_tables_are_on_the_page_of_the_concept() -> None:
         assert f"`{spec.name}`" in text
 
 
-def test_the_readme_the_guide_and_the_demo_ask_the_same() -> None:
-    for page in (ROOT / "README.md", ASKING):
-        assert QUERY in page.read_text(encoding="utf-8")
+def test_the_guide_and_the_demo_ask_the_same() -> None:
+    assert QUERY in ASKING.read_text(encoding="utf-8")
     assert QUERY == FAILED_BY_ENDPOINT
 
 

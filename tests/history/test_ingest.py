@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.history.log_writer import LogWriter, envelopes
+from tests.history.log_writer import LogWriter, change, envelopes
+from waystation.history.audit import Live, audit
 from waystation.history.ingest import Ingest, Ingested
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
@@ -315,3 +316,45 @@ def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: Lo
     assert {total for _, total in told} == {70}
     assert [read for read, _ in told] == sorted(read for read, _ in told)
     assert {0, 40, 70} <= {read for read, _ in told}
+
+
+@pytest.mark.timeout(240)
+def test_ingest_of_a_damaged_log_keeps_stored_offsets_and_writes_a_gap_with_its_cause(
+    ingest: Any, writer: LogWriter, lake: Path, store_url: str, spark: SparkSession
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(20))
+    writer.create("tx")
+    writer.append_raw("tx", [change(number) for number in range(6)])
+    writer.remove(ORDERS, 5)
+    writer.remove("tx", 2, 3)
+
+    done = ingest().run()
+
+    assert (done.damaged_rows, done.gap_rows, done.lost_rows) == (3, 0, 0)
+    assert {row["log_offset"]: row["id"] for row in rows(lake)} == {
+        number: f"m-{number}" for number in range(20) if number != 5
+    }
+    assert [row["log_offset"] for row in rows(lake, "transactions")] == [0, 1, 4, 5]
+    gaps = [
+        (row["log"], row["from_offset"], row["to_offset"], row["cause"])
+        for row in rows(lake, "gaps")
+    ]
+    assert gaps == [(ORDERS, 5, 6, "damaged"), ("tx", 2, 4, "damaged")]
+    # And an entry that is removed after it was ingested is still in the lake
+    writer.remove(ORDERS, 19)
+    assert ingest().run().rows == 0
+    with Live(store_url) as live:
+        findings = audit(spark, Lake(str(lake)), live=live)
+    assert findings.counts["log.damaged"] == 3
+    told = {
+        (each.subject, each.position, each.text.partition(" are")[0])
+        for each in findings.examples
+        if each.check == "log.damaged"
+    }
+    assert told == {
+        (f"{ORDERS}/0", "default/orders/0/0/5", "Offsets 5 to 5"),
+        (f"{ORDERS}/0", "default/orders/0/0/19", "Offsets 19 to 19"),
+        ("tx/0", "tx/0/2", "Offsets 2 to 3"),
+    }
+    assert "missing" not in findings.counts

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.cli.conftest import Run, run  # noqa: F401 (a fixture)
+from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import App, Waystation
@@ -74,7 +75,10 @@ def test_a_second_job_is_refused_before_spark_is_started(
     settings: Settings,
     verb: Any,
 ) -> None:
-    with store_access(settings) as access, history_lease(access.url(), verb):
-        refused = run("history", verb, "--data", settings.data)
+    with store_access(settings) as access:
+        with LogWriter(access.url()) as writer:
+            writer.flush()
+        with history_lease(access.url(), verb):
+            refused = run("history", verb, "--data", settings.data)
     assert refused.returncode == 6
     assert f"Another {verb} is at work." in refused.stderr

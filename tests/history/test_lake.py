@@ -204,3 +204,20 @@ def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
     # And the log of the table does not carry whole texts
     (entry,) = (tmp_path / "lake" / "transactions" / "_delta_log").glob("*1.json")
     assert len(entry.read_bytes()) < 10_000
+
+
+def test_lake_that_open_creates_is_private(tmp_path: Path) -> None:
+    """Its files follow the umask; nobody else can enter the folder."""
+    root = tmp_path / "data" / "lake"
+
+    Lake(str(root)).open(GAPS)
+
+    assert [each.stat().st_mode & 0o777 for each in (root.parent, root)] == [0o700, 0o700]
+
+
+def test_lake_in_a_folder_that_exists_keeps_its_permissions(tmp_path: Path) -> None:
+    (root := tmp_path / "shared").mkdir(mode=0o750)
+
+    Lake(str(root)).open(GAPS)
+
+    assert root.stat().st_mode & 0o777 == 0o750

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.errors import TopicNotFoundError
+from waystation.errors import LogDamagedError, TopicNotFoundError
 from waystation.history.batch_reader import BatchReader, NarrowingBatchReader, Task
 from waystation.history.log_reader import LogReader
 from waystation.history.options import read_options
@@ -273,3 +273,44 @@ def _moment(ms: int) -> Any:
     from datetime import UTC, datetime, timedelta
 
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def test_batch_reader_at_a_hole_fails_or_counts_it_and_keeps_stored_offsets(
+    writer: LogWriter, given: Any
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(20))
+    writer.remove(ORDERS, 3, 4, 19)
+    strict, counting = BatchReader(given()), BatchReader(given(on_gap="count"))
+
+    with pytest.raises(LogDamagedError, match="Offsets 3 to 4 of partition 0"):
+        rows_of(strict, strict.partitions())
+    rows = rows_of(counting, counting.partitions())
+
+    assert {(row["offset"], row["gap"]) for row in rows if row["gap"]} == {(3, 2), (19, 1)}
+    assert {row["offset"]: row["id"] for row in rows if not row["gap"]} == {
+        number: f"m-{number}" for number in range(20) if number not in (3, 4, 19)
+    }
+
+
+def test_log_reader_lists_holes_and_reads_only_damaged_partitions(
+    writer: LogWriter, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for log in (ORDERS, LATER):
+        writer.create(log)
+        writer.append(log, envelopes(10))
+    writer.remove(LATER, 0, 5)
+    writer.trim_to(ORDERS, 100)
+    read: list[str] = []
+    blocks = LogReader.blocks
+
+    def counted(self: LogReader, span: Span, **more: Any) -> Any:
+        read.append(span.log)
+        return blocks(self, span, **more)
+
+    monkeypatch.setattr(LogReader, "blocks", counted)
+    with LogReader(store_url) as logs:
+        holes = logs.holes([(ORDERS, 0), (LATER, 0)])
+
+    assert [(each.log, each.start, each.end) for each in holes] == [(LATER, 0, 1), (LATER, 5, 6)]
+    assert read == [LATER]

@@ -13,6 +13,7 @@ from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.logs import LogState
 from waystation.settings import Settings
 from waystation.testing.station import quick_settings
+from waystation.transaction_settings import TransactionSettings
 
 ORDERS = 5
 
@@ -42,7 +43,9 @@ def work(settings: Settings, topic: str) -> dict[str, LogState]:
 
 
 def settings_of(folder: Path, record: RecordLogs) -> Settings:
-    return quick_settings(str(folder), history=HistorySettings(record=record))
+    one_cell = TransactionSettings(cells=1)
+    history = HistorySettings(record=record)
+    return quick_settings(str(folder), history=history, transactions=one_cell)
 
 
 def test_what_is_not_recorded_is_counted_and_everything_else_goes_on(

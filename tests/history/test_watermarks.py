@@ -10,10 +10,14 @@ from tests.cli.conftest import Run, run  # noqa: F401 (a fixture)
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.envelope import pack
 from waystation.errors import LogFullError
+from waystation.history.audit import Live
 from waystation.history.log_reader import LogReader
+from waystation.history.spans import Span
 from waystation.history.store_access import store_access
-from waystation.history.watermarks import HARD, SOFT, Watermarks
+from waystation.history.watermarks import HARD, SOFT, Watermarks, register, release_all
+from waystation.logs import names
 from waystation.settings import Settings
+from waystation.store.keys import FORMAT
 
 ORDERS = "t.default.orders.0"
 KEY = f"{ORDERS}/0"
@@ -114,6 +118,7 @@ def test_whoever_switches_history_off_lets_go_of_all_logs(
     settings: Settings,
 ) -> None:
     with store_access(settings) as access, LogWriter(access.url()) as writer:
+        writer.flush()
         writer.create(ORDERS, 2)
         with LogReader(access.url()) as logs:
             states = {f"{ORDERS}/{n}": logs.states([(ORDERS, n)])[ORDERS, n] for n in (0, 1)}
@@ -123,3 +128,39 @@ def test_whoever_switches_history_off_lets_go_of_all_logs(
         ]
         assert released == ['{"released":2}\n', '{"released":0}\n']
         assert (writer.held(ORDERS, 0), writer.held(ORDERS, 1)) == ({}, {})
+
+
+def test_register_of_history_holds_logs_from_what_they_keep(
+    writer: LogWriter, store_url: str
+) -> None:
+    writer.create("tx", 2)
+    writer.append_raw("tx", [b"x"] * 10)
+    writer.create("s.default.crm.0")
+    first = writer.trim_to("tx", 4)
+    assert first > 0
+    states = {("tx", 0), ("tx", 1), ("s.default.crm.0", 0)}
+    with LogReader(store_url) as logs:
+        found = logs.states(sorted(states))
+        register(logs, SOFT, {f"{log}/{part}": state for (log, part), state in found.items()})
+        assert writer.held("tx", 0) == {SOFT: first}
+        assert writer.held("tx", 1) == writer.held("s.default.crm.0") == {SOFT: 0}
+        # A hold that is there already stays
+        logs.hold(Span("tx", 0, 9, 10), SOFT)
+        register(logs, SOFT, {f"{log}/{part}": state for (log, part), state in found.items()})
+        assert writer.held("tx", 0) == {SOFT: 9}
+        assert writer.command("HGET", FORMAT, "history") == SOFT.encode()
+        release_all(logs)
+    assert writer.held("tx", 0) == {}
+    assert writer.command("HGET", FORMAT, "history") is None
+
+
+def test_live_counts_entries_that_were_dropped_before_history_registered(
+    writer: LogWriter, store_url: str
+) -> None:
+    writer.create("tx")
+    limits = ("max_bytes", 100, "policy", "drop_and_count", "unread_bytes", 10)
+    writer.command("HSET", names.head("tx", 0), *limits)
+    for _ in range(25):
+        writer.append_raw("tx", [b"x"])
+    with Live(store_url) as live:
+        assert live.unread() == {("tx", 0): 15}

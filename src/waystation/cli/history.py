@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waystation.cli.history_session import lake_place, session
+from waystation.cli.history_session import (
+    Target,
+    find_target,
+    lake_place,
+    opened_store,
+    session,
+)
 from waystation.cli.job_bar import job_bar
 from waystation.cli.options import (
     ConfigOption,
     DataOption,
     JsonOption,
+    KeyOption,
     StoreOption,
-    read_settings,
 )
 from waystation.cli.output import console, emit_json
-from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from waystation.history.ingest import Ingested
@@ -33,6 +38,10 @@ MasterOption = Annotated[
 ]
 MemoryOption = Annotated[
     str | None, typer.Option("--memory", help="Of Spark's driver and executors, such as 2g.")
+]
+ServerOption = Annotated[
+    str,
+    typer.Option("--url", help="Server whose history it is; default $WAYSTATION_URL, if set."),
 ]
 UiOption = Annotated[
     bool | None,
@@ -51,18 +60,19 @@ def root() -> None:
 def release(
     store: StoreOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Let go of all logs: none keeps anything for history any more, until the next ingest."""
     from waystation.history.lease import history_lease  # noqa: PLC0415 (as below)
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
-    from waystation.history.store_access import store_access  # noqa: PLC0415
     from waystation.history.watermarks import release_all  # noqa: PLC0415
 
-    settings = read_settings(config, store_url=store, data=data).settings
+    target = find_target(config, url=url, key=key, store=store, data=data)
     with (
-        store_access(settings) as access,
+        opened_store(target) as access,
         history_lease(access.url()),
         LogReader(access.url()) as logs,
     ):
@@ -87,32 +97,36 @@ def ingest(
     ] = False,
     store: StoreOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Bring all that the logs have now into the lake; what is there already is not read again."""
-    settings = read_settings(
+    target = find_target(
         config,
-        history_lake=lake,
+        url=url,
+        key=key,
+        store=store,
+        data=data,
+        lake=lake,
         history_master=master,
         history_memory=memory,
         history_ui=ui,
-        store_url=store,
-        data=data,
-    ).settings
+    )
     stop = _stop_event(until_eof=until_eof) if follow else None
-    _ingest(settings, stop, ui=ui, as_json=as_json)
+    _ingest(target, stop, ui=ui, as_json=as_json)
 
 
 def _ingest(
-    settings: Settings, stop: threading.Event | None, *, ui: bool | None, as_json: bool
+    target: Target, stop: threading.Event | None, *, ui: bool | None, as_json: bool
 ) -> None:
     # Late: Spark takes seconds to import, and other commands do not need it.
     from waystation.history.following import Turn, follow  # noqa: PLC0415
     from waystation.history.ingest import Ingest  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
-    from waystation.history.store_access import store_access  # noqa: PLC0415
 
+    settings = target.settings
     wanted = settings.history
 
     def told(turn: Turn) -> None:
@@ -124,7 +138,7 @@ def _ingest(
     waiting = None if stop is None else lambda: not stop.wait(wanted.every_seconds)
     with (
         job_bar(hidden=as_json) as tell,
-        store_access(settings) as access,
+        opened_store(target) as access,
         history_lease(access.url(), waiting=waiting),
         session(settings, ui=ui, quiet=as_json) as (spark, lake),
     ):
@@ -154,6 +168,13 @@ def _ingest(
 def _say(done: Ingested, place: str) -> None:
     gone = f", {done.gap_rows:,} were gone before they were read" if done.gap_rows else ""
     console.print(f"{done.rows:,} rows are new in {place}{gone}.", soft_wrap=True)
+    if done.damaged_rows:
+        console.print(
+            f"log.damaged: {done.damaged_rows:,} entries are missing from the store's logs, and"
+            " retention did not remove them. `waystation history audit` lists their ranges.",
+            style="red",
+            soft_wrap=True,
+        )
 
 
 def _stop_event(*, until_eof: bool) -> threading.Event:

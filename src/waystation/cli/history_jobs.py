@@ -13,20 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waystation.cli.exits import FAILED
-from waystation.cli.history import LakeOption, MasterOption, MemoryOption, UiOption, app
-from waystation.cli.history_session import session
+from waystation.cli.history import (
+    LakeOption,
+    MasterOption,
+    MemoryOption,
+    ServerOption,
+    UiOption,
+    app,
+)
+from waystation.cli.history_session import (
+    Target,
+    check_lake,
+    find_target,
+    opened_store,
+    session,
+)
 from waystation.cli.job_bar import Tell, job_bar
 from waystation.cli.options import (
     ConfigOption,
     DataOption,
     JsonOption,
+    KeyOption,
     StoreOption,
-    read_settings,
 )
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.clock import Clock
 from waystation.history_errors import HistoryBusyError
-from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,18 +58,23 @@ _TRIES_MAX = 20
 
 @contextmanager
 def _job(
-    settings: Settings, job: Job, *, ui: bool | None, quiet: bool
+    target: Target,
+    job: Job,
+    *,
+    ui: bool | None,
+    quiet: bool,
+    check: Callable[[StorePlace], None] = lambda access: None,
 ) -> Iterator[tuple[SparkSession, Lake, StorePlace]]:
-    """A session and the lake, while nobody else does the same."""
-    from waystation.history.lease import history_lease  # noqa: PLC0415 (Spark takes seconds)
-    from waystation.history.store_access import store_access  # noqa: PLC0415
+    """A session and the lake, while nobody else does the same.
 
-    with (
-        store_access(settings) as access,
-        history_lease(access.url(), job),
-        session(settings, ui=ui, quiet=quiet) as (spark, lake),
-    ):
-        yield spark, lake, access
+    `check` is called before Spark starts, because that takes seconds.
+    """
+    from waystation.history.lease import history_lease  # noqa: PLC0415 (Spark takes seconds)
+
+    with opened_store(target) as access, history_lease(access.url(), job):
+        check(access)
+        with session(target.settings, ui=ui, quiet=quiet) as (spark, lake):
+            yield spark, lake, access
 
 
 @app.command()
@@ -71,14 +88,26 @@ def audit(
     ui: UiOption = None,
     store: StoreOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Prove that nothing was lost, doubled or overtaken. Ends with 1 if something was."""
-    settings = _settings(config, lake, master, memory, ui, store, data)
+    target = find_target(
+        config,
+        url=url,
+        key=key,
+        store=store,
+        data=data,
+        lake=lake,
+        history_master=master,
+        history_memory=memory,
+        history_ui=ui,
+    )
     with job_bar(hidden=as_json) as tell:
         check = _audit_live if live else _audit_lake
-        findings = check(settings, tell, ui=ui, quiet=as_json)
+        findings = check(target, tell, ui=ui, quiet=as_json)
     if as_json:
         emit_json(findings)
     else:
@@ -87,15 +116,20 @@ def audit(
         raise typer.Exit(FAILED)
 
 
-def _audit_live(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
-    from waystation.archive import archive_at  # noqa: PLC0415
+def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
+    from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
     from waystation.history.ingest import Ingest  # noqa: PLC0415
     from waystation.history.task_watch import part_watch  # noqa: PLC0415
 
+    settings = target.settings
     delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
-    with _job(settings, "audit", ui=ui, quiet=quiet) as (spark, lake, access):
-        archive = archive_at(settings.archive.url, folder=settings.data_dir)
+    archive = archive_place(settings.archive.url, folder=settings.data_dir)
+
+    def check(access: StorePlace) -> None:
+        Live(access.url(), archive).close()
+
+    with _job(target, "audit", ui=ui, quiet=quiet, check=check) as (spark, lake, access):
         ingest = Ingest(
             spark,
             lake,
@@ -131,12 +165,13 @@ def _patiently(ingest: Callable[[], object]) -> None:
     ingest()
 
 
-def _audit_lake(settings: Settings, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
+def _audit_lake(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.history.audit import audit  # noqa: PLC0415
     from waystation.history.task_watch import part_watch  # noqa: PLC0415
 
+    check_lake(target.settings)
     with (
-        session(settings, ui=ui, quiet=quiet) as (spark, lake),
+        session(target.settings, ui=ui, quiet=quiet) as (spark, lake),
         part_watch(spark, tell) as begin,
     ):
         return audit(spark, lake, on_part=begin)
@@ -170,14 +205,28 @@ def refresh(
     ui: UiOption = None,
     store: StoreOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Bring the tables of time slots up to what the lake has; only touched slots are computed."""
-    settings = _settings(config, lake, master, memory, ui, store, data)
+    target = find_target(
+        config,
+        url=url,
+        key=key,
+        store=store,
+        data=data,
+        lake=lake,
+        history_master=master,
+        history_memory=memory,
+        history_ui=ui,
+    )
     with (
         job_bar(hidden=as_json) as tell,
-        _job(settings, "refresh", ui=ui, quiet=as_json) as (spark, where, _),
+        _job(
+            target, "refresh", ui=ui, quiet=as_json, check=lambda _: check_lake(target.settings)
+        ) as (spark, where, _),
     ):
         done = _refresh(spark, where, tell)
     if as_json:
@@ -213,16 +262,30 @@ def report(
     ui: UiOption = None,
     store: StoreOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Write one page with plots, to look at or to mail. Refreshes the tables first."""
     from waystation.history.report import write_report  # noqa: PLC0415
 
-    settings = _settings(config, lake, master, memory, ui, store, data)
+    target = find_target(
+        config,
+        url=url,
+        key=key,
+        store=store,
+        data=data,
+        lake=lake,
+        history_master=master,
+        history_memory=memory,
+        history_ui=ui,
+    )
     with (
         job_bar(hidden=as_json) as tell,
-        _job(settings, "refresh", ui=ui, quiet=as_json) as (spark, where, _),
+        _job(
+            target, "refresh", ui=ui, quiet=as_json, check=lambda _: check_lake(target.settings)
+        ) as (spark, where, _),
     ):
         _refresh(spark, where, tell)
         tell(0, 1, "page")
@@ -243,6 +306,8 @@ def sql(
     master: MasterOption = None,
     memory: MemoryOption = None,
     data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -250,10 +315,19 @@ def sql(
     from waystation.history.asking import ask  # noqa: PLC0415
     from waystation.history.task_watch import task_watch  # noqa: PLC0415
 
-    settings = _settings(config, lake, master, memory, None, None, data)
+    target = find_target(
+        config,
+        url=url,
+        key=key,
+        data=data,
+        lake=lake,
+        history_master=master,
+        history_memory=memory,
+    )
+    check_lake(target.settings)
     with (
         job_bar(hidden=as_json or as_csv) as tell,
-        session(settings, quiet=as_json or as_csv) as (spark, where),
+        session(target.settings, quiet=as_json or as_csv) as (spark, where),
         task_watch(spark, "sql", lambda ended, known: tell(ended, known, "tasks")),
     ):
         answer = ask(spark, where, query)
@@ -283,23 +357,3 @@ def _cell(value: Any) -> str:
         return ""
     text = printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
     return text if len(text) <= _LETTERS_MAX else f"{text[: _LETTERS_MAX - 1]}…"
-
-
-def _settings(
-    config: str,
-    lake: str | None,
-    master: str | None,
-    memory: str | None,
-    ui: bool | None,
-    store: str | None,
-    data: str | None,
-) -> Settings:
-    return read_settings(
-        config,
-        history_lake=lake,
-        history_master=master,
-        history_memory=memory,
-        history_ui=ui,
-        store_url=store,
-        data=data,
-    ).settings

@@ -2,19 +2,107 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.cli.options import read_settings
 from waystation.cli.output import problems
+from waystation.cli.station import open_station
+from waystation.data_files import tighten
+from waystation.history_errors import NoStoreError
 from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from waystation.client.history import HistoryPlace
     from waystation.history.lake import Lake
+    from waystation.history.options import StorePlace
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a command of history works on."""
+
+    settings: Settings
+    #: What the server that was named said; None: no server was named.
+    place: HistoryPlace | None = None
+
+
+def find_target(
+    config: str,
+    *,
+    url: str,
+    key: str,
+    store: str | None = None,
+    data: str | None = None,
+    lake: str | None = None,
+    **flags: Any,
+) -> Target:
+    """Return the settings of a command, with data folder and lake of the server if one is named.
+
+    A server is named by `--url` or WAYSTATION_URL. What the command line says comes first; a store
+    with another data set than the server's is refused when it is opened.
+    """
+    place = None
+    if named := url or os.environ.get("WAYSTATION_URL", ""):
+        with open_station(named, key, scope="admin") as station:
+            place = station.history.place()
+        if data is None:
+            lake = lake or place.lake
+            # On another machine, only a lake with a URL can be read.
+            data = place.data if Path(place.data).is_dir() else None
+    loaded = read_settings(config, store_url=store, data=data, history_lake=lake, **flags)
+    return Target(loaded.settings, place)
+
+
+def _check_reach(target: Target) -> None:
+    """Raise NoStoreError where the store of the server cannot be found from here."""
+    place = target.place
+    if place is None or target.settings.store.url:
+        return
+    if not place.embedded:
+        raise NoStoreError(
+            "The server uses an external store, whose URL it does not tell.",
+            hint="Name it with --store or WAYSTATION_STORE_URL.",
+        )
+    if not target.settings.data_dir.is_dir():
+        raise NoStoreError(
+            f"The data folder of the server, {place.data}, is not on this machine.",
+            hint="Run the command on the machine of the server, or name its store with --store.",
+        )
+
+
+@contextmanager
+def opened_store(target: Target) -> Iterator[StorePlace]:
+    """Yield the store of a target.
+
+    NoStoreError for a store that is missing or empty, and none is created. OtherDataSetError if its
+    data set is not the server's.
+    """
+    from waystation.history.store_access import (  # noqa: PLC0415
+        require_dataset,
+        require_store,
+        store_access,
+    )
+
+    _check_reach(target)
+    require_store(target.settings)
+    with store_access(target.settings) as access:
+        require_dataset(access, target.place.dataset if target.place else "")
+        yield access
+
+
+def check_lake(settings: Settings) -> None:
+    """Raise NoLakeError before Spark starts, because that takes seconds."""
+    from waystation.history.lake import Lake  # noqa: PLC0415
+    from waystation.history.table_specs import BASE  # noqa: PLC0415
+
+    Lake(lake_place(settings)).require(BASE)
 
 
 @contextmanager
@@ -40,6 +128,9 @@ def session(
     with running_session(plan) as spark:
         if (address := ui_address(spark)) and not quiet:
             problems.print(f"Spark shows what it does at {address}", style="dim", soft_wrap=True)
+        if not settings.history.lake:
+            # A lake elsewhere may be shared; its operator decides who reads it.
+            tighten([settings.data_dir / "lake"])
         yield spark, Lake(lake_place(settings))
 
 

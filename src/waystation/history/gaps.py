@@ -8,20 +8,15 @@ on, from what it has read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Literal
 
 import pyarrow as pa
 
 from waystation.history.lake import Lake, LakeTable, Mark
 from waystation.history.lake_files import TableWriter
-from waystation.history.spans import Span
+from waystation.history.spans import GapCause, Span
 from waystation.history.table_specs import GAPS
-
-#: `trimmed`: gone before it was read. `policy`: its topic says that it is not recorded. `lost`: it
-#: is in the lake, marked as lost, and the store has given its offsets anew.
-Cause = Literal["trimmed", "policy", "lost"]
 
 
 class GapBook:
@@ -31,14 +26,14 @@ class GapBook:
         self._folder = lake.folder(GAPS)
         self._table = lake.open(GAPS)
         self._dataset = dataset
-        self._found: list[tuple[Span, Cause]] = []
+        self._found: list[tuple[Span, GapCause]] = []
 
     @property
     def table(self) -> LakeTable:
         """The table in this version."""
         return self._table
 
-    def add(self, gap: Span, cause: Cause) -> None:
+    def add(self, gap: Span, cause: GapCause) -> None:
         """Takes note of a gap."""
         self._found.append((gap, cause))
 
@@ -50,11 +45,11 @@ class GapBook:
                 offset = end
         return min(offset, span.end)
 
-    def commit(self, now_ms: int) -> Counter[Cause]:
+    def commit(self, now_ms: int) -> Counter[GapCause]:
         """Writes down what is new; how many messages that are, by cause."""
         writer = TableWriter(self._folder, GAPS)
         marks: dict[str, Mark] = {}
-        counted: Counter[Cause] = Counter()
+        counted: Counter[GapCause] = Counter()
         for gap, cause in self._found:
             for part in self._missing(gap):
                 writer.write(self._row(part, cause, now_ms))
@@ -74,6 +69,16 @@ class GapBook:
             writer = TableWriter(self._folder, GAPS)
             writer.write(self._row(gap, "lost", now_ms))
             self._table.commit(writer.close(), {key: Mark(version)})
+
+    def commit_replaced(self, replaced: Iterable[str], now_ms: int) -> None:
+        """Write down the data sets that the store lost before this one, each once."""
+        new = {each: f"{self._dataset}/{each}!" for each in replaced}
+        new = {each: key for each, key in new.items() if not self._table.mark(key).offset}
+        if new:
+            writer = TableWriter(self._folder, GAPS)
+            for each in new:
+                writer.write(self._row(Span(each, 0, 0, 0), "store-lost", now_ms))
+            self._table.commit(writer.close(), {key: Mark(1) for key in new.values()})
 
     def _missing(self, gap: Span) -> Iterator[Span]:
         """What of a gap is not written down."""
@@ -97,7 +102,7 @@ class GapBook:
             if not row["lost"] and row["cause"] != "lost" and row["to_offset"] > span.start
         )
 
-    def _row(self, gap: Span, cause: Cause, now_ms: int) -> pa.RecordBatch:
+    def _row(self, gap: Span, cause: GapCause, now_ms: int) -> pa.RecordBatch:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         row = {
             "dataset": self._dataset,

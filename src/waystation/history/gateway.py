@@ -13,8 +13,10 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
+from waystation.data_files import open_private, tighten
 from waystation.history.spark_trouble import spark_words
 from waystation.history_errors import SparkStartError
+from waystation.settings import make_private
 
 #: Below the folder of a session.
 LOG_NAME = "spark.log"
@@ -31,10 +33,11 @@ def start_spark(folder: Path, settings: Mapping[str, str]) -> None:
         conf.set(name, value)
     logging.getLogger().addFilter(_is_not_py4j)
     log = folder / LOG_NAME
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
+    tighten([folder, log])
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.unlink()
-    with log.open("ab") as heard:
+    with open_private(log, "ab") as heard:
         try:
             said = {"stdout": heard, "stderr": heard}
             gateway = launch_gateway(conf, said)  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ from waystation.history.spark_trouble import spark_trouble
 from waystation.history.table_specs import BASE
 from waystation.history.task_watch import task_watch
 from waystation.history.tidying import tidy
-from waystation.history.watermarks import Watermarks
+from waystation.history.watermarks import Watermarks, register
 from waystation.history_errors import LakeWriteError
 from waystation.history_settings import WhenFull
 from waystation.logs import LogState
@@ -51,8 +51,10 @@ class Ingested(msgspec.Struct):
 
     rows: int = 0
     malformed: int = 0
-    #: Messages that were gone before they were read.
+    #: Entries that retention removed before they were read.
     gap_rows: int = 0
+    #: Entries that are missing from their logs, and that retention did not remove.
+    damaged_rows: int = 0
     #: Messages that are not recorded, as their topics say.
     withheld_rows: int = 0
     #: Rows of what the store has lost since they were read.
@@ -121,6 +123,10 @@ class Ingest:
                 self._about = (dataset, run_id)
                 self._compared.clear()
                 self._watermarks.clear()
+                if replaced := logs.replaced_datasets():
+                    book = GapBook(self._lake, dataset)
+                    book.commit_replaced(replaced, self._clock.now_ms())
+                register(logs, self._watermarks.reader, _states(logs))
             ends = {key: state.end for key, state in _states(logs).items()}
             while not stopping() and self._round(logs, dataset, ends, done):
                 if on_progress is not None:
@@ -175,10 +181,11 @@ class Ingest:
             done.rows += report.rows
             done.malformed += report.malformed
             for gap in report.gaps:
-                gaps.add(gap, "trimmed")
+                gaps.add(gap, gap.cause)
         # Before the rows: when these are there, nobody looks for the gap again.
         counted = gaps.commit(now_ms)
         done.gap_rows += counted["trimmed"]
+        done.damaged_rows += counted["damaged"]
         done.withheld_rows += counted["policy"]
         tables.commit(
             reports,

@@ -19,7 +19,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.messages import TIME, kept, without_collections
 from waystation.history.options import StorePlace
 from waystation.history.prints import print_of
-from waystation.history.spans import Span
+from waystation.history.spans import Gap, Span
 from waystation.history.table_specs import TableSpec
 from waystation.history_errors import LakeWriteError
 from waystation.recording import FULL, Recording
@@ -49,8 +49,8 @@ class SpanReport(msgspec.Struct, frozen=True):
     malformed: int
     #: Of its last entry; 0 if that was gone.
     print: int
-    #: What was gone before it was read.
-    gaps: list[Span]
+    #: Entries that were not there when the task read the span, each gap with its cause.
+    gaps: list[Gap]
 
 
 class TaskReport(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class _Tally:
         self.rows = 0
         self.malformed = 0
         self.last_print = 0
-        self.gaps: list[Span] = []
+        self.gaps: list[Gap] = []
 
 
 def _rows(
@@ -132,7 +132,7 @@ def _rows(
     assert feed is not None, "only logs with a feed are planned"
     recording = plan.recordings.get(span.log, FULL)
     for part in logs.blocks(span, on_gap="count"):
-        if isinstance(part, Span):
+        if isinstance(part, Gap):
             tally.gaps.append(part)
             tally.last_print = 0
             continue

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from waystation.history_errors import NoJavaError
+from waystation.settings import make_private
 
 #: What Spark 4 runs on.
 VERSION_MIN = 17
@@ -81,11 +82,11 @@ def provide_java(environment: MutableMapping[str, str]) -> None:
 def _shim(java: Path, folder: Path) -> Path:
     """A folder that is a JAVA_HOME to Spark."""
     script = folder / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
+    make_private(script.parent)
     # Renamed into place: another process may be starting it right now.
     draft = script.with_name(f"java.{id(script):x}")
     draft.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")
-    draft.chmod(0o755)
+    draft.chmod(0o700)
     draft.replace(script)
     return folder
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 #: Kinds that are about a range of offsets.
-_RANGES = ("start", "reset", "passed", "trimmed", "opened")
+_RANGES = ("start", "reset", "passed", "trimmed", "damaged", "opened")
 #: A generation in a moment; no log has as many entries.
 _GENERATION = 1 << 40
 _SHARD = ["dataset", "project", "subscription", "generation", "shard"]

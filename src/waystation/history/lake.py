@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -28,7 +29,9 @@ from waystation.history_errors import (
     LakeDamagedError,
     LakeRefusedError,
     LakeWriteError,
+    NoLakeError,
 )
+from waystation.settings import make_private
 
 #: All columns have statistics, not the first 32 alone: of those, files can be skipped.
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}
@@ -57,6 +60,11 @@ class Lake:
     def __init__(self, root: str) -> None:
         # Tasks write there too, and the folder that they are in is another.
         self.root = root.rstrip("/") if "://" in root else os.path.abspath(root)
+
+    def require(self, specs: Iterable[Named]) -> None:
+        """Raise NoLakeError unless one of these tables is there. It needs no Spark."""
+        if not any(DeltaTable.is_deltatable(self.folder(spec)) for spec in specs):
+            raise no_lake(self.root)
 
     def folder(self, spec: Named) -> str:
         """Where a table is."""
@@ -93,6 +101,8 @@ class Lake:
         except TableNotFoundError:
             # Of two that find none, the second finds the first one's.
             with _writing(spec):
+                if "://" not in self.root:
+                    make_private(Path(self.root))
                 table = DeltaTable.create(
                     folder,
                     schema=Schema.from_arrow(spec.schema),
@@ -189,6 +199,14 @@ def _writing(spec: TableSpec) -> Iterator[None]:
         ) from error
     except (DeltaError, OSError) as error:
         raise lake_write(spec.name, error) from error
+
+
+def no_lake(root: str) -> NoLakeError:
+    """Return the error for a place without a lake."""
+    return NoLakeError(
+        f"There is no lake at {root}.",
+        hint="`waystation history ingest` creates it; --lake, --data and --url name another one.",
+    )
 
 
 def lake_write(table: str, error: object) -> LakeWriteError:

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from waystation.errors import LogNotFoundError, OffsetOutOfRangeError
+from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
 from waystation.history.options import OnGap
 from waystation.history.prints import print_of
-from waystation.history.spans import Span
+from waystation.history.spans import Gap, Span
 from waystation.history_errors import StoreWentBackError, TrimmedError
-from waystation.logs import Block, LogState
+from waystation.logs import Block, LogState, names
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.store.address import parse_address
 from waystation.store.keys import FORMAT
+from waystation.telemetry.logging import logger
+
+_log = logger("history")
 
 #: Messages that are asked for at once: the store serves nobody else meanwhile, about 3 ms.
 _BLOCK_ROWS = 8_192
@@ -63,6 +66,18 @@ class LogReader:
         (found,) = self.fields([FORMAT], "dataset")
         return found.decode() if found else ""
 
+    def replaced_datasets(self) -> list[str]:
+        """Return the ids of lost data sets that this one replaces, newest first."""
+        (found,) = self.fields([FORMAT], "replaces")
+        return found.decode().split() if found else []
+
+    def stamp_history(self, reader: str) -> None:
+        """Write down under which reader history holds logs; empty: history does not read them."""
+        if reader:
+            self._run(self._ask("HSET", FORMAT, "history", reader))
+        else:
+            self._run(self._ask("HDEL", FORMAT, "history"))
+
     def fields(self, keys: Iterable[str], field: str) -> list[bytes | None]:
         """A field of each of some hashes; None where there is none."""
         return self._each(self._ask("HGET", key, field) for key in keys)
@@ -97,6 +112,23 @@ class LogReader:
         """Offsets of the first messages at or after a time, for triples with that time in ms."""
         return self._each(self._logs.offset_at(*each) for each in moments)
 
+    def holes(self, partitions: Iterable[tuple[str, int]]) -> list[Gap]:
+        """Return the ranges that are missing from partitions, and that retention did not remove.
+
+        Only a partition whose stream has fewer entries than its head says is read.
+        """
+        states = self.states(partitions)
+        streams = [("XLEN", names.entries(*each)) for each in states]
+        found: list[Gap] = []
+        for ((log, partition), state), count in zip(
+            states.items(), self.replies(streams), strict=True
+        ):
+            if count < state.end - state.first:
+                parts = self.blocks(Span(log, partition, state.first, state.end), on_gap="count")
+                found += [each for each in parts if isinstance(each, Gap)]
+        # Others were trimmed between the look at the head and the one at the stream.
+        return [gap for gap in found if gap.cause == "damaged"]
+
     def hold(self, span: Span, reader: str) -> None:
         """Says that a reader needs the log from the start of a span on, or what is left of it."""
 
@@ -122,14 +154,15 @@ class LogReader:
             return 0
         last = Span(span.log, span.partition, span.end - 1, span.end)
         (block,) = self.blocks(last, on_gap="count")
-        if isinstance(block, Span):
+        if isinstance(block, Gap):
             return 0
         return print_of(block.times_ms[0], block.payloads[0])
 
-    def blocks(self, span: Span, *, on_gap: OnGap) -> Iterator[Block | Span]:
-        """The messages of a span; a gap that is to be counted is a span in their place.
+    def blocks(self, span: Span, *, on_gap: OnGap) -> Iterator[Block | Gap]:
+        """Yield the messages of a span in blocks, and with `on_gap="count"` gaps in their order.
 
-        TrimmedError for a gap that is not; StoreWentBackError if the log ends before the span.
+        With `on_gap="fail"`, raise TrimmedError where retention removed messages, LogDamagedError
+        where they are missing. Raise StoreWentBackError if the log ends before the span.
         """
         offset = span.start
         while offset < span.end:
@@ -138,14 +171,25 @@ class LogReader:
             except OffsetOutOfRangeError as gone:
                 if offset > gone.end:
                     raise went_back(span, gone.end) from gone
-                gap = Span(span.log, span.partition, offset, min(gone.first, span.end))
+                gap = Gap(span.log, span.partition, offset, min(gone.first, span.end))
                 if on_gap == "fail":
                     raise _trimmed(gap) from gone
                 yield gap
                 offset = gap.end
                 continue
+            except LogDamagedError as hole:
+                gap = Gap(
+                    span.log, span.partition, offset, min(hole.end, span.end), cause="damaged"
+                )
+                log_damaged(gap)
+                if on_gap == "fail":
+                    hole.hint = "Say on_gap=count to read the messages around the gap."
+                    raise
+                yield gap
+                offset = gap.end
+                continue
             except LogNotFoundError as gone:
-                gap = Span(span.log, span.partition, offset, span.end)
+                gap = Gap(span.log, span.partition, offset, span.end)
                 if on_gap == "fail":
                     raise _trimmed(gap) from gone
                 yield gap
@@ -176,6 +220,18 @@ class LogReader:
         return found
 
 
+def log_damaged(gap: Span) -> None:
+    """Log that entries of a partition are missing."""
+    _log.error(
+        "log damaged",
+        code=LogDamagedError.code,
+        log=gap.log,
+        partition=gap.partition,
+        from_offset=gap.start,
+        to_offset=gap.end,
+    )
+
+
 def went_back(span: Span, end: int) -> StoreWentBackError:
     """What is said of a log that ends before what is asked of it."""
     return StoreWentBackError(
@@ -185,7 +241,7 @@ def went_back(span: Span, end: int) -> StoreWentBackError:
     )
 
 
-def _trimmed(gap: Span) -> TrimmedError:
+def _trimmed(gap: Gap) -> TrimmedError:
     return TrimmedError(
         f"Offsets {gap.start} to {gap.end - 1} of partition {gap.partition} of {gap.log} are gone:"
         " retention has trimmed them.",

@@ -1,7 +1,8 @@
 """Record logs as tables of the source: the rows that ingest would make of them, read from the logs.
 
 In place of the lake's stamp a row has its log, partition and offset, its place in the entry and its
-time. What retention has trimmed under a reader that counts gaps is a row with `gap`.
+time. A reader that counts gaps has one row with `gap` for entries that it did not find, because
+retention removed them or the log is damaged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from waystation.history.fact_rows import own_columns
 from waystation.history.feeds import feed_of
-from waystation.history.spans import Span
+from waystation.history.spans import Gap, Span
 from waystation.history.table_specs import (
     DELIVERIES,
     OPERATIONS,
@@ -38,10 +39,10 @@ def has_rows_of(log: str, table: str) -> bool:
     return feed is not None and any(spec.name == table for spec in feed.tables)
 
 
-def record_batch(table: str, span: Span, part: Block | Span) -> pa.RecordBatch:
+def record_batch(table: str, span: Span, part: Block | Gap) -> pa.RecordBatch:
     """The rows of a block of a span, or the one of a gap."""
     schema = record_schema(table)
-    if isinstance(part, Span):
+    if isinstance(part, Gap):
         gap = {"log": part.log, "log_partition": part.partition, "log_offset": part.start}
         return pa.RecordBatch.from_pylist([{**gap, "gap": part.rows}], schema=schema)
     feed = feed_of(span.log)

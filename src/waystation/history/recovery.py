@@ -20,7 +20,7 @@ from waystation.history.gaps import GapBook
 from waystation.history.lake import Lake, LakeTable, Mark
 from waystation.history.log_reader import LogReader
 from waystation.history.round_tables import RoundTables
-from waystation.history.spans import TASK_ROWS, Span, parse_key
+from waystation.history.spans import TASK_ROWS, Gap, Span, parse_key
 from waystation.history.table_specs import TableSpec
 from waystation.logs import LogState
 from waystation.telemetry.logging import logger
@@ -122,7 +122,7 @@ def _read(logs: LogReader, span: Span, spec: TableSpec) -> set[tuple[Any, ...]]:
     assert feed is not None, "only logs with a feed are looked at"
     found: set[tuple[Any, ...]] = set()
     for block in logs.blocks(span, on_gap="count"):
-        if not isinstance(block, Span):
+        if not isinstance(block, Gap):
             columns = feed.rows(span, block)[spec.name].select(_columns(spec)).columns
             found |= set(zip(*(column.to_pylist() for column in columns), strict=True))
     return found

@@ -32,7 +32,7 @@ from waystation.subscriptions.log_entry import (
 )
 
 #: Facts about a range: both ends are offsets, the second is not of the range.
-RANGES = frozenset({"start", "passed", "trimmed", "reset"})
+RANGES = frozenset({"start", "passed", "trimmed", "damaged", "reset"})
 #: Facts about a message that an operation did; the detail is its id.
 _BY_OPERATION = frozenset({"redriven", "skipped", "purged"})
 

@@ -164,8 +164,8 @@ def _groups(spark: SparkSession, days: str, windows: str) -> DataFrame:
         from waystation.deliveries d
         join (select project, subscription, max(topic) topic from waystation.deliveries
               where kind = 'start' group by 1, 2) t using (project, subscription)
-        where d.was like 'm%' and d.kind not in ('start', 'reset', 'passed', 'trimmed', 'opened')
-          and d.{days}"""
+        where d.was like 'm%' and d.{days}
+          and d.kind not in ('start', 'reset', 'passed', 'trimmed', 'damaged', 'opened')"""
     return spark.sql(
         f"""
         with by_group as (

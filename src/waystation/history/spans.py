@@ -7,8 +7,16 @@ reads: many small logs go into one, and only large ones are split.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import msgspec
+
+#: Why offsets are not in the lake. `trimmed`: retention removed them before they were read.
+#: `damaged`: they are missing from the log, and retention did not remove them. `policy`: their
+#: topic is not recorded. `lost`: they are in the lake, marked as lost, and the store gave their
+#: offsets to other entries. `store-lost`: the store lost a whole data set, which the column `log`
+#: names, and an operator accepted that.
+GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost"]
 
 #: Rows of a task.
 TASK_ROWS = 65_536
@@ -33,6 +41,12 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """The partition, in one word."""
         return f"{self.log}/{self.partition}"
+
+
+class Gap(Span, frozen=True, gc=False):
+    """Offsets of a partition that a reader did not find."""
+
+    cause: GapCause = "trimmed"
 
 
 def parse_key(key: str) -> tuple[str, int]:

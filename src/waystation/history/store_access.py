@@ -7,18 +7,60 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from waystation.data_files import write_private
+from waystation.history.log_reader import LogReader
 from waystation.history.options import StorePlace
+from waystation.history_errors import NoStoreError, OtherDataSetError
 from waystation.settings import Settings, make_private
 from waystation.store.address import parse_address
 from waystation.store.embedded import EmbeddedServer
 
 
+def require_store(settings: Settings) -> None:
+    """Raise NoStoreError if the settings name an embedded store that is not there.
+
+    History only reads a store. To start one in an empty folder would create it.
+    """
+    if not settings.store.url and not (settings.data_dir / "store").is_dir():
+        raise NoStoreError(
+            f"There is no store in {settings.data_dir}.",
+            hint="Name the server with --url or WAYSTATION_URL, its data folder with --data, or a"
+            " store with --store.",
+        )
+
+
+def require_dataset(access: StorePlace, dataset: str) -> None:
+    """Raise OtherDataSetError unless a store has the data set of the server; empty: any.
+
+    NoStoreError for a store that no server has used yet.
+    """
+    with LogReader(access.url()) as logs:
+        found = logs.dataset()
+    if not found:
+        raise NoStoreError(
+            "The store is empty: no server has used it yet.",
+            hint="Name the server with --url or WAYSTATION_URL, its data folder with --data, or"
+            " its store with --store.",
+        )
+    if dataset and found != dataset:
+        raise OtherDataSetError(
+            f"The store has the data set {found}, and the server that you named has {dataset}.",
+            hint="Name the store of that server with --store or --data, or leave out the server.",
+        )
+
+
 @contextmanager
 def store_access(settings: Settings) -> Iterator[StorePlace]:
-    """The store of the settings for the length of the block; an embedded one is kept alive."""
+    """The store of the settings for the length of the block; an embedded one is kept alive.
+
+    The level of durability is the server's to choose: an embedded store that runs keeps its own.
+    What history writes are copies and leases, which may be lost.
+    """
     url = settings.store.url
     if not url:
-        server = EmbeddedServer(settings.data_dir / "store", durability=settings.store.durability)
+        server = EmbeddedServer(
+            settings.data_dir / "store", durability="memory", cluster=settings.store.cluster
+        )
         with server:
             yield StorePlace(f"unix://{server.address.path}")
     elif not parse_address(url).password:
@@ -34,6 +76,5 @@ def _written(folder: Path, url: str) -> Path:
     """A file with the URL, for this machine's tasks, that nobody else may read."""
     make_private(folder)
     file = folder / "store-url"
-    file.touch(mode=0o600)
-    file.write_text(url, encoding="utf-8")
+    write_private(file, url)
     return file

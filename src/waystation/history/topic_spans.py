@@ -13,7 +13,7 @@ from waystation.history.narrowing import Narrowing
 from waystation.history.options import SourceOptions
 from waystation.history.places import TopicPlace, topic_place
 from waystation.history.record_table import has_rows_of, record_batch
-from waystation.history.spans import Span
+from waystation.history.spans import Gap, Span
 from waystation.logs import Block, LogState
 
 
@@ -78,8 +78,8 @@ def _batches(
             yield _batch(place, part) if place else record_batch(options.table, span, part)
 
 
-def _batch(place: TopicPlace, part: Block | Span) -> pa.RecordBatch:
-    if isinstance(part, Span):
+def _batch(place: TopicPlace, part: Block | Gap) -> pa.RecordBatch:
+    if isinstance(part, Gap):
         return gap_batch(place, part.start, part.end)
     return message_batch(place, part)
 

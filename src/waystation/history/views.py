@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from waystation.history.derived_specs import DERIVED, DerivedSpec
-from waystation.history.lake import Lake
+from waystation.history.lake import Lake, no_lake
 from waystation.history.lake_files import DECLARED
 from waystation.history.table_specs import BASE, DAY, TableSpec
 from waystation.history_errors import LakeRefusedError
@@ -30,7 +30,7 @@ _SPECIAL = frozenset("`'{}[]*?,\\")
 def attach(spark: SparkSession, *, lake: str) -> SparkSession:
     """Makes the views, over those that are there; returns the session.
 
-    A table that nothing was brought into yet is empty. LakeRefusedError where there is no lake.
+    A table that nothing was brought into yet is empty. NoLakeError where there is no lake.
     """
     root = lake if "://" in lake else os.path.abspath(lake)
     if special := sorted(_SPECIAL & set(root)):
@@ -41,9 +41,7 @@ def attach(spark: SparkSession, *, lake: str) -> SparkSession:
     where = Lake(root)
     files = {spec.name: where.files(spec) for spec in BASE}
     if not any(each is not None for each in files.values()):
-        raise LakeRefusedError(
-            f"There is no lake at {root}.", hint="`waystation history ingest` makes one."
-        )
+        raise no_lake(root)
     _hush(spark)
     spark.sql(f"create database if not exists {_SCHEMA}")
     for spec in BASE:

@@ -9,12 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waystation.history.log_reader import LogReader
+from waystation.history.places import topic_place
 from waystation.history.spans import Span, parse_key
 from waystation.history_settings import WhenFull
 from waystation.logs import LogState
+from waystation.logs import names as log_names
 
 #: The hold of history on a log. What begins with `~` yields to a log's limit of bytes.
 SOFT, HARD = "~history", "history"
+
+
+def register(logs: LogReader, reader: str, states: Mapping[str, LogState]) -> None:
+    """Register history as a reader: record logs keep from now on what it has not read.
+
+    Before that, they keep little. New ones are registered by the node that creates them. Topics
+    keep what their own retention says, and are held once something was read of them.
+    """
+    logs.stamp_history(reader)
+    records = [
+        (*parse_key(key), state.first)
+        for key, state in states.items()
+        if topic_place(*parse_key(key)) is None and state.sealed is None
+    ]
+    held = logs.replies(
+        ("HEXISTS", log_names.holds(log, partition), reader) for log, partition, _ in records
+    )
+    for (log, partition, first), is_held in zip(records, held, strict=True):
+        if not is_held:
+            logs.hold(Span(log, partition, first, first), reader)
 
 
 class Watermarks:
@@ -24,6 +46,11 @@ class Watermarks:
         self._reader, self._other = (HARD, SOFT) if full == "refuse" else (SOFT, HARD)
         #: Partition -> how far it was read, and whether it was let go.
         self._set: dict[str, tuple[int, bool]] = {}
+
+    @property
+    def reader(self) -> str:
+        """The reader under which history holds logs."""
+        return self._reader
 
     def clear(self) -> None:
         """Forgets what was set: it is another store."""
@@ -62,6 +89,7 @@ def _is_over(state: LogState, offset: int) -> bool:
 
 def release_all(logs: LogReader) -> int:
     """Lets go of all logs, so that none waits for history; how many it had held."""
+    logs.stamp_history("")
     return sum(
         logs.release(Span(log, partition, 0, 0), reader)
         for log, partitions in logs.names().items()

@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from waystation.history.audit.findings import Findings
+from waystation.errors import LogDamagedError
+from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
 from waystation.history.audit.live import Live
-from waystation.history.audit.messages import check_messages
-from waystation.history.audit.offsets import check_offsets
-from waystation.history.audit.tables import LOST, AuditTables
+from waystation.history.audit.messages import check_messages, check_repeated_ids
+from waystation.history.audit.offsets import check_offsets, entry_position
+from waystation.history.audit.tables import DAMAGED, LOST, AuditTables
 from waystation.history.audit.transactions import check_transactions
 from waystation.history.lake import Lake
+from waystation.history.spans import Span
 
 
 def audit(
@@ -54,15 +56,55 @@ def audit(
 
     later = renew if ingest is not None else None
     _note_gaps(tables, findings)
+    _check_damage(tables, live, findings)
     for (log, partition), facts in sorted(unrecorded.items()):
         findings.note(f"{log}/{partition}: {facts:,} not recorded, as settings say.")
+    for (log, partition), entries in sorted(live.unread().items() if live is not None else ()):
+        findings.note(
+            f"{log}/{partition}: {entries:,} entries were dropped before a reader of history had"
+            " registered."
+        )
     begin("offsets")
     check_offsets(tables, live, findings)
     begin("messages")
     check_messages(tables, live, later, findings)
+    check_repeated_ids(tables, live, findings)
     begin("transactions")
     check_transactions(tables, live, later, findings, archived_before_ms=archived_before_ms)
     return findings
+
+
+def _check_damage(tables: AuditTables, live: Live | None, findings: Findings) -> None:
+    """Report each range that is missing from a log, as ingest found it or as the store has it now.
+
+    Entries that were ingested before they were removed are in the lake, but a subscription that had
+    not read them by then never delivers them.
+    """
+    holes = [gap.span for gap in tables.gaps if gap.cause == DAMAGED]
+    holes += live.holes() if live is not None else []
+    merged: list[Span] = []
+    for hole in sorted(holes, key=lambda each: (each.log, each.partition, each.start)):
+        if merged and merged[-1].key == hole.key and hole.start <= merged[-1].end:
+            before = merged.pop()
+            end = max(before.end, hole.end)
+            merged.append(Span(hole.log, hole.partition, before.start, end))
+        else:
+            merged.append(hole)
+    findings.add(
+        LogDamagedError.code,
+        len(merged),
+        [
+            Finding(
+                check=LogDamagedError.code,
+                subject=hole.key,
+                id="",
+                position=entry_position(hole.log, hole.partition, hole.start),
+                text=f"Offsets {hole.start} to {hole.end - 1} are missing from the log, and"
+                " retention did not remove them.",
+            )
+            for hole in merged[:EXAMPLES_MAX]
+        ],
+    )
 
 
 def _note_gaps(tables: AuditTables, findings: Findings) -> None:
@@ -72,8 +114,15 @@ def _note_gaps(tables: AuditTables, findings: Findings) -> None:
         "trimmed": "gone before it was read",
         LOST: "lost by the store after it was read; marked as lost, and not checked",
     }
+    for dataset in tables.lost_datasets:
+        findings.note(
+            f"The store lost data set {dataset}, and an operator accepted that;"
+            " its rows in the lake are kept and not checked."
+        )
     counted: dict[tuple[str, str], int] = {}
     for gap in (*tables.gaps, *tables.lost):
+        if gap.cause == DAMAGED:
+            continue  # A finding, not a note.
         key = (gap.span.log, gap.cause)
         counted[key] = counted.get(key, 0) + gap.span.rows
     for (log, cause), rows in sorted(counted.items()):

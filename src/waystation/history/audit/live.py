@@ -6,22 +6,24 @@ asked in this order, is nowhere.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
 import msgspec
 
-from waystation.archive import Archive, ArchivedState
+from waystation.archive import ArchivedState
+from waystation.archive.scan import ArchiveScan
 from waystation.envelope import unpack
+from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.feeds import feed_of
 from waystation.history.log_reader import LogReader
-from waystation.history.spans import Span
+from waystation.history.places import topic_place
+from waystation.history.spans import Gap, Span
+from waystation.store.keys import FORMAT
+from waystation.topics.book import working_copy
+from waystation.topics.topic import decode_topic
 from waystation.transactions import names
 from waystation.transactions.head import Head, parse
-
-#: Ids that the archive is asked for at once.
-_ARCHIVE_AT_ONCE = 500
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,17 +43,35 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
         return f"{{s.{whose}}}:"
 
 
+class DeduplicatedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that appends a message only if its id was not produced within a window."""
+
+    project: str
+    topic: str
+    #: Numbers of its storage topics.
+    storage: tuple[int, ...]
+    window_ms: int
+    #: Since when it has this window; 0: since it was created.
+    since_ms: int
+
+
 class Live:
     """Store and archive of a station, for one thread; close it when done."""
 
-    def __init__(self, url: str, archive: Archive | None = None) -> None:
-        self._runner = asyncio.Runner()
-        self._archive = archive
+    def __init__(self, url: str, archive: str = "") -> None:
+        """Open the store of a URL and its archive, a URL of PostgreSQL or a file; empty: none.
+
+        Only the archive that this data set was stamped with is read, and none is ever created:
+        ArchiveForeignError for another one, ArchiveUnavailableError where there is none.
+        """
         self._logs = LogReader(url)
         #: As they were when somebody asked first; what comes later is no part of this audit.
         self._partitions: dict[str, int] | None = None
-        if archive is not None:
-            self._runner.run(archive.open())
+        try:
+            self._archive = _open_archive(self._logs, archive) if archive else None
+        except BaseException:
+            self._logs.close()
+            raise
 
     def __enter__(self) -> Live:
         return self
@@ -68,8 +88,7 @@ class Live:
         """Hangs up."""
         self._logs.close()
         if self._archive is not None:
-            self._runner.run(self._archive.close())
-        self._runner.close()
+            self._archive.close()
 
     @property
     def has_archive(self) -> bool:
@@ -94,10 +113,19 @@ class Live:
         states = self._logs.states((log, partition) for log, partition, _ in self.partitions())
         return {key: state.unrecorded for key, state in states.items() if state.unrecorded}
 
+    def unread(self) -> dict[tuple[str, int], int]:
+        """Return how many entries record logs dropped before a reader of history had registered."""
+        states = self._logs.states((log, partition) for log, partition, _ in self.partitions())
+        return {key: state.unread for key, state in states.items() if state.unread}
+
+    def holes(self) -> list[Gap]:
+        """Return the ranges that are missing from the logs, and that retention did not remove."""
+        return self._logs.holes(sorted((log, number) for log, number, _ in self.partitions()))
+
     def message_id(self, span: Span) -> str:
         """The id of a message of a topic, if it is still there."""
-        block = next(self._logs.blocks(span, on_gap="count"), span)
-        if isinstance(block, Span):
+        block = next(self._logs.blocks(span, on_gap="count"), None)
+        if block is None or isinstance(block, Gap):
             return ""
         try:
             return unpack(block.payloads[0], project="").id
@@ -144,12 +172,62 @@ class Live:
 
     def archived(self, ids: Sequence[str]) -> dict[str, ArchivedState]:
         """Transactions that are in the archive."""
-        found: dict[str, ArchivedState] = {}
-        if self._archive is not None:
-            for first in range(0, len(ids), _ARCHIVE_AT_ONCE):
-                some = ids[first : first + _ARCHIVE_AT_ONCE]
-                found |= self._runner.run(self._archive.get(some))
+        return self._archive.get(ids) if self._archive is not None else {}
+
+    def deduplicated(self) -> list[DeduplicatedTopic]:
+        """Return the topics whose ids count, as their definitions in the store say."""
+        places = {
+            (place.project, place.topic)
+            for log, _, _ in self.partitions()
+            if (place := topic_place(log, 0)) is not None
+        }
+        found: list[DeduplicatedTopic] = []
+        bodies = self._logs.fields([working_copy(*each) for each in sorted(places)], "body")
+        for body in bodies:
+            try:
+                topic = decode_topic(body) if body is not None else None
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue  # Of another release; ingest leaves its log out and says so.
+            if topic is not None and topic.options.dedup_seconds:
+                found.append(
+                    DeduplicatedTopic(
+                        project=topic.project,
+                        topic=topic.name,
+                        storage=tuple(each.number for each in topic.storage),
+                        window_ms=round(topic.options.dedup_seconds * 1000),
+                        since_ms=topic.dedup_since_ms,
+                    )
+                )
         return found
+
+
+def _open_archive(logs: LogReader, place: str) -> ArchiveScan | None:
+    (stamp,) = logs.fields([FORMAT], "archive")
+    if stamp is None:
+        return None  # No node of this data set has opened an archive yet.
+    hint = (
+        "Name the data folder of the server with --data, or set archive.url; --no-live checks the"
+        " lake alone."
+    )
+    try:
+        archive = ArchiveScan(place)
+    except ArchiveUnavailableError as error:
+        raise ArchiveUnavailableError(
+            f"The transactions of this store are in the archive {stamp.decode()}. {error.message}",
+            hint=hint,
+        ) from error
+    try:
+        found = archive.identity()
+        if found != stamp.decode():
+            raise ArchiveForeignError(
+                f"The transactions of this store are in the archive {stamp.decode()}; this one is"
+                f" {found}.",
+                hint=hint,
+            )
+    except BaseException:
+        archive.close()
+        raise
+    return archive
 
 
 def _waits(owed: Owed, position: bytes | None, acknowledged: object, shard: int) -> bool:

@@ -13,8 +13,9 @@ from waystation.history.audit.live import Live, Owed
 from waystation.history.audit.offsets import in_gap
 from waystation.history.audit.scopes import Scope, read_scopes
 from waystation.history.audit.tables import AuditTables
-from waystation.history.journeys import POSITION, journeys, ranges, strays
+from waystation.history.journeys import POSITION, followed, journeys, ranges, strays
 from waystation.history.table_specs import DELIVERIES, MESSAGES
+from waystation.subscriptions.endpoints.protocol import DUPLICATE
 
 _PLACE = ["project", "subscription", "storage", "partition"]
 #: What tells a message in an incarnation of a subscription.
@@ -29,6 +30,15 @@ _PARTITIONS = 8
 #: How often a message is looked for that was elsewhere by the time somebody looked: it goes from
 #: its topic over retry to dead letters, and out.
 _LOOKS_MAX = 5
+#: After a change of a topic's options, other nodes may still use the former ones for a moment.
+_SETTLED_MS = 60_000
+#: The source of a message that is a CloudEvent under the event's own id, as
+#: `topics.cloudevents.source_of_event` finds it; else null.
+_EVENT_SOURCE = """
+    if(coalesce(try_element_at(filter(headers, h -> h.name = 'ce-specversion'), -1).value, '') <> ''
+       and try_url_decode(replace(
+             try_element_at(filter(headers, h -> h.name = 'ce-id'), -1).value, '+', '%2B')) = id,
+       coalesce(try_element_at(filter(headers, h -> h.name = 'ce-source'), -1).value, ''), null)"""
 #: Neither settled nor given up with its subscription.
 _OPEN = "coalesce(ends, 0) = 0 and not deleted and (lasts or left > 0)"
 _TWICE = "ends > 1 or left > 1"
@@ -66,10 +76,70 @@ def check_messages(
             _report_twice(owed.where(_TWICE), findings)
         _check_order(owed, findings)
         _check_unknown(tables, scopes, taken, findings)
+        _check_swallowed(followed(tables.frame(DELIVERIES)).where(wanted), findings)
         _check_strays(strays(tables.frame(DELIVERIES)).where(wanted), findings)
         _check_ends(owed.where(_OPEN), live, renew, findings)
     finally:
         owed.unpersist()
+
+
+def check_repeated_ids(tables: AuditTables, live: Live | None, findings: Findings) -> None:
+    """Check that a deduplicated topic has no id twice within the time that it remembers ids.
+
+    An id counts as deduplication counts it: within its group, and the id of a CloudEvent within its
+    source. Messages from before the topic had its present window are left out.
+    """
+    if not tables.has(MESSAGES):
+        return
+    if live is None:
+        findings.note("Ids of deduplicated topics were not checked: the store was not asked.")
+        return
+    scopes = [
+        (each.project, each.topic, number, each.window_ms, since_ms)
+        for each in live.deduplicated()
+        for since_ms in [each.since_ms + _SETTLED_MS if each.since_ms else 0]
+        for number in each.storage
+    ]
+    if not scopes:
+        return
+    scope = tables.small(
+        scopes, "project string, topic string, storage int, window_ms bigint, since_ms bigint"
+    )
+    counted = (
+        tables.frame(MESSAGES)
+        .where("id is not null")
+        .join(scope, ["project", "topic", "storage"])
+        .withColumn("ms", f.unix_millis("time"))
+        .where("ms >= since_ms")
+        .withColumn("source", f.expr(_EVENT_SOURCE))
+    )
+    same = Window.partitionBy("project", "topic", "id", "group", "source").orderBy(
+        "ms", "storage", "offset"
+    )
+    repeated = (
+        counted.withColumn("before", f.lag(f.struct("ms", "position")).over(same))
+        # A row that is in the lake twice is found by its offset.
+        .where("before.position <> position and ms - before.ms < window_ms")
+        .withColumn("subject", f.concat_ws("/", "project", "topic"))
+        .select("subject", "id", "position", "ms", "window_ms", "before")
+    )
+    rows = repeated.limit(EXAMPLES_MAX).collect()
+    count = len(rows) if len(rows) < EXAMPLES_MAX else repeated.count()
+    findings.add(
+        "repeated id",
+        count,
+        [
+            Finding(
+                check="repeated id",
+                subject=row.subject,
+                id=row.id,
+                position=row.position,
+                text=f"{row.before.position} has the same id, {row.ms - row.before.ms} ms before;"
+                f" the topic remembers ids for {row.window_ms} ms.",
+            )
+            for row in rows
+        ],
+    )
 
 
 def _left_out(tables: AuditTables) -> set[tuple[str, ...]]:
@@ -183,6 +253,36 @@ def _check_unknown(
         lambda row: "It was delivered, and no such message is in the lake.",
         findings,
         ids=ids,
+    )
+
+
+def _check_swallowed(hops: DataFrame, findings: Findings) -> None:
+    """Report deliveries that the receiver took for a repetition of another message.
+
+    A receiver of our own names each message that it has by a receipt, and answers a repetition
+    with the receipt of the first time. A message that was answered as a repetition under the
+    receipt of another one did not arrive. The message id is compared too, because a channel that
+    was empty for long counts its receipts anew.
+    """
+    same = ["project", "endpoint", "message_id", "excerpt"]
+    arrived = hops.where("now = '-' and excerpt is not null and endpoint is not null").select(
+        *same, "subscription", *POSITION[2:], "incarnation", "position", "status"
+    )
+    repeated = arrived.where(f.col("status") == DUPLICATE)
+    journey = [*POSITION[1:], "incarnation"]
+    others = arrived.select(*same, *(f.col(name).alias(f"other_{name}") for name in journey))
+    differs = ~_every(f.col(name) == f.col(f"other_{name}") for name in journey)
+    swallowed = (
+        repeated.join(others, same)
+        .where(differs)
+        .dropDuplicates(_JOURNEY)
+        .withColumn("id", f.col("message_id"))
+    )
+    _report(
+        "swallowed",
+        swallowed,
+        lambda row: f"{row.endpoint} took it for a repetition of another message with its id.",
+        findings,
     )
 
 

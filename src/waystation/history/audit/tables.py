@@ -25,6 +25,10 @@ from waystation.history.views import attach
 WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, WEBHOOK_ATTEMPTS)
 #: The cause of a gap that is none: its rows are in the lake, and the store has lost them.
 LOST = "lost"
+#: The cause of a gap that is a finding: entries are missing from their log.
+DAMAGED = "damaged"
+#: The cause of a gap that is a whole data set, which the store lost.
+STORE_LOST = "store-lost"
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -56,8 +60,10 @@ class AuditTables:
         self.dataset = dataset or self._newest()
         told = self._read_gaps()
         # What is in the lake as lost is not missing: the store has given these offsets anew.
-        self.gaps = [gap for gap in told if gap.cause != LOST]
+        self.gaps = [gap for gap in told if gap.cause not in (LOST, STORE_LOST)]
         self.lost = [gap for gap in told if gap.cause == LOST]
+        #: Ids of data sets that the store lost before it had this one.
+        self.lost_datasets = [gap.span.log for gap in told if gap.cause == STORE_LOST]
         #: Partitions of record logs that do not tell all: what they are about cannot be checked.
         self.broken = unrecorded | {(gap.span.log, gap.span.partition) for gap in self.gaps}
         self._ends: dict[str, dict[tuple[str, int], int]] = {}

@@ -176,12 +176,16 @@ def _pipelines(figures: Figures) -> str:
 def _missing(figures: Figures) -> str:
     told = {
         "trimmed": "were gone before they were read",
+        "damaged": "are missing from the store's logs, and retention did not remove them",
         "policy": "are not recorded, as their topics say",
     }
     lines = [
         f"<p>{rows:,} entries {told.get(cause, escape(cause))}.</p>"
         for cause, rows in sorted(figures.gaps.items())
+        if rows
     ]
+    if "store-lost" in figures.gaps:
+        lines.append("<p>The store lost a whole data set; the audit names it.</p>")
     if figures.lost:
         lines.append(
             f"<p>{figures.lost:,} entries were lost by the store after they were read.</p>"
