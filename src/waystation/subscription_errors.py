@@ -54,7 +54,11 @@ class OperationEndedError(ConflictError):
 
 
 class ResetOutOfRangeError(InvalidInputError):
-    """A subscription was to be reset to where its topic has no messages; nothing was written."""
+    """A subscription cannot be reset to there; nothing was written.
+
+    Its topic has no messages there, or the subscription's number of shards cannot follow the
+    growth of the topic from there on.
+    """
 
     code = "subscription.reset-out-of-range"
 

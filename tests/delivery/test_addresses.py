@@ -126,3 +126,33 @@ def test_an_operator_can_allow_networks_and_dev_allows_loopback() -> None:
     assert AddressGuard(loopback=True).permits("::1")
     assert not AddressGuard(loopback=True).permits("10.0.0.1")
     AddressGuard(loopback=True).check_url("http://2130706433/")
+
+
+LOOPBACK_NAMES = [
+    "localhost",
+    "localhost.",
+    "LocalHost",
+    "shop.localhost",
+    "a.b.localhost.",
+    "ip6-localhost",
+    "ip6-loopback",
+    "localhost.localdomain",
+]
+
+
+@pytest.mark.parametrize("name", LOOPBACK_NAMES)
+def test_check_url_with_a_name_of_this_machine_is_refused_at_creation(name: str) -> None:
+    url = f"http://{name}:8080/hook"
+
+    with pytest.raises(ForbiddenAddressError):
+        AddressGuard().check_url(url)
+    with pytest.raises(ForbiddenAddressError):
+        AddressGuard(["10.0.0.0/8"]).check_url(url)
+
+    AddressGuard(loopback=True).check_url(url)
+    AddressGuard(["::1/128"]).check_url(url)
+
+
+@pytest.mark.parametrize("name", ["localhost.example.com", "notlocalhost", "my-localhost.net"])
+def test_check_url_with_a_name_that_only_looks_like_this_machine_passes(name: str) -> None:
+    AddressGuard().check_url(f"http://{name}/")

@@ -9,78 +9,171 @@ from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.share import Share
 
 
-def failing(breaker: Breaker, times: int, *, now: float = 0.0) -> None:
-    for _ in range(times):
+def fail(breaker: Breaker, *sources: str, now: float = 0.0, answered: bool = True) -> None:
+    for source in sources:
         assert breaker.admits(now)
-        breaker.report(success=False, now=now)
+        breaker.report(success=False, now=now, source=source, answered=answered)
 
 
-def test_it_opens_after_so_many_failures_in_a_row() -> None:
-    breaker = Breaker(failures_max=3)
-    failing(breaker, 2)
-    breaker.report(success=True, now=0)
-    failing(breaker, 2)
-    assert breaker.state is BreakerState.CLOSED
+def succeed(breaker: Breaker, *, now: float = 0.0) -> None:
+    assert breaker.admits(now)
+    breaker.report(success=True, now=now, source="other")
 
-    failing(breaker, 1)
+
+def sources(count: int, *, first: int = 0) -> list[str]:
+    return [f"g{number}" for number in range(first, first + count)]
+
+
+def opened(*, now: float = 0.0, pause_seconds: float = 5.0, **pauses: float) -> Breaker:
+    breaker = Breaker(pause_seconds=pause_seconds, **pauses)
+    fail(breaker, *sources(5), now=now, answered=False)
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+def test_breaker_one_group_that_always_fails_stays_closed() -> None:
+    breaker = Breaker()
+    for second in range(1000):
+        fail(breaker, "g", now=float(second), answered=False)
+
+    assert breaker.is_closed
+
+
+def test_breaker_five_groups_without_a_reply_opens() -> None:
+    breaker = Breaker()
+    fail(breaker, *sources(4), *sources(4), answered=False)
+    assert breaker.is_closed
+
+    fail(breaker, "another", answered=False)
 
     assert breaker.state is BreakerState.OPEN
-    assert not breaker.admits(0.5)
+    assert not breaker.admits(0.05)
 
 
-def test_after_its_pause_it_lets_one_probe_through() -> None:
-    breaker = Breaker(failures_max=1, pause_seconds=5)
-    failing(breaker, 1)
+@pytest.mark.parametrize("answered", [True, False])
+def test_breaker_many_groups_fail_while_another_succeeds_stays_closed(answered: bool) -> None:
+    breaker = Breaker()
+    for second in range(100):
+        fail(breaker, *sources(4, first=second), now=float(second), answered=answered)
+        succeed(breaker, now=float(second))
+
+    assert breaker.is_closed
+
+
+def test_breaker_groups_that_fail_together_stays_closed_until_time_or_number_shows_more() -> None:
+    breaker = Breaker()
+    fail(breaker, *sources(100))
+    assert breaker.is_closed, "100 groups may share a defect, and others may succeed"
+
+    fail(breaker, *sources(100))
+    assert breaker.state is BreakerState.OPEN
+
+    breaker = Breaker()
+    fail(breaker, *sources(9))
+    fail(breaker, *sources(9), now=1.0)
+    assert breaker.is_closed, "too few groups"
+    fail(breaker, "another", now=1.0)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_breaker_failures_of_long_ago_are_forgotten() -> None:
+    breaker = Breaker()
+    for hour in range(30):
+        fail(breaker, *sources(4, first=4 * hour), now=3600.0 * hour, answered=False)
+
+    assert breaker.is_closed
+
+
+def test_breaker_after_its_pause_admits_one_probe() -> None:
+    breaker = opened()
 
     assert not breaker.admits(4.9)
     assert breaker.admits(5.0)
-    assert not breaker.admits(5.0)
     assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.is_probing
+    assert not breaker.admits(5.0)
 
 
-def test_a_successful_probe_closes_it() -> None:
-    breaker = Breaker(failures_max=1, pause_seconds=5)
-    failing(breaker, 1)
+def test_breaker_probe_that_hangs_is_followed_by_a_bounded_number_of_others() -> None:
+    breaker = opened()
+    begun = [second for second in range(5, 60) if breaker.admits(float(second))]
+    assert begun == [5, 6, 7, 8]
+    assert breaker.next_at() == float("inf")
+
+    breaker.report(success=True, now=60, source="g", probe=True)
+
+    assert breaker.is_closed
+
+
+def test_breaker_prefers_a_probe_that_has_not_failed_before() -> None:
+    breaker = opened()
+
+    assert not breaker.admits(5.0, is_fresh=False)
+    assert breaker.next_at(is_fresh=False) == pytest.approx(5.1)
+    assert breaker.admits(5.0)
+
+
+def test_breaker_without_a_fresh_message_is_probed_with_a_retry() -> None:
+    breaker = opened()
+
+    assert breaker.admits(5.2, is_fresh=False)
+
+
+@pytest.mark.parametrize("probe", [True, False])
+def test_breaker_any_success_closes_it(probe: bool) -> None:
+    breaker = opened()
+    assert not probe or breaker.admits(5)
+
+    breaker.report(success=True, now=5, source="g", probe=probe)
+
+    assert breaker.is_closed
+    assert breaker.admits(5)
     assert breaker.admits(5)
 
-    breaker.report(success=True, now=5, probe=True)
 
-    assert breaker.state is BreakerState.CLOSED
-    assert breaker.admits(5)
-    assert breaker.admits(5)
-
-
-def test_a_failed_probe_opens_it_for_longer_up_to_a_most() -> None:
-    breaker = Breaker(failures_max=1, pause_seconds=5, pause_seconds_max=15)
-    failing(breaker, 1)
-    opened = []
-    now = 0.0
+def test_breaker_failed_probes_lengthen_the_pause_up_to_a_limit() -> None:
+    breaker = opened(pause_seconds_max=15.0)
+    pauses = []
     for _ in range(3):
-        now = breaker.opens_at()
+        now = breaker.next_at()
         assert breaker.admits(now)
-        breaker.report(success=False, now=now, probe=True)
-        opened.append(breaker.opens_at() - now)
+        breaker.report(success=False, now=now, source="g", probe=True)
+        pauses.append(breaker.next_at() - now)
 
-    assert opened == [10, 15, 15]
-
-
-def test_an_endpoint_that_was_well_is_probed_a_second_later() -> None:
-    breaker = Breaker()
-    failing(breaker, 5)
-
-    assert breaker.opens_at() == 1
-    assert not breaker.admits(0.9)
-    assert breaker.admits(1)
+    assert pauses == [10, 15, 15]
 
 
-def test_a_late_report_of_an_old_attempt_does_not_reopen_it() -> None:
-    breaker = Breaker(failures_max=1, pause_seconds=5)
-    failing(breaker, 1)
+def test_breaker_default_pauses_are_short_at_first_and_half_a_minute_at_most() -> None:
+    breaker, now = Breaker(), 0.0
+    fail(breaker, *sources(5), answered=False)
+    assert breaker.next_at() == pytest.approx(0.1)
+    for _ in range(20):
+        now = breaker.next_at()
+        assert breaker.admits(now)
+        breaker.report(success=False, now=now, source="g", probe=True)
+    assert breaker.next_at() - now == 30
 
-    breaker.report(success=False, now=1)
+
+def test_breaker_late_failure_of_an_older_attempt_changes_nothing() -> None:
+    breaker = opened()
+
+    breaker.report(success=False, now=1, source="g", answered=False)
 
     assert breaker.state is BreakerState.OPEN
-    assert breaker.opens_at() == 5
+    assert breaker.next_at() == 5
+
+
+def test_breaker_reset_closes_it_with_probes_in_flight() -> None:
+    breaker = opened()
+    assert breaker.admits(5.0)
+
+    breaker.reset()
+
+    assert breaker.admits(5.0)
+    breaker.report(success=False, now=6.0, source="g", probe=True)
+    assert breaker.is_closed
+    fail(breaker, *sources(5), now=6.0, answered=False)
+    assert breaker.next_at() == 11.0, "the pause is the first one again"
 
 
 def test_a_hanging_endpoint_is_down_to_one_slot_soon() -> None:

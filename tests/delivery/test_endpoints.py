@@ -199,7 +199,7 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed_once_at_
 
         await until(is_open)
         at_opening = len(endpoint.received)
-        assert at_opening <= 5 + 8, "the limit, and what was under way by then"
+        assert at_opening <= 200 + 8, "the limit, and what was under way by then"
 
         # When its pause is over, and it still fails
         for probes in (1, 2):

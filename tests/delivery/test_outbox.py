@@ -101,6 +101,29 @@ async def test_a_claim_is_bounded_in_bytes_but_brings_at_least_one_item(
         assert claim.waiting == 8
 
 
+async def test_outbox_claim_fresh_first_prefers_an_item_without_attempts(
+    store_server: EmbeddedServer,
+) -> None:
+    again = Decision(Verdict.RETRY, 0.0, "no")
+    async with empty_outbox(store_server) as outbox:
+        for number in range(5):
+            await outbox.add(LANE, f"old-{number}", ITEM)
+        for claimed in (await outbox.claim(LANE, most=9, claim_ms=1000, token="t")).items:
+            await outbox.settle(LANE, claimed, again, Outcome(status=500), at_ms=0)
+        # Items that are due in the same millisecond are claimed in the order of their ids.
+        await outbox.add(LANE, "untried", ITEM)
+
+        async def claim(token: str, *, fresh_first: bool) -> str:
+            found = await outbox.claim(
+                LANE, most=1, claim_ms=60_000, token=token, fresh_first=fresh_first
+            )
+            return "".join(each.id for each in found.items)
+
+        assert (await claim("u", fresh_first=False)).startswith("old")
+        assert await claim("v", fresh_first=True) == "untried"
+        assert (await claim("w", fresh_first=True)).startswith("old"), "nothing else is left"
+
+
 async def test_an_item_that_cannot_be_read_is_given_up_and_does_not_stop_the_lane(
     store_server: EmbeddedServer,
 ) -> None:

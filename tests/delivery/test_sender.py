@@ -451,3 +451,61 @@ async def test_a_handle_that_is_kept_keeps_no_reply() -> None:
         first, second = await sender.send(request), await sender.send(request)
         assert (first.body, second.body) == (b"1" * 100_000, b"2")
         assert all(not transfer.parts for transfer in sender._idle)
+
+
+@asynccontextmanager
+async def answering(reply: bytes) -> AsyncIterator[str]:
+    """Read each request, send these bytes and close the connection."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n{}")
+            writer.write(reply)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+
+
+INCOMPLETE = {
+    "status line without its end": b"HTTP/1.1 200 OK",
+    "status line": b"HTTP/1.1 200 OK\r\n",
+    "status line without a body to come": b"HTTP/1.1 204 No Content\r\n",
+    "headers without their end": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n",
+    "half a header": b"HTTP/1.1 200 OK\r\ncontent-le",
+    "headers after an interim reply": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n",
+    "interim reply alone": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "refusal": b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n",
+    "body shorter than its length": b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc",
+    "no byte of the body": b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n",
+    "chunks without an end": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    "half a chunk": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nabc",
+}
+COMPLETE = {
+    "body until the close": b"HTTP/1.1 200 OK\r\n\r\nabc",
+    "nothing until the close": b"HTTP/1.1 200 OK\r\n\r\n",
+    "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 3\n\nabc",
+    "interim reply": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+    "trailers": (
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 1\r\n\r\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("reply", INCOMPLETE.values(), ids=INCOMPLETE.keys())
+async def test_sender_incomplete_reply_is_a_connection_failure(reply: bytes) -> None:
+    async with answering(reply) as url, sending() as sender:
+        for wanted in (0, 1000):
+            request = Outgoing(url=url, body=b"{}", reply_bytes_max=wanted)
+            outcome = await sender.send(request)
+            assert not outcome.succeeded
+            assert (outcome.status, outcome.failure) == (0, Failure.CONNECTION)
+
+
+@pytest.mark.parametrize("reply", COMPLETE.values(), ids=COMPLETE.keys())
+async def test_sender_complete_reply_that_ends_with_its_connection_succeeds(reply: bytes) -> None:
+    async with answering(reply) as url, sending() as sender:
+        outcome = await sender.send(Outgoing(url=url, body=b"{}"))
+        assert outcome.succeeded, outcome

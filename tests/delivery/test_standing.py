@@ -9,6 +9,7 @@ from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.standing import Reservation, Standing, is_well
 
 ILL = Outcome(status=503)
+AWAY = Outcome(failure=Failure.NAME)
 WELL = Outcome(status=200)
 
 
@@ -22,9 +23,11 @@ def standing_with(*lanes: str) -> tuple[Standing, list[str]]:
 
 def broken(standing: Standing, lane: str, *, now: float = 0.0) -> None:
     """Fails until the breaker opens."""
+    number = 0
     while standing.breaker.state is BreakerState.CLOSED:
+        number += 1
         assert standing.reserve(lane, now, 1).slots == 1
-        standing.report(ILL, now=now, probe=False)
+        standing.report(AWAY, now=now, probe=False, source=f"g{number}")
 
 
 def test_lanes_of_an_endpoint_share_its_slots() -> None:
@@ -39,7 +42,7 @@ def test_a_lane_without_a_slot_is_woken_when_there_is_one_and_goes_before_newcom
     standing.reserve("a", 0.0, 64)
     assert not standing.reserve("b", 0.0, 64).slots
 
-    standing.report(WELL, now=0.0, probe=False)
+    standing.report(WELL, now=0.0, probe=False, source="g")
 
     assert woken == ["b"]
     assert standing.reserve("b", 0.0, 64).slots == 1
@@ -51,7 +54,7 @@ def test_a_lane_that_always_has_more_to_send_does_not_pass_those_in_line() -> No
     assert not standing.reserve("modest", 0.0, 64).slots
     order = []
     for _ in range(6):
-        standing.report(WELL, now=0.0, probe=False)
+        standing.report(WELL, now=0.0, probe=False, source="g")
         # Both come, the greedy one first.
         for lane in ("greedy", "modest"):
             if standing.reserve(lane, 0.0, 1).slots:
@@ -75,13 +78,13 @@ def test_slots_that_were_not_used_wake_the_next() -> None:
 
 def test_failures_of_several_lanes_open_one_breaker_for_all() -> None:
     standing, _ = standing_with("a", "b", "c")
-    for lane in ("a", "b", "c", "a", "b"):
+    for number, lane in enumerate(("a", "b", "c", "a", "b")):
         assert standing.reserve(lane, 0.0, 1).slots
-        standing.report(ILL, now=0.0, probe=False)
+        standing.report(AWAY, now=0.0, probe=False, source=f"g{number}")
 
     assert standing.breaker.state is BreakerState.OPEN
     assert not any(standing.reserve(lane, 0.0, 64).slots for lane in ("a", "b", "c"))
-    assert standing.wait_seconds(0.25) == pytest.approx(0.75)
+    assert standing.wait_seconds(0.025) == pytest.approx(0.075)
 
 
 def test_one_lane_probes_and_the_others_wait_until_its_outcome_is_known() -> None:
@@ -91,7 +94,7 @@ def test_one_lane_probes_and_the_others_wait_until_its_outcome_is_known() -> Non
     assert not standing.reserve("b", 5.0, 64).slots
     assert woken == [], "nobody is woken to be refused, again and again"
 
-    standing.report(WELL, now=6.0, probe=True)
+    standing.report(WELL, now=6.0, probe=True, source="g")
 
     assert standing.breaker.state is BreakerState.CLOSED
     assert woken == ["b"]
@@ -103,7 +106,7 @@ def test_an_older_attempt_that_fails_during_a_probe_does_not_end_it() -> None:
     broken(standing, "a")
     assert standing.reserve("a", 5.0, 64).probe
 
-    standing.report(ILL, now=5.5, probe=False)
+    standing.report(ILL, now=5.5, probe=False, source="g")
 
     assert standing.breaker.state is BreakerState.HALF_OPEN
     assert not standing.reserve("b", 5.6, 1).slots, "the probe is still under way"
@@ -168,7 +171,7 @@ def test_a_lane_that_ends_leaves_its_place_in_line() -> None:
     standing.reserve("c", 0.0, 64)
 
     standing.leave("b")
-    standing.report(WELL, now=0.0, probe=False)
+    standing.report(WELL, now=0.0, probe=False, source="g")
 
     assert woken == ["c"]
 
@@ -202,7 +205,7 @@ def test_what_was_never_sent_says_nothing_about_the_endpoint(failure: Failure) -
     standing, _ = standing_with("a")
     for _ in range(20):
         assert standing.reserve("a", 0.0, 1).slots
-        standing.report(Outcome(failure=failure), now=0.0, probe=False)
+        standing.report(Outcome(failure=failure), now=0.0, probe=False, source="g")
 
     assert standing.breaker.state is BreakerState.CLOSED
     assert standing.share.slots == 8
@@ -216,3 +219,55 @@ def test_a_receiver_of_our_own_that_refuses_a_message_is_well_and_one_without_ro
     standing.share.take(1)
     standing.share.give_back(Outcome(failure=Failure.BUSY))
     assert standing.share.slots == before / 2
+
+
+def test_standing_probe_gets_a_slot_although_hanging_requests_use_all() -> None:
+    standing, _ = standing_with("a")
+    standing.reserve("a", 0.0, 64)
+    for number in range(5):
+        lost = Outcome(failure=Failure.CONNECTION)
+        standing.report(lost, now=0.0, probe=False, source=f"g{number}")
+    assert standing.share.free == 0
+
+    assert standing.reserve("a", 5.0, 1) == Reservation(1, probe=True)
+
+
+def test_standing_batch_with_one_delivered_message_counts_as_success() -> None:
+    standing, _ = standing_with("a")
+    busy = Outcome(failure=Failure.BUSY)
+    for second in range(3):
+        assert standing.reserve("a", second, 1).slots
+        outcomes = [(f"g{number}", busy) for number in range(300)]
+        standing.report_batch([*outcomes, ("ok", WELL)], now=float(second), probe=False)
+    assert standing.breaker.is_closed
+
+    assert standing.reserve("a", 3.0, 1).slots
+    standing.report_batch(outcomes, now=3.0, probe=False)
+    assert not standing.breaker.is_closed
+
+
+def test_standing_batch_that_was_never_sent_withdraws_its_probe() -> None:
+    standing, _ = standing_with("a")
+    broken(standing, "a")
+    assert standing.reserve("a", 5.0, 1).probe
+    unsent = Outcome(failure=Failure.CANCELLED)
+
+    standing.report_batch([("a", unsent), ("b", unsent)], now=5.0, probe=True)
+
+    assert standing.reserve("a", 5.0, 1).probe
+
+
+def test_standing_declared_repaired_closes_its_breaker_and_wakes_lanes_once() -> None:
+    standing, woken = standing_with("a")
+    standing.update(disabled=False, held_until=0.0, repaired_ms=7)
+    broken(standing, "a")
+    standing.update(disabled=False, held_until=0.0, repaired_ms=7)
+    assert not standing.reserve("a", 0.0, 1).slots
+    assert woken == []
+
+    standing.update(disabled=False, held_until=0.0, repaired_ms=8)
+
+    assert woken == ["a"]
+    assert standing.reserve("a", 0.0, 1) == Reservation(1)
+    standing.update(disabled=False, held_until=0.0, repaired_ms=0)
+    assert woken == ["a"], "the store has forgotten the declaration"

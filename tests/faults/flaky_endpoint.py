@@ -45,8 +45,8 @@ class FlakyEndpoint(FakeEndpoint):
         request = self.received[-1]
         # There will be many: only what is looked at afterwards is kept.
         request.body = b""
-        request.headers = {"webhook-id": request.headers["webhook-id"]}
-        of = request.path, request.headers["webhook-id"]
+        request.headers = {"waystation-id": request.headers["waystation-id"]}
+        of = request.path, request.headers["waystation-id"]
         self._times[of] += 1
         return self._end(of, self._times[of])
 
@@ -71,7 +71,7 @@ class FlakyEndpoint(FakeEndpoint):
 
 def id_of(request: ReceivedRequest) -> str:
     """The id of its message."""
-    return request.headers["webhook-id"]
+    return request.headers["waystation-id"]
 
 
 def split(message: str) -> tuple[str, int]:

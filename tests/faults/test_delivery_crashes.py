@@ -310,7 +310,7 @@ async def test_one_endpoint_of_a_hundred_that_never_answers_costs_the_others_not
         # Its slots, and no more: what waits for one of them is in the topic.
         assert 1 <= by_path["/hook/0"] <= 8
         for path in by_path.keys() - {"/hook/0"}:
-            seen = [each.headers["webhook-id"] for each in hook.received if each.path == path]
+            seen = [each.headers["waystation-id"] for each in hook.received if each.path == path]
             for _, ids in itertools.groupby(sorted(seen, key=group_of), group_of):
                 numbers = [int(each.rpartition("-")[2]) for each in ids]
                 assert numbers == [0, 1, 2]

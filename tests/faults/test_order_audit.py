@@ -13,7 +13,7 @@ from waystation.testing.endpoint import ReceivedRequest
 def seen(*requests: tuple[str, int]) -> list[ReceivedRequest]:
     """The log of an endpoint."""
     return [
-        ReceivedRequest("POST", "/", {"webhook-id": id_}, b"", 0.0, status, answered=status > 0)
+        ReceivedRequest("POST", "/", {"waystation-id": id_}, b"", 0.0, status, answered=status > 0)
         for id_, status in requests
     ]
 

@@ -64,7 +64,7 @@ class Hook(FakeEndpoint):
     def ids(self, *, status: int | None = None) -> list[str]:
         """Ids of what has come, in their order."""
         return [
-            each.headers["webhook-id"]
+            each.headers["waystation-id"]
             for each in self.received
             if status is None or each.status == status
         ]
@@ -72,7 +72,7 @@ class Hook(FakeEndpoint):
     def of(self, group: str, *, status: int | None = None) -> list[str]:
         """The same, of one group."""
         return [
-            each.headers["webhook-id"]
+            each.headers["waystation-id"]
             for each in self.received
             if each.headers.get("waystation-group") == group
             and (status is None or each.status == status)

@@ -66,6 +66,7 @@ class ToldShard:
         self.problem: Exception | None = None
         self.in_flight = 0
         self.throttled = False
+        self.fills_full_store = False
         self.state = ShardState.RUNNING
 
     def carries(self, member: str) -> bool:

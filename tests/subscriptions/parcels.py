@@ -47,14 +47,16 @@ def parcel(
     group: str | None = "order-17",
     attempt: int = 1,
     incarnation: int = 1,
+    offset: int = 17,
+    subscription: str = "billing",
     **more: Any,
 ) -> Parcel:
     """A message of that topic, on its way."""
     return Parcel(
         message=Envelope(id=id, project="default", data=data, group=group, **more),
-        position=Position(incarnation, 0, 3, 17),
+        position=Position(incarnation, 0, 3, offset),
         attempt=attempt,
-        subscription="billing",
+        subscription=subscription,
         incarnation=incarnation,
     )
 

@@ -9,7 +9,9 @@ import pytest
 
 from tests.subscriptions.shard_owner import own
 from tests.subscriptions.subscription_bench import PROJECT, open_bench
+from waystation.logs import names
 from waystation.store.embedded import EmbeddedServer
+from waystation.store.keys import FORMAT
 from waystation.subscriptions.log_entry import unpack_start
 from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.shard_store import ShardStore
@@ -178,3 +180,18 @@ async def test_who_finishes_a_switch_late_moves_no_hold_back(
         await bench.logs.hold(before.log_of(1), 0, "sub.crm", 5, incarnation=1)
         await bench.topics.finish_switch(before)
         assert (await bench.holds(before))["1.0"] == 5
+
+
+async def test_record_log_of_a_new_subscription_is_held_once_history_has_registered(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with open_bench(store_server, tmp_path) as bench:
+        await bench.topics.create(PROJECT, "orders", partitions=2)
+        for reader in ("", "~history"):
+            if reader:
+                await bench.store.call("HSET", FORMAT, "history", reader)
+            made = await bench.create(name=f"crm{len(reader)}")
+            for shard in range(made.shards):
+                holds = names.holds(made.record_log, shard)
+                found = await bench.store.call("HGETALL", holds)
+                assert found == ([b"~history", b"0"] if reader else [])

@@ -73,7 +73,10 @@ async def test_messages_are_published_in_order_and_a_repetition_once(
         parcels = [parcel(b'{"n": %d}' % n, id=f"m-{n}", group=None) for n in range(3)]
         for _ in range(2):
             assert all(each.succeeded for each in await endpoint.send(parcels))
-        assert await found(channels) == [(f"m-{n}", {"n": n}) for n in range(3)]
+        assert await found(channels) == [
+            (id_in_channel(each), {"n": n}) for n, each in enumerate(parcels)
+        ]
+        assert all(id_in_channel(each).startswith(f"m-{n}-") for n, each in enumerate(parcels))
 
 
 async def test_ids_that_are_no_names_and_bytes_that_are_no_json_are_published_all_the_same(
@@ -83,11 +86,14 @@ async def test_ids_that_are_no_names_and_bytes_that_are_no_json_are_published_al
         long, strange = "x" * 100, "Größe 17"
         parcels = [parcel(b"\xff\x00", id=long), parcel(b"NaN", id=strange), parcel(b"", id="a")]
         assert all(each.succeeded for each in await endpoint.send(parcels))
-        hashes = [hashlib.sha256(each.encode()).hexdigest()[:60] for each in (long, strange)]
+        hashes = [
+            hashlib.sha256(f"billing:1:0-3-17:{each}".encode()).hexdigest()
+            for each in (long, strange, "a")
+        ]
         assert await found(channels) == [
-            (f"h-{hashes[0]}", {"base64": "/wA="}),
-            (f"h-{hashes[1]}", {"base64": "TmFO"}),
-            ("a", {"base64": ""}),
+            (f"h-{hashes[0][:60]}", {"base64": "/wA="}),
+            (f"h-{hashes[1][:60]}", {"base64": "TmFO"}),
+            (f"a-{hashes[2][:20]}", {"base64": ""}),
         ]
 
 
@@ -98,7 +104,7 @@ async def test_a_rewind_is_published_again(store_server: EmbeddedServer) -> None
             assert outcome.succeeded
         ids = [each for each, _ in await found(channels)]
         assert len(ids) == 3
-        assert ids[0] == "m-1"
+        assert all(each.startswith("m-1-") for each in ids)
 
 
 async def test_what_finds_no_room_is_tried_again_and_the_rest_is_done(

@@ -97,4 +97,4 @@ def test_a_definition_comes_back_as_it_was_and_tells_place_and_terms() -> None:
     )
     assert decode_subscription(encode_subscription(found)) == found
     assert found.place(3).tag == "{s.shop.crm.0.3}:"
-    assert found.terms("ds", 9).argument == "ds 9 1 skip - 5 refuse"
+    assert found.terms("ds", 9).argument == "ds 9 1 skip 67108864 5 refuse"

@@ -27,7 +27,7 @@ async def test_what_comes_after_a_skipped_head_waits_for_the_request_that_is_und
     """The group is clean in the store, but its head is still on its way to the endpoint."""
 
     def decide(request: ReceivedRequest) -> int | Answer:
-        if request.headers["webhook-id"] == "a-00001":
+        if request.headers["waystation-id"] == "a-00001":
             return 500 if len(hook.received) == 1 else Answer(delay_seconds=3)
         return 200
 
@@ -44,8 +44,10 @@ async def test_what_comes_after_a_skipped_head_waits_for_the_request_that_is_und
         await work.until_low(3)
         await work.until_count("groups", 0)
         assert hook.of("a")[2:] == [later[0]]
-        first = next(each for each in hook.received[1:] if each.headers["webhook-id"] == "a-00001")
-        second = next(each for each in hook.received if each.headers["webhook-id"] == later[0])
+        first = next(
+            each for each in hook.received[1:] if each.headers["waystation-id"] == "a-00001"
+        )
+        second = next(each for each in hook.received if each.headers["waystation-id"] == later[0])
         assert second.at - first.at >= 2.9, "it waited for the one before it to end"
         assert hook.of("b") == [later[1]], "nobody else waited"
 

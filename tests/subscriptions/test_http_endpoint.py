@@ -45,7 +45,8 @@ async def test_a_message_arrives_as_it_was_produced_with_where_it_comes_from() -
         "waystation-group": "order-17",
         "waystation-position": "0.3.17",
         "waystation-attempt": "1",
-        "webhook-id": "o17-0",
+        "waystation-id": "o17-0",
+        "webhook-id": "billing:1:0-3-17:o17-0",
     }
     assert {name: request.headers[name] for name in expected} == expected
     assert "webhook-signature" not in request.headers, "there is no secret to sign with"
@@ -72,7 +73,11 @@ async def test_bytes_that_are_no_text_and_letters_of_any_language_arrive_signed(
     request = await sent(secret(), message={"data": data, "id": "größe-1", "group": "注文 17"})
 
     assert request.body == data
-    for name, value in (("webhook-id", "größe-1"), ("waystation-group", "注文 17")):
+    for name, value in (
+        ("waystation-id", "größe-1"),
+        ("webhook-id", "billing:1:0-3-17:größe-1"),
+        ("waystation-group", "注文 17"),
+    ):
         # The test's server reads bytes one by one; what was sent is UTF-8, as it was produced.
         assert request.headers[name].encode("latin-1").decode() == value
     assert request.headers["webhook-signature"].startswith("v1,")
@@ -80,11 +85,12 @@ async def test_bytes_that_are_no_text_and_letters_of_any_language_arrive_signed(
 
 async def test_a_repetition_has_the_same_id_and_a_rewind_another() -> None:
     first, again = await sent(), await sent(message={"attempt": 2})
-    assert first.headers["webhook-id"] == again.headers["webhook-id"] == "o17-0"
+    assert first.headers["webhook-id"] == again.headers["webhook-id"]
     assert again.headers["waystation-attempt"] == "2"
 
     rewound = await sent(message={"incarnation": 3})
-    assert rewound.headers["webhook-id"] == "o17-0.3"
+    assert rewound.headers["webhook-id"] == "billing:3:0-3-17:o17-0"
+    assert rewound.headers["waystation-id"] == "o17-0"
 
 
 async def test_method_and_headers_are_those_of_the_subscription() -> None:

@@ -8,15 +8,14 @@ single steps in the model, so the model is led on until nothing follows.
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.examples import EXAMPLES, RAN, RecordProperty, example_settings
 from tests.kit.group_model import GroupModel, Label
 from tests.kit.group_world import Budget, Entry, Flight, World
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
@@ -28,10 +27,6 @@ from waystation.subscriptions.record import unpack
 from waystation.subscriptions.terms import Terms
 
 STEPS_MAX = 45
-EXAMPLES_USUALLY = 40
-EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
-BATCH = 10
-SECONDS_MAX = 8.0
 WITHOUT_END = 10**6
 MODEL = GroupModel(
     ((0, 1, 0, 0, 1, 0, 2, 0),),
@@ -236,22 +231,21 @@ async def walk(server: EmbeddedServer, data: st.DataObject) -> None:
             await both.compare()
 
 
-def test_any_path_of_the_model_leads_to_the_same_slot(store_server: EmbeddedServer) -> None:
+def test_any_path_of_the_model_leads_to_the_same_slot(
+    store_server: EmbeddedServer, record_property: RecordProperty
+) -> None:
     """EXAMPLES=1000 and --timeout=0 look harder; a failure prints how to replay it."""
+    ran = 0
 
-    @settings(
-        max_examples=BATCH,
-        deadline=None,
-        print_blob=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @example_settings(shrink=False)
     @given(data=st.data())
     def paths(data: st.DataObject) -> None:
+        nonlocal ran
+        ran += 1
         asyncio.run(walk(store_server, data))
 
-    until = time.monotonic() + SECONDS_MAX
-    for batch in range(EXAMPLES // BATCH):
-        if batch and EXAMPLES == EXAMPLES_USUALLY and time.monotonic() > until:
-            break  # A busy machine looks at fewer, but never at none.
+    try:
         paths()
+    finally:
+        record_property(RAN, ran)
+    assert ran >= EXAMPLES

@@ -29,6 +29,7 @@ from waystation.subscription_errors import (
 )
 from waystation.subscriptions import operations as operations_module
 from waystation.subscriptions.definition import Subscription
+from waystation.subscriptions.means import RedriveLimit
 from waystation.subscriptions.operation import Asked, Operation
 from waystation.subscriptions.shards import shards_of_key
 from waystation.subscriptions.states import OperationState, Verdict
@@ -282,23 +283,34 @@ async def test_two_redrives_at_once_attempt_nothing_twice(
         assert sorted(each.marked for each in done) == [0, 6]
 
 
-async def test_a_rate_spreads_the_marks_over_time(
+async def test_redrive_with_a_rate_marks_two_seconds_ahead_and_more_when_these_are_settled(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:
+    """The owner delivers by the rate (`test_rates.py`); a cancel leaves little marked."""
     async with open_desk(store_server, tmp_path) as desk:
         for n in range(5):
             await desk.park(desk.group(0, n))
         await past(desk)
-        begun = await desk.begin("redrive", rate=4.0)
-        owner, clock = desk.owners[0], desk.bench.clock
-        # Half of the rate for each shard: two at once, then two in a second.
-        assert await owner.step() == 0.0
-        wait = await owner.step()
-        assert 0 < wait <= 0.5
-        assert (await desk.get(begun)).marked == 2
-        clock.shift_to(1000)
+        begun = await desk.begin("redrive", rate=1.0)
+        owner = desk.owners[0]
+        assert desk.bench.operations.redrive_limit(owner.place, owner.terms.epoch) == (
+            RedriveLimit("", None)
+        ), "nothing goes before its owner has seen which redrives there are"
+        for _ in range(3):
+            assert 0 < await owner.step() <= 1
+            assert (await desk.get(begun)).marked == 2
+        limit = desk.bench.operations.redrive_limit(owner.place, owner.terms.epoch)
+        assert limit == RedriveLimit(begun.id, 1.0)
+        assert len(await owner.deliver()) == 2
         await owner.step()
         assert (await desk.get(begun)).marked == 4
+        # What was marked goes on after a cancel, at the same rate
+        await desk.bench.operations.cancel(PROJECT, "crm", begun.id)
+        await owner.step()
+        assert desk.bench.operations.redrive_limit(owner.place, owner.terms.epoch) == limit
+        await owner.deliver()
+        await owner.step()
+        assert desk.bench.operations.redrive_limit(owner.place, owner.terms.epoch) is None
 
 
 # -- Pausing, cancelling ---------------------------------------------------------------------

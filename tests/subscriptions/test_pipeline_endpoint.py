@@ -51,7 +51,7 @@ async def test_a_message_starts_a_transaction_with_its_data_and_trace(
         (claimed,) = await outside.claim()
         state = state_of(claimed)
         assert (state.type, state.data) == ("refund", b'{"cents": 500}')
-        assert (state.external_id, state.traceparent) == ("billing:1:o17-0", TRACE)
+        assert (state.external_id, state.traceparent) == ("billing:1:0-3-17:o17-0", TRACE)
 
 
 async def test_a_redelivery_starts_nothing_twice_and_a_rewind_does(

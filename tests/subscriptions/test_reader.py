@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.subscriptions.at_work import AtWork, at_work
+from waystation.logs import names as log_names
 from waystation.store.embedded import EmbeddedServer
 from waystation.subscriptions.held import Opened
 from waystation.subscriptions.reader import Reader
@@ -16,12 +18,16 @@ from waystation.subscriptions.window import Waiting, Window
 
 
 def reader_of(
-    work: AtWork, low: dict[str, int] | None = None, acks: dict[str, list[int]] | None = None
+    work: AtWork,
+    low: dict[str, int] | None = None,
+    acks: dict[str, list[int]] | None = None,
+    *,
+    passed: list[tuple[str, int, int, str]] | None = None,
 ) -> Reader:
-    async def pass_over(at: str, from_: int, to: int) -> None:
-        passed.append((at, from_, to))
+    async def pass_over(*given: Any) -> None:
+        if passed is not None:
+            passed.append(given)
 
-    passed: list[tuple[str, int, int]] = []
     opened = Opened(0, 0, 1, low or {}, acks or {}, 0, 0)
     return Reader(
         work.logs,
@@ -195,3 +201,60 @@ async def test_the_hold_is_at_the_position_and_never_above(store_server: Embedde
         reader.acknowledge(found[0])
         await reader.hold()
         assert await work.hold_of() == 2
+
+
+async def remove(work: AtWork, *offsets: int) -> None:
+    """Remove messages from the stream of the topic, past its scripts: this makes a hole."""
+    stream = log_names.entries(work.topic.log_of(0), 0)
+    for offset in offsets:
+        ((entry, _),) = await work.store.call("XRANGE", stream, offset, offset)
+        assert await work.store.call("XDEL", stream, entry) == 1
+
+
+async def test_reader_at_a_hole_passes_it_over_and_keeps_stored_offsets(
+    store_server: EmbeddedServer,
+) -> None:
+    async with at_work(store_server) as work:
+        ids = await work.produce(*"abcdefgh")
+        await remove(work, 0, 3, 4, 7)
+        passed: list[tuple[str, int, int, str]] = []
+        reader = reader_of(work, passed=passed)
+        found = await all_of(reader)
+        assert {each.offset: each.envelope.id for each in found if each.envelope} == {
+            offset: ids[offset] for offset in (1, 2, 5, 6)
+        }
+        # The range before the first message at once, the others when what is before them is done
+        assert passed == [("0.0", 0, 1, "damaged")]
+        for each in reversed(found):
+            reader.acknowledge(each)
+            await reader.read()
+        assert passed[1:] == [("0.0", 3, 5, "damaged"), ("0.0", 7, 8, "damaged")]
+        (window,) = reader._windows
+        assert (window.low, window.next, window.holes) == (8, 8, [])
+
+
+async def test_reader_of_a_message_removed_after_it_was_read_passes_over_it_alone(
+    store_server: EmbeddedServer,
+) -> None:
+    """Its neighbour was removed, too, but its body is in memory: it is delivered."""
+    async with at_work(store_server, in_flight_messages=4) as work:
+        await work.produce(*"abcd")
+        passed: list[tuple[str, int, int, str]] = []
+        reader = reader_of(work, passed=passed)
+        first, second, third, fourth = await reader.read()
+        reader.strip([first, second])
+        await remove(work, 0, 1, 2)
+        assert await reader.body(first) is None
+        reader.vanish(first)
+        await reader.read()
+        assert passed == [("0.0", 0, 1, "damaged")]
+        assert await reader.body(second) is None
+        reader.vanish(second)
+        assert await reader.body(third) is not None
+        await reader.read()
+        assert passed[1:] == [("0.0", 1, 2, "damaged")]
+        reader.acknowledge(third)
+        reader.acknowledge(fourth)
+        await reader.read()
+        (window,) = reader._windows
+        assert (window.low, passed[2:]) == (4, [])

@@ -28,7 +28,8 @@ async def test_a_sample_is_signed_and_shows_request_and_reply() -> None:
     assert Webhook(SECRET.text).verify(request.body, request.headers) == body
     for name, value in sample.headers:
         assert request.headers[name.lower()] == value, "as they were sent"
-    assert dict(sample.headers)["webhook-id"] == "sample-0000000000000001"
+    assert dict(sample.headers)["waystation-id"] == "sample-0000000000000001"
+    assert dict(sample.headers)["webhook-id"] == "billing:1:0-0-0:sample-0000000000000001"
     assert (sample.status, sample.problem) == (202, "")
     assert sample.excerpt == "thank you \ufffd"
     assert sample.seconds > 0
@@ -65,7 +66,9 @@ async def test_a_channel_gets_a_sample_as_any_message() -> None:
     async with means_with(publish_many=publish_many) as means:
         subscription = subscription_to("channel:orders")
         sample = await send_sample(subscription, (), means, identity=CountingIdentity())
-    assert published == [("sample-0000000000000001", sample.body.encode())]
+    ((published_id, body),) = published
+    assert published_id.startswith("sample-0000000000000001-")
+    assert body == sample.body.encode()
     assert (sample.request, sample.headers, sample.status) == ("channel:orders", (), 200)
 
 

@@ -25,7 +25,7 @@ def failing(times: dict[str, int], status: int = 500) -> Callable[[ReceivedReque
     left = dict(times)
 
     def decide(request: ReceivedRequest) -> int:
-        key = request.headers["webhook-id"]
+        key = request.headers["waystation-id"]
         left[key] = left.get(key, 0) - 1
         return status if left[key] >= 0 else 200
 

@@ -99,7 +99,8 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
     ill = True
     hook = Hook(decide=lambda _: 500 if ill else 200)
     async with hook, at_work(store_server, hook.url, retry=PATIENT) as work:
-        await work.produce(*"abcabcabc")
+        groups = [f"g{number}" for number in range(12)]
+        await work.produce(*groups, *groups, *groups)
         shard = await work.start()
         (standing,) = work.standings.values()
 
@@ -110,11 +111,92 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
         assert shard.state is ShardState.HELD
         await asyncio.sleep(0)
         ill = False
-        await work.machine.advance(6)
-        await work.until_low(9)
+        await work.machine.advance(60)
+        await work.until_low(36)
         await work.until_count("groups", 0)
         assert standing.breaker.state is BreakerState.CLOSED
-        await work.check_order(["a", "b", "c"])
+        await work.check_order(groups)
+
+
+async def test_breaker_groups_that_fail_once_hold_up_no_other_group(
+    store_server: EmbeddedServer,
+) -> None:
+    """The first 20 of 200 groups answer 500 to each first attempt, and 200 to the second."""
+    groups = [f"g{number}" for number in range(200)]
+    failing = frozenset(groups[:20])
+
+    def decide(request: ReceivedRequest) -> int:
+        is_first = request.headers["waystation-attempt"] == "1"
+        return 500 if is_first and request.headers["waystation-group"] in failing else 200
+
+    hook = Hook(decide=decide)
+    retry = RetryPolicy(attempts=30, first_seconds=0.05, multiplier=1.0, jitter=0)
+    async with hook, at_work(store_server, hook.url, retry=retry) as work:
+        ids = await work.produce(*groups, *groups, *groups)
+        await work.start()
+        await work.until_low(len(ids))
+        await work.until_count("groups", 0)
+        assert sorted(hook.ids(status=200)) == sorted(ids)
+        await work.check_order(groups)
+        # The failing groups were attempted twice per message, and the others once.
+        assert len(hook.received) == len(ids) + 3 * len(failing)
+
+
+async def test_breaker_probe_takes_a_message_of_a_group_that_has_not_failed(
+    store_server: EmbeddedServer,
+) -> None:
+    """Groups that always fail open the breaker; a healthy message that comes later closes it."""
+    hook = Hook(decide=lambda request: 200 if request.headers["waystation-group"] == "ok" else 500)
+    retry = RetryPolicy(attempts=1000, first_seconds=0.02, multiplier=1.0, jitter=0)
+    async with hook, at_work(store_server, hook.url, retry=retry) as work:
+        await work.produce(*[f"bad{number}" for number in range(40)])
+        await work.start()
+        (standing,) = work.standings.values()
+
+        async def is_open() -> bool:
+            return standing.breaker.state is not BreakerState.CLOSED
+
+        for number in range(3):
+            await until(is_open)
+            await work.machine.advance(60)
+            await until(is_open)
+            await work.produce("ok")
+            # Not one pause after the other, each longer than the last, for the retries before it.
+            await work.machine.advance(60)
+
+            async def is_through(wanted: int = number + 1) -> bool:
+                return len(hook.of("ok", status=200)) == wanted
+
+            await until(is_through, seconds=5)
+
+
+async def test_breaker_probe_that_hangs_does_not_hold_up_a_healthy_group(
+    store_server: EmbeddedServer,
+) -> None:
+    def decide(request: ReceivedRequest) -> Answer:
+        if request.headers["waystation-group"] == "ok":
+            return Answer()
+        is_first = request.headers["waystation-attempt"] == "1"
+        return Answer(reset=is_first, hang=not is_first)
+
+    hook = Hook(decide=decide)
+    retry = RetryPolicy(attempts=30, first_seconds=0.05, multiplier=1.0, jitter=0)
+    async with hook, at_work(store_server, hook.url, retry=retry) as work:
+        await work.produce(*[f"bad{number}" for number in range(8)])
+        shard = await work.start()
+        (standing,) = work.standings.values()
+
+        async def hangs() -> bool:
+            return standing.breaker.is_probing and shard.in_flight > 0
+
+        await until(hangs)
+        await work.produce("ok")
+
+        async def is_through() -> bool:
+            return bool(hook.of("ok", status=200))
+
+        # The probe that hangs is given up after 30 s.
+        await until(is_through, seconds=15)
 
 
 async def test_a_redirect_is_a_failure(store_server: EmbeddedServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.subscriptions.at_work import Hook, at_work, until
-from waystation.logs import Retention
+from waystation.logs import Retention, names
 from waystation.store.embedded import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.shard import Shard
@@ -26,7 +26,7 @@ async def test_a_switch_is_followed_after_all_before_it_was_acknowledged(
     held = asyncio.Event()
 
     def decide(request: ReceivedRequest) -> int:
-        first = request.headers["webhook-id"] == "a-00001"
+        first = request.headers["waystation-id"] == "a-00001"
         return 500 if first and not held.is_set() else 200
 
     hook = Hook(decide=decide)
@@ -263,3 +263,38 @@ async def test_partitions_are_read_side_by_side(store_server: EmbeddedServer) ->
         for partition in range(40):
             await work.until_low(1, f"0.{partition}")
         assert len(hook.received) == 40
+
+
+async def test_shard_at_a_hole_delivers_the_rest_over_a_crash_and_records_the_range(
+    store_server: EmbeddedServer,
+) -> None:
+    """The owner crashes before the message in front of the hole is done; the next one goes on."""
+    released = asyncio.Event()
+
+    def decide(request: ReceivedRequest) -> Answer:
+        blocked = request.headers["waystation-group"] == "a" and not released.is_set()
+        return Answer(delay_seconds=30.0 if blocked else 0.0)
+
+    hook = Hook(decide=decide)
+    async with hook, at_work(store_server, hook.url) as work:
+        ids = await work.produce(*"abcdefgh")
+        stream = names.entries(work.topic.log_of(0), 0)
+        for offset in (1, 2, 5):
+            ((entry, _),) = await work.store.call("XRANGE", stream, offset, offset)
+            await work.store.call("XDEL", stream, entry)
+        shard = await work.start()
+        await work.until_count("acks:0.0", 4)
+        await work.kill(shard)
+        released.set()
+        await work.start()
+        await work.until_low(8)
+        delivered = {ids[offset] for offset in (0, 3, 4, 6, 7)}
+        assert set(hook.ids()) == delivered
+        facts = [fact for fact in await work.facts() if fact.kind == "damaged"]
+        assert [(fact.was, fact.now) for fact in facts] == [
+            ("m0.0.1", "m0.0.3"),
+            ("m0.0.5", "m0.0.6"),
+        ]
+        later = await work.produce("i")
+        await work.until_low(9)
+        assert hook.ids()[-1:] == later

@@ -55,8 +55,8 @@ async def test_a_topic_that_grew_counts_by_the_base_of_its_chain(
         await bench.topics.switch_produce(PROJECT, "orders")
         assert (await bench.create("grown")).shards == 2
         # A chain of another base: no group keeps its shard over both, but for a single one.
-        await bench.topics.add_storage_topic(PROJECT, "orders", 9)
-        await bench.topics.switch_produce(PROJECT, "orders")
+        await bench.topics.add_storage_topic(PROJECT, "orders", 9, force=True)
+        await bench.topics.switch_produce(PROJECT, "orders", force=True)
         assert (await bench.create("late")).shards == 3
         assert (await bench.create("whole", **{"from": "beginning"})).shards == 1
 

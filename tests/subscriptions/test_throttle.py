@@ -1,10 +1,9 @@
-"""The error throttle, by the figures of what it is modelled on; and the rate."""
+"""The error throttle, by the figures of what it is modelled on."""
 
 from __future__ import annotations
 
 import pytest
 
-from waystation.subscriptions.rate import Rate
 from waystation.subscriptions.throttle import ErrorThrottle
 
 
@@ -81,24 +80,3 @@ def test_what_was_counted_is_forgotten() -> None:
         throttle.admits(float(second))
     assert len(throttle._delivered._ticks) <= 3
     assert len(throttle._failed._ticks) <= 101
-
-
-def test_a_rate_has_a_second_worth_at_once_and_then_its_even_share() -> None:
-    rate = Rate(10.0, 0.0)
-    sent = 0
-    while rate.wait_seconds(0.0) == 0:
-        rate.spend(1)
-        sent += 1
-    assert sent == 10
-    assert rate.wait_seconds(0.0) == pytest.approx(0.1)
-    assert rate.wait_seconds(0.1) == 0
-    rate.spend(5)
-    assert rate.wait_seconds(0.1) == pytest.approx(0.5), "a batch may go into debt"
-
-
-def test_less_than_one_in_a_second_comes_through_in_its_time() -> None:
-    rate = Rate(0.5, 0.0)
-    assert rate.wait_seconds(0.0) == 0
-    rate.spend(1)
-    assert rate.wait_seconds(0.0) == pytest.approx(2.0)
-    assert rate.wait_seconds(2.0) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
+from waystation.logs import names
 from waystation.store.embedded import EmbeddedServer
 from waystation.subscriptions.log_entry import AttemptDetail, pack_detail
 from waystation.subscriptions.names import Place
@@ -62,6 +63,20 @@ async def test_what_was_trimmed_or_lay_before_the_beginning_was_never_delivered(
         assert (await ending(slot, 5, partition=1)).how == "unknown"
         await slot.shard.pass_over(PLACE, slot.terms, "0.0", 0, 3, "trimmed")
         assert [(await ending(slot, n)).how for n in (0, 2, 3)] == ["trimmed", "trimmed", "unknown"]
+
+
+async def test_trail_over_a_hole_in_the_record_log_finds_the_end_behind_it(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_shard_slot(store_server) as slot:
+        await slot.commit(main(0))
+        await slot.commit(main(1))
+        await slot.shard.pass_over(PLACE, slot.terms, "0.0", 2, 4, "damaged")
+        stream = names.entries(PLACE.record_log, PLACE.shard)
+        entries = await slot.store.call("XRANGE", stream, "-", "+")
+        await slot.store.call("XDEL", stream, entries[-3][0])
+        found = [(await ending(slot, offset)).how for offset in range(5)]
+        assert found == ["unknown", "delivered", "damaged", "damaged", "unknown"]
 
 
 async def test_a_reset_begins_the_trail_anew(store_server: EmbeddedServer) -> None:

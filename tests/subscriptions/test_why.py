@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.kit.wire import async_ask
 from waystation.envelope import Envelope
 from waystation.errors import InvalidInputError
 from waystation.node import Node
@@ -340,8 +341,10 @@ async def test_a_barrier_names_the_shards_that_are_behind_and_then_that_it_stays
         await ask.produce("g-0")
         await ask.endpoint.until(1)
         topic = await ask.node.topics.get("default", "orders")
-        await ask.node.topics.add_storage_topic("default", "orders", 6, version=topic.version)
-        await ask.node.topics.switch_produce("default", "orders")
+        await ask.node.topics.add_storage_topic(
+            "default", "orders", 6, version=topic.version, force=True
+        )
+        await ask.node.topics.switch_produce("default", "orders", force=True)
         owner = (await ask.until("under_way", message="g-0"))["shard"]
         other = (owner + 1) % 4
         facts = await ask.until("barrier", shard=other)
@@ -380,10 +383,40 @@ async def test_an_endpoint_that_asked_for_time_is_told_with_the_seconds(
 async def test_an_open_breaker_is_told_with_when_it_tries_again(settings: Settings) -> None:
     async with asking(settings, 500) as ask:
         await ask.subscribe()
-        await ask.produce(*(f"g{n}-0" for n in range(8)))
+        await ask.produce(*(f"g{n}-0" for n in range(300)))
         facts = await ask.until("breaker_open", shard=0)
-        assert 0 <= facts["seconds"] <= 5
+        assert 0 <= facts["seconds"] <= 30
         assert facts["target"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("verb", ["resume", "test"])
+async def test_breaker_of_an_endpoint_declared_repaired_closes_at_once(
+    settings: Settings, verb: str
+) -> None:
+    """`shards` and `/readyz` show the open breaker; the operator does not wait for a probe."""
+    async with asking(settings, 500) as ask:
+        await ask.subscribe(concurrency_max=4)
+        await ask.produce(*(f"g{number}-0" for number in range(220)))
+        await ask.until("breaker_open", shard=0)
+        (standing,) = ask.node.subscriptions.standings._standings.values()
+        standing.breaker._open_until = standing.breaker._probed_at = 1e12
+        overview = await ask.desk.overview.of("default", "billing")
+        assert [(each.state, each.reason) for each in overview.shards] == [("held", "breaker_open")]
+        url = ask.station.url
+        notes = (await async_ask(url, "GET", "/readyz")).json()["notes"]
+        assert [note for note in notes if "circuit breakers of 1 endpoint" in note]
+
+        before = len(ask.endpoint.received)
+        if verb == "test":
+            await async_ask(url, "POST", f"/v1/subscriptions/billing/{verb}")
+            assert not standing.breaker.is_closed, "the test failed as well"
+        ask.endpoint.plan = [200]
+        await ask.produce("late-0")
+        await async_ask(url, "POST", f"/v1/subscriptions/billing/{verb}")
+
+        await ask.until("settled", message="late-0")
+        assert standing.breaker.is_closed
+        assert len(ask.endpoint.received) > before
 
 
 async def test_a_rate_that_is_used_up_is_told(settings: Settings) -> None:

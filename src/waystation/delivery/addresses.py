@@ -28,6 +28,9 @@ _HOST = re.compile(r"[0-9a-z](?:[0-9a-z_.-]{0,251}[0-9a-z])?")
 _ODD_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+)){0,3}")
 
 
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+
+
 class AddressGuard:
     """Decides about URLs and addresses. `allowed` are networks that the operator opens."""
 
@@ -56,6 +59,9 @@ class AddressGuard:
         parts = _split(url)
         host = parts.hostname or ""
         numeric = _numeric(host)
+        if numeric is None and _is_loopback_name(host):
+            # Names of this machine at every name service, so they are judged as its address.
+            numeric = "127.0.0.1" if self.permits("127.0.0.1") else "::1"
         if numeric is not None and not self.permits(numeric):
             raise ForbiddenAddressError("The endpoint's address is not allowed.", field="url")
         return parts
@@ -84,6 +90,12 @@ def _split(url: str) -> SplitResult:
     if port == 0:
         raise InvalidInputError("Port 0 cannot be reached.", field="url")
     return parts
+
+
+def _is_loopback_name(host: str) -> bool:
+    """Return True if a name leads to this machine wherever it is looked up (RFC 6761)."""
+    name = host.lower().removesuffix(".")
+    return name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
 def _numeric(host: str) -> str | None:

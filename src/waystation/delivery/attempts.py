@@ -171,7 +171,9 @@ class Attempts:
         elif outcome.failure is Failure.CANCELLED and outcome.retry_after:
             # What we need ourselves is away: the others of the lane would fare no better.
             self._standing.hold(now + outcome.retry_after)
-        self._standing.report(outcome, now=now, probe=attempt.probe)
+        # Items of a lane do not wait for each other, so each is a source of its own.
+        source = f"{self._lane} {attempt.held.claimed.id}"
+        self._standing.report(outcome, now=now, probe=attempt.probe, source=source)
         self._heard_end()
         return decision
 

@@ -1,16 +1,42 @@
-"""The breaker: an endpoint that keeps failing is left alone for a while, then probed.
+"""Circuit breaker: stops requests to an endpoint that fails, and probes it until it answers.
 
-closed ──(failures in a row reach the limit)──▶ open ──(pause over)──▶ half open, one probe
-   ▲                                              ▲                        │
-   └──────────────── success ─────────────────────┼──────── failure ───────┘ (a longer pause)
+closed ──(endpoint is down)──▶ open ──(pause over)──▶ half open, probes
+   ▲                            │ ▲                        │
+   └────────── success ─────────┘ └──── probe failed ──────┤ (a longer pause)
+   └────────── success ────────────────────────────────────┘
 
-Every process has its own view: it learns quickly by itself, and sharing it would cost a round trip
-per attempt.
+The breaker judges an endpoint, not one group of messages. An endpoint is down if, since its last
+success, requests of several different sources (groups, or messages without a group) have failed:
+
+- 5 sources got no reply: connection errors and time-outs; or
+- 10 sources got a failure of any kind, and 200 attempts have failed or a second has passed.
+
+A success of any source closes the breaker in every state. So a group that fails again and again
+opens no breaker, and groups that fail at the same time open none while others succeed.
+
+Every process has its own breakers: it learns quickly by itself, and sharing each outcome would cost
+a round trip per attempt. Nodes report open breakers to the store (`states.py`) for operators only.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+#: Different sources without a reply, and different sources that failed in any way.
+_UNANSWERED_MIN = 5
+_FAILED_MIN = 10
+#: Failed attempts in a row, or the time that they take, after which the sources decide.
+_ATTEMPTS_MIN = 200
+_SECONDS_MIN = 1.0
+#: Failures are forgotten if no other follows for so long.
+_FORGET_SECONDS = 60.0
+#: While a probe is in flight, the next one begins after this: one group that hangs must not keep
+#: the breaker open for the length of a time-out.
+_PROBE_SECONDS = 1.0
+_PROBES_MAX = 4
+#: A message that has failed before is sent as a probe so much later than one that has not, so that
+#: any lane with a message that has not failed goes first.
+_RETRY_PROBE_SECONDS = 0.1
 
 
 class BreakerState(StrEnum):
@@ -18,83 +44,133 @@ class BreakerState(StrEnum):
 
     CLOSED = "closed"  # lets them through
     OPEN = "open"  # holds them back
-    HALF_OPEN = "half open"  # lets one through, to see
+    HALF_OPEN = "half open"  # lets probes through
 
 
-#: From each state, by what happened.
+#: Next state by state and event.
 TRANSITIONS: dict[tuple[BreakerState, str], BreakerState] = {
     (BreakerState.CLOSED, "limit reached"): BreakerState.OPEN,
     (BreakerState.OPEN, "pause over"): BreakerState.HALF_OPEN,
+    (BreakerState.OPEN, "success"): BreakerState.CLOSED,
     (BreakerState.HALF_OPEN, "success"): BreakerState.CLOSED,
     (BreakerState.HALF_OPEN, "failure"): BreakerState.OPEN,
 }
 
 
 class Breaker:
-    """One endpoint's breaker. Times are seconds of the caller's monotonic clock."""
+    """Circuit breaker of one endpoint. Times are seconds of the caller's monotonic clock."""
 
-    def __init__(
-        self, *, failures_max: int = 5, pause_seconds: float = 1.0, pause_seconds_max: float = 300.0
-    ) -> None:
+    def __init__(self, *, pause_seconds: float = 0.1, pause_seconds_max: float = 30.0) -> None:
         self.state = BreakerState.CLOSED
-        self._failures_max = failures_max
         self._pause_first = pause_seconds
         self._pause_max = pause_seconds_max
         self._pause = pause_seconds
-        self._failures = 0
         self._open_until = 0.0
-        self._probing = False
+        #: Probes in flight, and when the last one began.
+        self._probes = 0
+        self._probed_at = 0.0
+        #: Failures since the last success: how many, from when to when, and of which sources.
+        self._attempts = 0
+        self._failed_since = self._failed_at = 0.0
+        self._failed: set[str] = set()
+        self._unanswered: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<Breaker {self.state}, {self._failures} failures>"
+        return f"<Breaker {self.state}, {self._attempts} failures of {len(self._failed)} sources>"
 
-    def admits(self, now: float) -> bool:
-        """Whether an attempt may begin now. A probe that is admitted must be reported."""
-        if self.state is BreakerState.OPEN and now >= self._open_until:
-            self._step("pause over")
-        if self.state is BreakerState.HALF_OPEN:
-            if self._probing:
-                return False
-            self._probing = True
-            return True
+    @property
+    def is_closed(self) -> bool:
+        """True if attempts need no permission of the breaker."""
         return self.state is BreakerState.CLOSED
 
     @property
     def is_probing(self) -> bool:
-        """Whether a probe is under way; right after `admits`: whether it let a probe through."""
-        return self._probing
+        """True while a probe is in flight that may close the breaker."""
+        return self._probes > 0 and self.state is BreakerState.HALF_OPEN
+
+    def admits(self, now: float, *, is_fresh: bool = True) -> bool:
+        """Return True if an attempt may begin now. Unless the breaker is closed, it is a probe.
+
+        `is_fresh`: the message has not failed before. Report or withdraw each admitted probe.
+        """
+        if self.state is BreakerState.CLOSED:
+            return True
+        if now < self.next_at(is_fresh=is_fresh):
+            return False
+        if self.state is BreakerState.OPEN:
+            self._step("pause over")
+        self._probes += 1
+        self._probed_at = now
+        return True
+
+    def next_at(self, *, is_fresh: bool = True) -> float:
+        """Return when `admits` allows the next attempt, unless a success comes before."""
+        if self.state is BreakerState.CLOSED:
+            return 0.0
+        at = self._open_until if is_fresh else self._open_until + _RETRY_PROBE_SECONDS
+        if self._probes >= _PROBES_MAX:
+            return float("inf")
+        return max(at, self._probed_at + _PROBE_SECONDS) if self.is_probing else at
+
+    def reset(self) -> None:
+        """Close the breaker, because an operator says that the endpoint is repaired."""
+        self.state = BreakerState.CLOSED
+        self._pause = self._pause_first
+        self._forget_failures()
 
     def withdraw(self) -> None:
-        """The probe was not made after all: there was nothing to send."""
-        self._probing = False
+        """Take back the admission of a probe that was not sent."""
+        self._probes -= 1
 
-    def opens_at(self) -> float:
-        """When the next attempt makes sense; meaningful while open."""
-        return self._open_until
-
-    def report(self, *, success: bool, now: float, probe: bool = False) -> None:
-        """Tells how an attempt ended, and whether it was the probe.
-
-        Others that began before may end while a probe is under way; of these only success counts.
-        """
+    def report(
+        self, *, success: bool, now: float, source: str, answered: bool = True, probe: bool = False
+    ) -> None:
+        """Note the end of an attempt: its source, and whether the endpoint has sent a reply."""
         if probe:
-            self._probing = False
+            self._probes -= 1
         if success:
-            self._failures = 0
-            self._pause = self._pause_first
-            if self.state is BreakerState.HALF_OPEN:
+            self._attempts = 0
+            if self._failed:
+                self._forget_failures()
+            if self.state is not BreakerState.CLOSED:
+                self._pause = self._pause_first
                 self._step("success")
-            return
-        self._failures += 1
-        if self.state is BreakerState.HALF_OPEN and probe:
+        elif self.state is BreakerState.CLOSED:
+            self._note_failure(now, source, answered=answered)
+            if self._is_down(now):
+                self._open(now, "limit reached")
+        elif self.state is BreakerState.HALF_OPEN and probe:
             self._pause = min(self._pause * 2, self._pause_max)
             self._open(now, "failure")
-        elif self.state is BreakerState.CLOSED and self._failures >= self._failures_max:
-            self._open(now, "limit reached")
+
+    def _note_failure(self, now: float, source: str, *, answered: bool) -> None:
+        if now - self._failed_at > _FORGET_SECONDS:
+            self._forget_failures()
+        if not self._attempts:
+            self._failed_since = now
+        self._failed_at = now
+        self._attempts += 1
+        if len(self._failed) < _FAILED_MIN:
+            self._failed.add(source)
+        if not answered and len(self._unanswered) < _UNANSWERED_MIN:
+            self._unanswered.add(source)
+
+    def _is_down(self, now: float) -> bool:
+        if len(self._unanswered) >= _UNANSWERED_MIN:
+            return True
+        if len(self._failed) < _FAILED_MIN:
+            return False
+        return self._attempts >= _ATTEMPTS_MIN or now - self._failed_since >= _SECONDS_MIN
+
+    def _forget_failures(self) -> None:
+        self._attempts = 0
+        self._failed.clear()
+        self._unanswered.clear()
 
     def _open(self, now: float, event: str) -> None:
         self._step(event)
         self._open_until = now + self._pause
+        self._forget_failures()
 
     def _step(self, event: str) -> None:
         self.state = TRANSITIONS[self.state, event]

@@ -188,6 +188,7 @@ class Deliverer:
         standing.update(
             disabled=standing.target in self._survey.disabled,
             failing=standing.target in self._survey.failing,
+            repaired_ms=self._survey.repaired_ms.get(standing.target, 0),
             held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
         )
 

@@ -99,7 +99,7 @@ class Lane:
         self._shop.under_way += reserved.slots
         begun: list[Held] = []
         try:
-            claim = await self._claim(reserved.slots, now)
+            claim = await self._claim(reserved.slots, now, fresh_first=reserved.probe)
             for each in claim.items:
                 if held := self._shop.claims.hold(self.name, each, now):
                     begun.append(held)
@@ -137,13 +137,14 @@ class Lane:
             return left
         return 1
 
-    async def _claim(self, most: int, now: float) -> Claim:
+    async def _claim(self, most: int, now: float, *, fresh_first: bool = False) -> Claim:
         self._looked_at = now
         return await self._shop.outbox.claim(
             self.name,
             most=most,
             claim_ms=self._shop.claims.claim_ms,
             token=self._shop.new_token(),
+            fresh_first=fresh_first,
         )
 
     def _note(self, claim: Claim, now: float) -> None:

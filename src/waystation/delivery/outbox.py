@@ -166,13 +166,19 @@ class Outbox:
         )
         return bool(reply[0] == b"added")
 
-    async def claim(self, lane: str, *, most: int, claim_ms: int, token: str) -> Claim:
-        """Claims what is due, up to `most`; 0 only looks."""
+    async def claim(
+        self, lane: str, *, most: int, claim_ms: int, token: str, fresh_first: bool = False
+    ) -> Claim:
+        """Claim up to `most` due items; 0 only counts them.
+
+        `fresh_first`: claim an item that has not been attempted yet, if there is one, because it
+        tells more about the endpoint than one that has failed.
+        """
         keys = self._layout.keys(lane)
         used = [keys.due, keys.items, keys.untold]
         if self._layout.gated:
             used += [keys.gate, keys.failed, keys.inbox]
-        limits = [TELL_MS, _CLAIM_BYTES_MAX, WAITING_MAX]
+        limits = [TELL_MS, _CLAIM_BYTES_MAX, WAITING_MAX, int(fresh_first)]
         reply = await self._store.run(_CLAIM, used, [most, claim_ms, token, *limits])
         first = 5 + int(reply[4])
         return Claim(

@@ -48,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: bytes = b""
     #: Whether the reply was longer than what is read of it: the rest was not waited for.
     cut: bool = False
+    #: Name that a receiver of our own gave the message; empty for HTTP.
+    receipt: str = ""
     #: The reply's Retry-After, in seconds; None without one.
     retry_after: float | None = None
 

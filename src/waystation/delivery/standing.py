@@ -6,10 +6,10 @@ take turns: a lane that finds no slot waits in line, and is woken when there is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waystation.delivery.breaker import Breaker, BreakerState
+from waystation.delivery.breaker import Breaker
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.share import Share
 
@@ -18,6 +18,8 @@ from waystation.delivery.share import Share
 _ILL = frozenset({408, 429})
 #: Nobody was asked: that tells nothing about the endpoint.
 UNASKED = frozenset({Failure.BROKEN, Failure.CANCELLED, Failure.FORBIDDEN})
+#: The endpoint has sent no reply.
+_UNANSWERED = frozenset({Failure.NAME, Failure.CONNECTION, Failure.TIMEOUT})
 
 Wake = Callable[[], None]
 
@@ -51,6 +53,8 @@ class Standing:
         self._held_by_store = False
         #: Whether failures of it are counted, as far as we know.
         self.failing = False
+        #: When an operator last declared it repaired, in ms of the store; None: not read yet.
+        self._repaired_ms: int | None = None
         #: All lanes of the endpoint, those that wait for a slot in their order, those called up.
         self.lanes: dict[str, Wake] = {}
         self._line: dict[str, Wake] = {}
@@ -70,36 +74,45 @@ class Standing:
         self._called.discard(lane)
         self._call_next()
 
-    def reserve(self, lane: str, now: float, most: int) -> Reservation:
-        """Takes slots for this lane, up to `most`."""
+    def reserve(self, lane: str, now: float, most: int, *, is_fresh: bool = True) -> Reservation:
+        """Take up to `most` slots for a lane; one, as a probe, while the breaker is not closed.
+
+        `is_fresh`: the lane has a message that has not failed before.
+        """
         called = lane in self._called
         if called:
             self._called.discard(lane)
         if self.disabled or now < self.held_until:
             return _NONE
+        if not self.breaker.is_closed:
+            return self._reserve_probe(lane, now, is_fresh=is_fresh)
         # Those who were called and have not come yet have a slot each.
         free = self.share.free - len(self._called)
         if free <= 0 or (self._line and not called):
             self._wait(lane)
             return _NONE
-        if not self.breaker.admits(now):
-            if self.breaker.is_probing:
-                self._wait(lane)
-            return _NONE
-        probe = self.breaker.is_probing
-        slots = 1 if probe else min(free, most)
+        slots = min(free, most)
         self.share.take(slots)
-        return Reservation(slots, probe) if probe or slots > 1 else _ONE
+        return Reservation(slots) if slots > 1 else _ONE
 
-    def wait_seconds(self, now: float) -> float:
-        """How long a lane that got no slot should sleep, if nobody wakes it."""
+    def _reserve_probe(self, lane: str, now: float, *, is_fresh: bool) -> Reservation:
+        """Take a slot for a probe, even if requests that hang use all slots of the endpoint."""
+        if self.breaker.admits(now, is_fresh=is_fresh):
+            self.share.take(1)
+            return Reservation(1, probe=True)
+        if self.breaker.is_probing:
+            self._wait(lane)
+        return _NONE
+
+    def wait_seconds(self, now: float, *, is_fresh: bool = True) -> float:
+        """Return how long a lane that got no slot should sleep unless it is woken."""
         if self.disabled:
             return float("inf")
         if now < self.held_until:
             return self.held_until - now
-        if self.breaker.state is BreakerState.OPEN:
-            return max(0.0, self.breaker.opens_at() - now)
-        return float("inf")
+        if self.breaker.is_closed:
+            return float("inf")
+        return max(0.0, self.breaker.next_at(is_fresh=is_fresh) - now)
 
     def give_back(self, reserved: Reservation, unused: int) -> None:
         """Slots that were reserved and not used: there was nothing to send."""
@@ -108,15 +121,44 @@ class Standing:
             self.breaker.withdraw()
         self._call_next()
 
-    def report(self, outcome: Outcome, *, now: float, probe: bool) -> None:
-        """An attempt has ended; its slot is free."""
+    def report(self, outcome: Outcome, *, now: float, probe: bool, source: str) -> None:
+        """Note the outcome of an attempt and free its slot.
+
+        `source` names the group of the message, or the message itself if it has no group.
+        """
         self.share.give_back(outcome)
         if outcome.failure not in UNASKED:
-            self.breaker.report(success=is_well(outcome), now=now, probe=probe)
+            self._report(outcome, now=now, probe=probe, source=source)
         elif probe:
             self.breaker.withdraw()
         if self._line:
             self._call_next()
+
+    def report_batch(
+        self, outcomes: Sequence[tuple[str, Outcome]], *, now: float, probe: bool
+    ) -> None:
+        """Note the outcomes of one attempt with many messages, each with its source."""
+        asked = [each for each in outcomes if each[1].failure not in UNASKED]
+        self.share.give_back(next((one for _, one in outcomes if not is_well(one)), outcomes[0][1]))
+        # One message that is delivered shows that the endpoint is up, whatever happens to others.
+        if well := [each for each in asked if is_well(each[1])]:
+            asked = well[:1]
+        for source, outcome in asked:
+            self._report(outcome, now=now, probe=probe, source=source)
+            probe = False
+        if probe:
+            self.breaker.withdraw()
+        if self._line:
+            self._call_next()
+
+    def _report(self, outcome: Outcome, *, now: float, probe: bool, source: str) -> None:
+        self.breaker.report(
+            success=is_well(outcome),
+            now=now,
+            source=source,
+            answered=outcome.failure not in _UNANSWERED,
+            probe=probe,
+        )
 
     def disable(self, *, known: bool) -> None:
         """It wants nothing more; `known` once the store knows that."""
@@ -126,15 +168,23 @@ class Standing:
         """It said when to come again."""
         self.held_until = max(self.held_until, until)
 
-    def update(self, *, disabled: bool, held_until: float, failing: bool = False) -> None:
-        """What the store says. An endpoint that was enabled again begins anew."""
+    def update(
+        self, *, disabled: bool, held_until: float, failing: bool = False, repaired_ms: int = 0
+    ) -> None:
+        """Adopt the state that the store has of the endpoint.
+
+        An endpoint that was enabled, or declared repaired, starts with a closed breaker.
+        """
         self.failing = self.failing or failing
-        # What we know of ourselves alone stays: the store may not have heard of it yet.
+        # State that only this process knows stays, because the store may not have it yet.
         freed = self._disabled_by_store and not disabled
-        if freed:
-            self.breaker = Breaker()
         if disabled or freed:
             self.disabled = self._disabled_by_store = disabled
+        repaired = self._repaired_ms is not None and repaired_ms > self._repaired_ms
+        self._repaired_ms = max(self._repaired_ms or 0, repaired_ms)
+        if freed or repaired:
+            self.breaker.reset()
+            freed = True
         if held_until or self._held_by_store:
             freed = freed or held_until == 0
             self.held_until, self._held_by_store = held_until, bool(held_until)

@@ -4,22 +4,26 @@ All is in the store, so it outlives restarts. An endpoint that answered 410 stay
 somebody enables it; what is to be sent to it waits. One that said `Retry-After` is held back until
 that has passed, by the store's clock; so is one that failed too often in a row, where its failures
 are counted. Deliverers of other processes hear of it within moments.
+
+An operator can declare an endpoint repaired: every process then closes its breaker. Nodes report
+open breakers, so that every node can show them.
 """
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.layout import REGISTER
 from waystation.delivery.notices import NOTICES, NOTICES_MAX, Notice, encode_notice
-from waystation.errors import StoreError
 from waystation.store import Store, script
 
+_BREAKERS = script(__package__, "breakers")
 _DISABLE = script(__package__, "disable")
+_ENABLE = script(__package__, "enable")
 _FAIL = script(__package__, "fail")
 _HOLD = script(__package__, "hold")
 _SURVEY = script(__package__, "survey")
@@ -27,6 +31,16 @@ _SURVEY = script(__package__, "survey")
 DISABLED = "delivery.{endpoints}.disabled"
 HELD = "delivery.{endpoints}.held"
 FAILS = "delivery.{endpoints}.fails"
+REPAIRED = "delivery.{endpoints}.repaired"
+BREAKERS = "delivery.{endpoints}.breakers"
+
+#: A process reads the states every second. A declaration that none has read for so long is void.
+_REPAIRED_MS_MAX = 3_600_000
+_REPAIRED_MAX = 1000
+#: A report of a node is valid for so long; a node whose breaker stays open repeats it.
+_REPORT_MS = 5000
+#: Breakers that one node reports.
+_REPORTED_MAX = 1000
 
 
 class Disabled(msgspec.Struct, frozen=True):
@@ -45,10 +59,16 @@ class Survey:
     held_ms: dict[str, int]
     #: Endpoints whose last attempts have failed, where that is counted.
     failing: frozenset[str] = frozenset()
+    #: Endpoint → when an operator declared it repaired, in ms of the store.
+    repaired_ms: dict[str, int] = field(default_factory=dict)
+    #: Node → endpoint whose breaker is open there → ms from its report until the next probe.
+    breakers: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Disabled).decode
+_encode_report = msgspec.json.Encoder().encode
+_decode_report = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class EndpointStates:
@@ -59,11 +79,17 @@ class EndpointStates:
 
     async def survey(self) -> Survey:
         """All that is known."""
-        disabled, held, failing = await self._store.run(_SURVEY, [DISABLED, HELD, FAILS], [])
+        keys = [DISABLED, HELD, FAILS, REPAIRED, BREAKERS]
+        disabled, held, failing, repaired, reports = await self._store.run(_SURVEY, keys, [])
         return Survey(
             {disabled[i].decode(): _decode(disabled[i + 1]) for i in range(0, len(disabled), 2)},
             {held[i].decode(): int(held[i + 1]) for i in range(0, len(held), 2)},
             frozenset(each.decode() for each in failing),
+            {repaired[i].decode(): int(float(repaired[i + 1])) for i in range(0, len(repaired), 2)},
+            {
+                reports[i].decode(): _decode_report(reports[i + 1])
+                for i in range(0, len(reports), 2)
+            },
         )
 
     async def disable(self, target: str, notice: Notice) -> bool:
@@ -79,13 +105,32 @@ class EndpointStates:
         return bool(await self._store.run(_DISABLE, [DISABLED, NOTICES], arguments))
 
     async def enable(self, target: str) -> bool:
-        """Enables an endpoint, and forgets that it asked to be left alone; false if it was not."""
-        found = await self._store.call("HDEL", DISABLED, target, repeatable=True)
-        found += await self._store.call("HDEL", HELD, target, repeatable=True)
-        await self.succeed(target)
-        with contextlib.suppress(StoreError):  # Only a hint: deliverers look again by themselves.
-            await self._store.call("PUBLISH", REGISTER, "enabled", repeatable=True)
-        return bool(found)
+        """Enable an endpoint, forget its Retry-After and its failures, and close its breakers.
+
+        Return False if it was neither disabled nor held.
+        """
+        return await self._declare_repaired(target, enable=True)
+
+    async def declare_repaired(self, target: str) -> None:
+        """Close the breakers that an endpoint has in any process."""
+        await self._declare_repaired(target, enable=False)
+
+    async def _declare_repaired(self, target: str, *, enable: bool) -> bool:
+        keys = [DISABLED, HELD, FAILS, REPAIRED]
+        arguments: list[str | bytes | int] = [
+            target,
+            int(enable),
+            _REPAIRED_MS_MAX,
+            _REPAIRED_MAX,
+            REGISTER,
+        ]
+        return bool(await self._store.run(_ENABLE, keys, arguments))
+
+    async def report_breakers(self, node: str, probe_ms: Mapping[str, int]) -> None:
+        """Replace the open breakers of a node: endpoint → ms until its next probe."""
+        reported = dict(sorted(probe_ms.items())[:_REPORTED_MAX])
+        report = _encode_report(reported) if reported else b""
+        await self._store.run(_BREAKERS, [BREAKERS], [node, _REPORT_MS, report])
 
     async def hold(self, target: str, seconds: float) -> None:
         """Nothing is sent to it before that has passed."""

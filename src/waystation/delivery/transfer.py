@@ -18,9 +18,13 @@ REPLY_BYTES_MAX = 65_536
 _ANSWER_SECONDS = 120
 #: An empty Expect stops libcurl from asking first, which costs a round trip.
 _CONSTANT_HEADERS = ["Expect:"]
+#: Lines that end a block of headers; libcurl accepts both.
+_BLANK = (b"\r\n", b"\n")
+_INCOMPLETE = "the connection was closed before the reply was complete"
 _DETAILS = {
     pycurl.E_COULDNT_CONNECT: "the connection was refused or could not be made",
     pycurl.E_GOT_NOTHING: "the connection was closed without a reply",
+    pycurl.E_PARTIAL_FILE: _INCOMPLETE,
     pycurl.E_PEER_FAILED_VERIFICATION: "the endpoint's certificate could not be verified",
     pycurl.E_SSL_CONNECT_ERROR: "TLS could not be agreed on",
 }
@@ -40,7 +44,17 @@ class Transfer:
     the request before are left alone.
     """
 
-    __slots__ = ("done", "excerpt", "forbidden", "handle", "parts", "request", "size", "tells")
+    __slots__ = (
+        "done",
+        "excerpt",
+        "forbidden",
+        "handle",
+        "has_headers",
+        "parts",
+        "request",
+        "size",
+        "tells",
+    )
 
     #: Hears what came of it.
     done: Callable[[Outcome], None]
@@ -50,6 +64,7 @@ class Transfer:
     def __init__(self, open_socket: Callable[[Transfer, SocketAddress], object]) -> None:
         self.handle = _new_handle()
         self.handle.setopt(pycurl.WRITEFUNCTION, self.on_data)
+        self.handle.setopt(pycurl.HEADERFUNCTION, self.on_header)
         self.handle.setopt(
             pycurl.OPENSOCKETFUNCTION, lambda purpose, address: open_socket(self, address)
         )
@@ -72,6 +87,8 @@ class Transfer:
             handle.setopt(pycurl.CUSTOMREQUEST, request.method)
         self.request, self.tells, self.done = request, tells, done
         self.excerpt, self.size, self.forbidden = b"", 0, False
+        #: Whether the header block of the last reply has ended; interim replies have one, too.
+        self.has_headers = False
         handle.setopt(pycurl.POSTFIELDS, request.body)
         if tells is not None:
             handle.setopt(pycurl.RESOLVE, [_fixed_answer(*tells)])
@@ -82,6 +99,16 @@ class Transfer:
         if request.total_seconds_max != before.total_seconds_max:
             handle.setopt(pycurl.TIMEOUT_MS, round(request.total_seconds_max * 1000))
         return True
+
+    def on_header(self, line: bytes) -> None:
+        """Note the end of the headers, because libcurl accepts a reply that has none.
+
+        libcurl calls this with each line of the headers, and of trailers.
+        """
+        if line in _BLANK:
+            self.has_headers = True
+        elif line.startswith(b"HTTP/"):
+            self.has_headers = False
 
     def on_data(self, data: bytes) -> int:
         """Called by libcurl with what has come of the reply's body."""
@@ -149,6 +176,8 @@ def outcome_of(transfer: Transfer, error: int) -> Outcome:
     handle = transfer.handle
     seconds = handle.getinfo(pycurl.TOTAL_TIME)
     excerpt = transfer.excerpt
+    if error == 0 and not transfer.has_headers:
+        return Outcome(failure=Failure.CONNECTION, detail=_INCOMPLETE, seconds=seconds)
     if error in (0, pycurl.E_WRITE_ERROR):
         status = handle.getinfo(pycurl.RESPONSE_CODE)
         if error == 0 and status < 300 and not transfer.parts:

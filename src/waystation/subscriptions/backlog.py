@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from waystation.errors import LogNotFoundError, OffsetOutOfRangeError
-from waystation.logs import Logs
+from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
+from waystation.logs import Entry, Logs
 from waystation.store import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
@@ -80,10 +80,17 @@ class Backlogs:
             begun = begin > state.first
             if begin >= state.end:
                 return Backlog(), begun
-            oldest = await self._logs.read(log, partition, begin, limit=1, bytes_max=1)
+            oldest = await self._oldest(log, partition, begin)
         except (LogNotFoundError, OffsetOutOfRangeError):
             return Backlog(), False  # Deleted or trimmed while we look.
         # Those that were acknowledged out of their order.
         ahead = await self._store.call("ZCOUNT", place.key(f"acks:{at}"), begin, f"({state.end}")
         messages = max(0, state.end - begin - int(ahead))
         return Backlog(messages, oldest[0].ms if oldest and messages else 0), begun
+
+    async def _oldest(self, log: str, partition: int, offset: int) -> list[Entry]:
+        """Read the first message from an offset on that is there."""
+        try:
+            return await self._logs.read(log, partition, offset, limit=1, bytes_max=1)
+        except LogDamagedError as hole:
+            return await self._oldest(log, partition, hole.end)

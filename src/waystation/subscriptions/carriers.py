@@ -15,7 +15,7 @@ from functools import partial
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.standing import Standing
 from waystation.subscriptions.ledger import Ledger
-from waystation.subscriptions.load import Load, worst
+from waystation.subscriptions.load import Load
 from waystation.subscriptions.means import ShardMeans
 from waystation.subscriptions.tempo import Tempo
 from waystation.subscriptions.tenure import Tenure
@@ -43,7 +43,7 @@ class Carriers:
         tempo: Tempo,
         *,
         begin: Callable[[], Load | None],
-        end: Callable[[Load, Outcome], None],
+        end: Callable[[Load, Sequence[Outcome]], None],
         on_asked: Callable[[Decided, Standing], None],
     ) -> None:
         self._tenure = tenure
@@ -88,7 +88,7 @@ class Carriers:
         except Exception as error:
             self._log_broken(error)
             self._settle(load, [_BROKEN])
-            self._end(load, _BROKEN)
+            self._end(load, [_BROKEN])
             return True
         return load.give_up is not None
 
@@ -99,7 +99,7 @@ class Carriers:
                 if not self._tenure.lost:
                     self._settle(load, [outcome])
             finally:
-                self._end(load, outcome)
+                self._end(load, [outcome])
             if (following := self._begin()) is not None:
                 self.carry(following)
         except Exception as error:
@@ -142,22 +142,22 @@ class Carriers:
 
     async def _carry(self, load: Load) -> None:
         """One request, and what came of it."""
-        outcome = _CANCELLED
+        outcomes = [_CANCELLED]
         try:
             if None in [errand.parcel for errand in load.errands]:
                 load.errands = await self._turns.with_bodies(load.errands)
                 if not load.errands:
                     return
             load.begun_ms, load.begun_after = self._clock.now_ms(), self._tenure.log_end
-            outcomes = await self._send(load)
+            received = await self._send(load)
             if self._tenure.lost:
                 return
-            outcome = outcomes[0] if len(outcomes) == 1 else worst(outcomes)
+            outcomes = received
             self._settle(load, outcomes)
             if self._tempo.throttle is not None:
                 await self._tempo.let_through(outcomes)
         finally:
-            self._end(load, outcome)
+            self._end(load, outcomes)
 
     async def _send(self, load: Load) -> list[Outcome]:
         parcels = [errand.parcel for errand in load.errands if errand.parcel]
@@ -174,7 +174,7 @@ class Carriers:
         if self._closed and not self._tasks:
             # Those that were handed over and never begun.
             for load in [each for each in self.loads if each.give_up is None]:
-                self._end(load, _CANCELLED)
+                self._end(load, [_CANCELLED])
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a slot broke", error=error, place=self._tenure.place.tag)
             self._tenure.lose("broken")
@@ -193,11 +193,11 @@ class Carriers:
             if decided.disable or decided.hold_seconds:
                 self._on_asked(decided, load.standing)
 
-    def _end(self, load: Load, outcome: Outcome) -> None:
+    def _end(self, load: Load, outcomes: Sequence[Outcome]) -> None:
         self.loads.discard(load)
         if not self.loads:
             self._quiet.set()
-        self._give_back(load, outcome)
+        self._give_back(load, outcomes)
 
     def _log_broken(self, error: Exception) -> None:
         # A defect of ours, or a message that makes no request: it must not come for ever.
@@ -218,7 +218,7 @@ class Carriers:
         for load in [each for each in self.loads if each.give_up is not None]:
             assert load.give_up is not None
             load.give_up()
-            self._end(load, _CANCELLED)
+            self._end(load, [_CANCELLED])
         for task in list(self._tasks):
             task.cancel()
 

@@ -14,6 +14,7 @@ from waystation.errors import LogNotFoundError, OffsetOutOfRangeError, TopicNotF
 from waystation.logs import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store, script
+from waystation.store.format import history_reader
 from waystation.store.pacing import for_each
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import StartAt, Subscription
@@ -64,7 +65,8 @@ class Construction:
     async def build(self, subscription: Subscription, start: StartAt) -> None:
         """Opens all shards that are not open, at `start`; ShardFrozenError if they are removed."""
         topic = await self._topic(subscription)
-        await self._logs.create(subscription.record_log, subscription.shards, self.keeps)
+        if await self._logs.create(subscription.record_log, subscription.shards, self.keeps):
+            await self._hold_for_history(subscription)
         terms = subscription.terms(self._dataset, NO_EPOCH)
         await self.hold_new(subscription, topic)
 
@@ -76,6 +78,18 @@ class Construction:
 
         there = await self.incarnations(subscription)
         await for_each((shard for shard, found in enumerate(there) if not found), open_)
+
+    async def _hold_for_history(self, subscription: Subscription) -> None:
+        """Register the reader of history with a new record log, so that it keeps what it may.
+
+        History itself comes with its next round, and by then little would be left of a busy shard.
+        """
+        reader = await history_reader(self._store)
+        if reader:
+            for shard in range(subscription.shards):
+                # History may have been quicker, and the log may have dropped its first entries.
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    await self._logs.hold(subscription.record_log, shard, reader, 0)
 
     async def move(self, subscription: Subscription) -> None:
         """Brings all shards to the incarnation of their subscription, and to where it begins."""

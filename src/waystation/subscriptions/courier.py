@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isfinite
 
 from waystation.delivery.request import Outcome
 from waystation.delivery.standing import Standing
 from waystation.subscriptions.carriers import Carriers
 from waystation.subscriptions.endpoints.protocol import DirectEndpoint, Endpoint
+from waystation.subscriptions.errand import Errand
 from waystation.subscriptions.ledger import Ledger
 from waystation.subscriptions.load import Load
-from waystation.subscriptions.means import ShardMeans
+from waystation.subscriptions.means import RedriveLimit, ShardMeans
+from waystation.subscriptions.rate import SharedRate
 from waystation.subscriptions.tempo import Tempo
 from waystation.subscriptions.tenure import Tenure
-from waystation.subscriptions.turns import Turns
+from waystation.subscriptions.turns import Turns, is_redriven
 from waystation.subscriptions.verdicts import Decided
 
 #: How soon it is asked again whether the shard is still ours, where that is not sure; or is.
@@ -60,7 +62,12 @@ class Courier:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._name = f"{tenure.place.project}.{tenure.place.subscription}"
-        self._tempo = Tempo(tenure.subscription, means.clock)
+        self._tempo = Tempo(
+            tenure.subscription,
+            means.clock,
+            take=means.store.take_permits,
+            on_permits=self.pump_soon,
+        )
         self._carriers = Carriers(
             tenure,
             means,
@@ -121,7 +128,11 @@ class Courier:
         """How many heads could be used soon, those that are here included."""
         if self._closed or self._standing is None or self._tenure.is_paused or self.held:
             return 0
+        if len(self._turns.held) >= _HEADS_MAX:
+            return 0
         batch = self._endpoint.batch_max if self._endpoint is not None else 1
+        if not self._standing.breaker.is_closed:
+            return batch  # One attempt, in case there is nothing better to probe with.
         return min(_HEADS_MAX, max(1, int(self._standing.share.slots)) * batch)
 
     # -- Beginning ---------------------------------------------------------------------------
@@ -145,40 +156,93 @@ class Courier:
         if self._closed or tenure.lost or standing is None or endpoint is None:
             return None
         now = self._means.clock.monotonic()
-        idle = not self._turns or tenure.is_paused or not self._may_begin(now)
+        idle = tenure.is_paused or not self._may_begin(now)
         slots, most = self._means.slots, tenure.subscription.options.concurrency_max
         if idle and not self._called:
             slots.leave(self._lane)
             return None
-        if self._loads and not standing.share.free:
+        if self._loads and not standing.share.free and standing.breaker.is_closed:
             return None  # One of ours looks again when it has ended.
         if not slots.take(self._lane, self._name, most=most, alone=not standing.share.in_use):
             slots.wait(self._lane, self._name, self.pump_soon)
             return None
         self._called = False
-        reserved = standing.reserve(self._lane, now, 1)
+        is_fresh = self._turns.has_messages
+        reserved = standing.reserve(self._lane, now, 1, is_fresh=is_fresh)
         if not reserved.slots:
             slots.give_back(self._name)
-            self._later(standing.wait_seconds(now))
+            self._later(standing.wait_seconds(now, is_fresh=is_fresh))
             return None
         half = max(1, int(standing.share.slots) // 2)
-        errands = (
-            []
-            if idle
-            else self._turns.take(endpoint.batch_max, heads_max=half - self._heads_under_way)
-        )
+        errands = []
+        if not idle:
+            # A probe with a message that has failed before would tell more of that message than
+            # of the endpoint.
+            heads_max = 0 if reserved.probe else half - self._heads_under_way
+            if reserved.probe:
+                self._turns.shuffle(self._means.rng)
+            errands = self._take(endpoint.batch_max, heads_max)
         if not errands:
             standing.give_back(reserved, 1)
             slots.give_back(self._name)
             return None
-        if self._tempo.rate is not None:
-            self._tempo.rate.spend(len(errands))
         load = Load(errands, endpoint, self._direct, standing, reserved)
         self._heads_under_way += load.heads
         return load
 
+    def _take(self, most: int, heads_max: int) -> list[Errand]:
+        """Take messages, as many as the rates permit."""
+        now, rate = self._means.clock.monotonic(), self._tempo.rate
+        redrive, permits = None, None
+        if self._turns.has_heads and self._redrive_limit is not None:
+            redrive = self._redrive_rate()
+            permits = redrive.permits(now) if redrive is not None else 0
+        if rate is not None:
+            most = min(most, rate.permits(now))
+        errands = self._turns.take(most, heads_max=heads_max, redriven_max=permits)
+        if rate is not None:
+            rate.spend(len(errands))
+        if redrive is not None:
+            redrive.spend(sum(is_redriven(each.head) for each in errands if each.head))
+        if not errands and (self._turns.held or not most):
+            # All messages wait for the rate of their redrive, or the permits expired: ask again.
+            self.pump_soon()
+        return errands
+
+    @property
+    def _redrive_limit(self) -> RedriveLimit | None:
+        operations, tenure = self._means.operations, self._tenure
+        if operations is None:
+            return None
+        return operations.redrive_limit(tenure.place, tenure.terms.epoch)
+
+    def _redrive_rate(self) -> SharedRate | None:
+        """Return the rate of dead letters that are redriven; None if there is none, or not yet."""
+        limit = self._redrive_limit
+        if limit is None or limit.rate is None:
+            return None
+        return self._tempo.redrive(limit.operation, limit.rate)
+
+    def _has_work(self, now: float) -> bool:
+        """Return whether `Turns.take` may find a message that the rate of its redrive permits."""
+        held = len(self._turns.held)
+        if not held or (limit := self._redrive_limit) is None:
+            return bool(self._turns or held)
+        rate = self._redrive_rate()
+        if rate is None:
+            # The first step of operations has not told yet which redrives there are.
+            self._later(_UNSURE_SECONDS)
+            return bool(self._turns)
+        assert limit.rate is not None
+        seconds = rate.wait_seconds(now, held, self._means.clock.monotonic)
+        if seconds > 0:
+            self._later(seconds)
+        return bool(self._turns) or seconds == 0
+
     def _may_begin(self, now: float) -> bool:
-        """Whether the shard is ours for sure, and its rate has credit."""
+        """Whether there is work, the shard is ours for sure, and its rate has permits."""
+        if not self._has_work(now):
+            return False
         if now >= self._sure_until:
             seconds = self._tenure.lease.sure_seconds
             if seconds <= 0:
@@ -187,16 +251,35 @@ class Courier:
             # Not asked for each message. One that stood still meanwhile asks again at once.
             self._sure_until = now + min(seconds, _SURE_SECONDS)
         rate = self._tempo.rate
-        if rate is not None and (seconds := rate.wait_seconds(now)) > 0:
-            self._later(seconds)
-            return False
+        if rate is not None:
+            seconds = rate.wait_seconds(now, self._turns.count, self._means.clock.monotonic)
+            if seconds > 0:
+                self._later(seconds)
+                return False
         return True
 
-    def _end(self, load: Load, outcome: Outcome) -> None:
-        """Gives the slot back."""
+    def _end(self, load: Load, outcomes: Sequence[Outcome]) -> None:
+        """Release the slot and report the outcomes, one per message, or one if none was sent."""
         self._heads_under_way -= load.heads
         self._means.slots.give_back(self._name)
-        load.standing.report(outcome, now=self._means.clock.monotonic(), probe=load.probe)
+        now, errands = self._means.clock.monotonic(), load.errands
+        if len(outcomes) > 1:
+            sources = [self._source(each) for each in errands]
+            pairs = list(zip(sources, outcomes, strict=True))
+            load.standing.report_batch(pairs, now=now, probe=load.probe)
+            return
+        (outcome,) = outcomes
+        source = "" if outcome.succeeded or not errands else self._source(errands[0])
+        load.standing.report(outcome, now=now, probe=load.probe, source=source)
+
+    def _source(self, errand: Errand) -> str:
+        """Name the group of a message, or the message itself if it has no group.
+
+        Two subscriptions may share an endpoint and have groups of the same name.
+        """
+        if errand.group:
+            return f"{self._name} {errand.group}"
+        return f"{self._lane} {errand.member}"
 
     # -- Life --------------------------------------------------------------------------------
 
@@ -235,6 +318,7 @@ class Courier:
     def close(self) -> None:
         """Begins nothing more."""
         self._closed = True
+        self._tempo.close()
         self._carriers.close()
         for handle in (self._soon, self._timer):
             if handle is not None:

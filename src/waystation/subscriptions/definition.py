@@ -78,9 +78,9 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     #: Failures in a second, as a share of deliveries; None: no bound of its own.
     error_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
-    #: Per shard; None: no bound.
-    retry_max_bytes: _Bytes | None = None
-    dead_max_bytes: _Bytes | None = None
+    #: Per shard; None: no bound but the memory of the store.
+    retry_max_bytes: _Bytes | None = 64 * 1_048_576
+    dead_max_bytes: _Bytes | None = 64 * 1_048_576
     dead_full_policy: FullPolicy = "refuse"
     timeout_seconds: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     method: Literal["POST", "PUT", "PATCH"] = "POST"

@@ -38,7 +38,10 @@ class Desk:
     target: Callable[[Subscription], str]
 
     async def enable(self, subscription: Subscription) -> bool:
-        """Sends to its endpoint again, although that wanted nothing more; false if it did."""
+        """Enable the endpoint of a subscription and close its breaker on all nodes.
+
+        Return False if it was neither disabled nor held.
+        """
         return await self.states.enable(self.target(subscription))
 
 

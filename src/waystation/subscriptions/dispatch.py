@@ -17,8 +17,7 @@ from waystation.delivery.notices import Notices
 from waystation.delivery.signing import Secret
 from waystation.delivery.states import EndpointStates
 from waystation.ids import Identity
-from waystation.logs import Retention
-from waystation.logs.protocol import FullPolicy
+from waystation.logs.protocol import FullPolicy, record_retention
 from waystation.logs.streams import StreamLogs
 from waystation.recording import UNRECORDED
 from waystation.store.leases import Lease
@@ -40,6 +39,7 @@ from waystation.subscriptions.placement import Patience
 from waystation.subscriptions.shard import Shard
 from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.standings import Standings
+from waystation.subscriptions.states import ShardState
 from waystation.subscriptions.subscriptions import EndpointCheck, Subscriptions
 from waystation.subscriptions.survey import Survey
 from waystation.subscriptions.tally import Labels, Tally
@@ -59,6 +59,7 @@ class Dispatch:
     operations: Operations
     upkeep: SubscriptionUpkeep
     standings: Standings
+    states: EndpointStates
     endpoints: Endpoints
     background: Background
     identity: Identity
@@ -73,12 +74,39 @@ class Dispatch:
         return self.host is None or self.host.healthy
 
     async def send_sample(self, project: str, name: str) -> Sample:
-        """Sends one made-up message to the endpoint of a subscription; request and reply."""
+        """Send one made-up message to the endpoint of a subscription; return request and reply.
+
+        A success closes the breaker of the endpoint on all nodes.
+        """
         subscription = await self.subscriptions.get(project, name)
         secrets = await self.endpoints.secrets(subscription)
-        return await send_sample(
-            subscription, secrets, self.endpoints.means, identity=self.identity
-        )
+        means = self.endpoints.means
+        sample = await send_sample(subscription, secrets, means, identity=self.identity)
+        if not sample.problem:
+            # The endpoint accepts messages, so nodes need not wait for the next probe.
+            await self.states.declare_repaired(open_endpoint(subscription, (), means).target)
+        return sample
+
+    def notes(self) -> list[str]:
+        """Return what readiness says of the shards of this process: how many are at a barrier.
+
+        Without names, because readiness is public.
+        """
+        places = [
+            place
+            for place, shard in (self.host.shards.items() if self.host is not None else ())
+            if shard.state is ShardState.AT_BARRIER
+        ]
+        if not places:
+            return []
+        count = len({(place.project, place.subscription) for place in places})
+        return [
+            (
+                f"{len(places)} shards of {count} subscriptions are at a barrier: their topic grew"
+                " in a way that their number of shards cannot follow. `waystation subscription why"
+                " NAME` says what to do."
+            )
+        ]
 
     async def close(self) -> None:
         """Lets requests end, and gives all shards to other nodes."""
@@ -154,7 +182,7 @@ async def open_dispatch(
 ) -> Dispatch:
     """Opens everything, and begins to deliver if the settings say so."""
     store, dataset = opened.store, opened.dataset if recorded else UNRECORDED
-    keeps = Retention(max_bytes=settings.log_bytes_max, policy=records_full)
+    keeps = record_retention(settings.log_bytes_max, records_full)
     keep_ms = round(settings.operation_days * _DAY_MS)
     subscriptions = Subscriptions(
         catalogue,
@@ -171,7 +199,10 @@ async def open_dispatch(
         subscriptions, store, clock=clock, identity=identity, dataset=dataset, keep_ms=keep_ms
     )
     states, endpoints = EndpointStates(store), Endpoints(subscriptions, means)
-    standings, background = Standings(states, opened.wakeups, clock=clock), Background()
+    node, background = identity.token(16), Background()
+    standings = Standings(
+        states, opened.wakeups, clock=clock, node=node if settings.deliver else ""
+    )
     notices = Notices(store, means.sender, begin=background.begin, url=notice_url)
     tally, host, survey = Tally(), None, None
     if settings.deliver:
@@ -183,7 +214,8 @@ async def open_dispatch(
             clock=clock,
             dataset=dataset,
             keeps=keeps,
-            node=identity.token(16),
+            node=node,
+            store_is_full=lambda: opened.room.is_full,
             topic=topics.get,
             endpoint=endpoints.open,
             standing=standings.of,
@@ -201,6 +233,7 @@ async def open_dispatch(
         operations=operations,
         upkeep=SubscriptionUpkeep(subscriptions, operations, logs, clock=clock, keep_ms=keep_ms),
         standings=standings,
+        states=states,
         endpoints=endpoints,
         background=background,
         identity=identity,

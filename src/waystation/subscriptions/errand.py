@@ -98,7 +98,7 @@ def attempted(
         group=errand.group,
         failure=str(outcome.status) if done else decided.failure,
         cause=decided.cause,
-        excerpt=b"" if done else outcome.excerpt,
+        excerpt=outcome.receipt.encode() if done else outcome.excerpt,
         begun_ms=begun_ms,
         ended_ms=ended_ms,
         begun_after=begun_after,

@@ -83,6 +83,8 @@ class Feed:
         reader = self._reader
         if self._tenure.is_paused or self._tenure.full:
             return False
+        if self._tenure.store_is_full() and reader.outstanding:
+            return False
         if reader.has_room or self._line.turns:
             self._stuck = None
             return reader.has_room
@@ -101,7 +103,7 @@ class Feed:
         line = self._line
         line.begin_read()
         try:
-            batch = await self._reader.read()
+            batch = await self._reader.read(sparingly=self._tenure.store_is_full())
             self.problem = ""
             groups = [*{each.group for each in batch if each.group}]
             unknown = [group for group in groups if not line.is_known(group)]

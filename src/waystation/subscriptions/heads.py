@@ -15,6 +15,7 @@ from waystation.store.wakeups import RECHECK_SECONDS
 from waystation.subscriptions.held import Head
 from waystation.subscriptions.line import Line
 from waystation.subscriptions.shard_store import ShardStore
+from waystation.subscriptions.states import GroupState
 from waystation.subscriptions.tenure import Tenure
 
 #: Bytes of records after which no more is taken with one call.
@@ -115,14 +116,18 @@ class Heads:
         """The next head to be attempted; there is one if this is not empty."""
         return self.ready.popleft()
 
-    def ended(self, head: Head) -> None:
-        """Its commit has come back; call `Line.head_ended` before."""
+    def ended(self, head: Head, state: GroupState) -> None:
+        """Continue the group of a head after its commit, which reported the group's state.
+
+        If another head of the group was taken meanwhile, that one is next, and the messages of the
+        group stay blocked even if the store reports the group as clean: an operator may have
+        skipped the first head and purged the second one, which is attempted all the same.
+        """
         self._members.discard(head.member)
         if not head.group:
             return
-        behind = self._groups.get(head.group)
-        if behind:
+        if behind := self._groups[head.group]:
             self.ready.append(behind.popleft())
-            self._line.head_begins(head.group)
         else:
-            self._groups.pop(head.group, None)
+            del self._groups[head.group]
+            self._line.head_ended(head.group, state)

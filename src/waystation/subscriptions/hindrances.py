@@ -1,18 +1,18 @@
 """What keeps a shard from delivering: looked at from outside, by whoever asks.
 
-All is in the store, so every process tells the same; but breakers and throttles are in the process
-that delivers, and are told by that one alone.
+All is in the store, so every process tells the same. Breakers are in the process that delivers; it
+reports open ones to the store within a second. Throttles are told by that process alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Literal
 
 import msgspec
 
 from waystation.clock import Clock, utc_text
-from waystation.delivery.breaker import BreakerState
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import Disabled, EndpointStates
 from waystation.errors import LogNotFoundError
@@ -45,6 +45,7 @@ HindranceCode = Literal[
     "paused",
     "record_full",
     "retry_full",
+    "store_full",
     "throttled",
     "topic_deleted",
     "topic_missing",
@@ -74,6 +75,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     held_ms: int
     #: Of this process; None where nothing is sent to the endpoint.
     standing: Standing | None
+    #: Node whose breaker for the endpoint is open → ms until its next probe, as it reported.
+    breakers: dict[str, int]
     #: Delivery nodes, and when each was last heard, by the store's clock.
     beats: dict[str, int]
 
@@ -112,6 +115,9 @@ class Hindrances:
             disabled=survey.disabled.get(target),
             held_ms=survey.held_ms.get(target, 0),
             standing=self._standing(target),
+            breakers={
+                node: report[target] for node, report in survey.breakers.items() if target in report
+            },
             beats=await self._beats(),
         )
 
@@ -125,28 +131,27 @@ class Hindrances:
         """What keeps a shard from delivering; None: nothing does. `look` is None for none there."""
         if look is None:
             return _unowned(around, "", 0)
-        found = _of_store(around, look) or self._of_owner(around, shard) or _of_room(around, look)
+        found = _of_store(around, look) or self._of_owner(around, shard, look)
+        found = found or _of_room(around, look)
         found = found or await self._of_records(around, shard)
         if found is not None:
             return found
         storage = await self.barrier_of(around, shard, look)
         return None if storage is None else _at_barrier(around, storage)
 
-    def _of_owner(self, around: Circumstances, shard: int) -> Hindrance | None:
-        """What its owner knows, if that is this process."""
+    def _of_owner(self, around: Circumstances, shard: int, look: ShardLook) -> Hindrance | None:
+        """Find what the owner of a shard knows: all if that is this process, else its breaker."""
         owned = self.shards().get(around.subscription.place(shard))
         if owned is None:
-            return None
+            probe_ms = around.breakers.get(look.owner)
+            return None if probe_ms is None else _breaker_open(around, probe_ms / 1000)
         standing, held = around.standing, {"target": around.target}
-        if standing is not None and standing.breaker.state is BreakerState.OPEN:
-            seconds = max(0.0, standing.breaker.opens_at() - self._clock.monotonic())
-            text = f"The endpoint failed too often in a row; it is tried again in {seconds:.0f} s."
-            return Hindrance(
-                code="breaker_open",
-                text=text,
-                state=ShardState.HELD,
-                facts={**held, "seconds": round(seconds, 3)},
-            )
+        if standing is not None and not standing.breaker.is_closed:
+            seconds = standing.breaker.next_at() - self._clock.monotonic()
+            return _breaker_open(around, max(0.0, seconds) if isfinite(seconds) else 0.0)
+        if owned.fills_full_store:
+            text = "The store is above its memory limit, and messages fail: the topic is not read."
+            return _in_main("store_full", text, ShardState.FULL, {})
         if owned.throttled:
             options = around.subscription.options
             facts = {**held, "rate": options.rate, "error_percent": options.error_percent}
@@ -270,6 +275,19 @@ def _of_room(around: Circumstances, look: ShardLook) -> Hindrance | None:
     return _in_main("dead_full", text, full, facts)
 
 
+def _breaker_open(around: Circumstances, seconds: float) -> Hindrance:
+    return Hindrance(
+        code="breaker_open",
+        text=(
+            "The circuit breaker of the endpoint is open, because requests of several groups failed"
+            f" and none succeeded. The next probe is sent in {seconds:.0f} s; `waystation"
+            " subscription resume` closes the breaker at once."
+        ),
+        state=ShardState.HELD,
+        facts={"target": around.target, "seconds": round(seconds, 3)},
+    )
+
+
 def _in_main(code: HindranceCode, text: str, state: ShardState, facts: dict[str, Any]) -> Hindrance:
     """What keeps the topic from being read, while retries go on."""
     return Hindrance(code=code, text=text, state=state, heads=False, facts=facts)
@@ -304,7 +322,9 @@ def _at_barrier(around: Circumstances, storage: int) -> Hindrance:
     shards = around.subscription.shards
     text = (
         f"It has read all before storage topic {storage}, and cannot go on to that: with {shards}"
-        " shards a group could have another shard there."
+        " shards a group could have another shard there. To deliver what is in it, create another"
+        " subscription with `--from` the time of the switch, which gets a number of shards that"
+        " can follow, and delete this one when its retries and dead letters are settled."
     )
     facts = {"storage": storage, "shards": shards}
     return _in_main("barrier", text, ShardState.AT_BARRIER, facts)

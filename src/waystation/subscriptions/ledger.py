@@ -110,8 +110,7 @@ class Ledger:
             self._follow_up(item, settled)
 
     def _head_settled(self, head: Head, item: Settlement, settled: Settled) -> None:
-        self._line.head_ended(head.group, settled.state)
-        self._heads.ended(head)
+        self._heads.ended(head, settled.state)
         if settled.next is not None:
             self._heads.add(settled.next)
         self._follow_up(item, settled)

@@ -138,12 +138,14 @@ class Line:
     # -- Heads -------------------------------------------------------------------------------
 
     def head_begins(self, name: str) -> None:
-        """The head of a group is on its way."""
-        if name:
-            self._heads.add(name)
+        """Block a group: its messages go behind until the last of its heads has ended."""
+        self._heads.add(name)
+        group = self._groups.get(name)
+        if group is not None and group.listed is not None:
+            self._list(group)
 
     def head_ended(self, name: str, state: GroupState) -> None:
-        """What the commit of a head said of its group."""
+        """Adopt the state of a group from the commit of its head. No other head is here."""
         self._heads.discard(name)
         group = self._groups.get(name)
         if group is not None:
@@ -156,11 +158,13 @@ class Line:
     def stuck(self) -> Iterator[Waiting]:
         """Messages that wait for another of their group, the last first."""
         for group in self._groups.values():
-            if group.on_way or group.unclean:
+            if group.on_way or group.unclean or group.name in self._heads:
                 yield from reversed(group.queue)
 
     def _list(self, group: _Group, *, first: bool = False) -> None:
-        wanted: deque[Any] = self._pushes if group.unclean else self.turns
+        # A clean group may have a head in flight that was skipped, or a taken one that was purged.
+        is_blocked = group.unclean or group.name in self._heads
+        wanted: deque[Any] = self._pushes if is_blocked else self.turns
         if group.listed is wanted:
             return
         group.listed = wanted

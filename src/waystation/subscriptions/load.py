@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from waystation.delivery.request import Outcome
-from waystation.delivery.standing import Reservation, Standing, is_well
+from waystation.delivery.standing import Reservation, Standing
 from waystation.subscriptions.endpoints.protocol import DirectEndpoint, Endpoint
 from waystation.subscriptions.errand import Errand
 
@@ -49,8 +48,3 @@ class Load:
         self.begun_after = 0
         #: Breaks it off, if no task carries it.
         self.give_up: Callable[[], None] | None = None
-
-
-def worst(outcomes: Sequence[Outcome]) -> Outcome:
-    """What a request with many messages says of its endpoint."""
-    return next((each for each in outcomes if not is_well(each)), outcomes[0])

@@ -47,6 +47,8 @@ class AttemptDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     #: A status code, or the name of a `delivery.Failure`; empty without an attempt.
     failure: str = ""
     cause: str = ""
+    #: Beginning of the reply to a failed attempt. Of a delivery to a receiver of our own: its
+    #: receipt (`endpoints/protocol.py`); the audit compares receipts.
     excerpt: bytes = b""
     begun_ms: int = 0
     ended_ms: int = 0

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from waystation.clock import Clock
 from waystation.delivery.notices import Notice
 from waystation.delivery.standing import Standing
@@ -36,8 +38,20 @@ class Counts(Protocol):
         ...
 
 
+class RedriveLimit(msgspec.Struct, frozen=True):
+    """The rate that holds for dead letters that are redriven."""
+
+    operation: str
+    #: Messages a second, over all shards; None: not known yet, and nothing is redriven so far.
+    rate: float | None
+
+
 class Steps(Protocol):
     """Who works off the operations of a shard (`Operations`)."""
+
+    def redrive_limit(self, place: Place, epoch: int) -> RedriveLimit | None:
+        """Return the rate of redriven messages of a shard; None if there is no such rate."""
+        ...
 
     async def step(self, place: Place, terms: Terms, credit: int) -> float:
         """Does some of what is asked for; seconds until there is more to do."""
@@ -76,6 +90,8 @@ class ShardMeans:
     dataset: str
     keeps: Retention = _UNBOUNDED
     node: str
+    #: Whether the store is above its memory limit.
+    store_is_full: Callable[[], bool] = lambda: False
     #: The topic of a project by its name; TopicNotFoundError if it is gone.
     topic: Callable[[str, str], Awaitable[Topic]]
     #: The endpoint of a subscription as it is defined now, with its secrets.

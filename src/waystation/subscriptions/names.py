@@ -77,6 +77,12 @@ def operations(project: str, subscription: str) -> str:
     return f"{{sub.{project}.{subscription}}}:operations"
 
 
+def rate(project: str, subscription: str, operation: str = "") -> str:
+    """Bucket of the rate of a subscription, or of a redrive."""
+    bucket = f"{{sub.{project}.{subscription}}}:rate"
+    return f"{bucket}:{operation}" if operation else bucket
+
+
 def open_operations(project: str, subscription: str) -> str:
     """The ids of those operations that have not ended; owners of shards look here."""
     return f"{{sub.{project}.{subscription}}}:open"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from math import ceil
 
 from waystation.clock import Clock
 from waystation.errors import ConflictError
@@ -21,14 +22,16 @@ from waystation.subscription_errors import (
     ShardFrozenError,
     ShardLostError,
 )
+from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looking import Looking
 from waystation.subscriptions.looks import OperationLook
+from waystation.subscriptions.means import RedriveLimit
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import STEP_MAX, Operating
 from waystation.subscriptions.operation import ENDED, Asked, Kept, Operation, check_asked, show
 from waystation.subscriptions.operation_book import OperationBook
-from waystation.subscriptions.rate import Rate
+from waystation.subscriptions.rate import take_permits
 from waystation.subscriptions.selecting import Selecting
 from waystation.subscriptions.states import OperationState
 from waystation.subscriptions.stepping import Stepping
@@ -43,7 +46,12 @@ _BUSY_SECONDS = 1.0
 _STEPS_AT_ONCE = 50
 #: Those that have ended and are remembered.
 ENDED_MAX = 1000
-_RATES_MAX = 1000
+#: Shards whose redrive rates are remembered. One that is forgotten waits for its next step.
+_LIMITS_MAX = 10_000
+#: With a rate: seconds of messages that are marked ahead, and seconds between two steps.
+_AHEAD_SECONDS = 2.0
+_RATED_SECONDS = 0.25
+_UNKNOWN = RedriveLimit("", None)
 #: What owners note beside what scripts do: that one step was all.
 _NOTES = ("ran",)
 
@@ -74,7 +82,9 @@ class Operations:
         self._identity = identity
         #: How long one that has ended is remembered.
         self._keep_ms = keep_ms
-        self._rates: dict[tuple[Place, str], Rate] = {}
+        self._store = store
+        #: Shard → epoch of its owner in this process, and the rate of its redrives.
+        self._limits: dict[Place, tuple[int, RedriveLimit | None]] = {}
 
     # -- Asking for them ---------------------------------------------------------------------
 
@@ -94,7 +104,8 @@ class Operations:
             await self._reset(subscription, kept)
         else:
             await self._tell(subscription, kept)
-        if plan.shard is not None:
+        # One with a rate is left to the owner of its shard, who keeps to the rate.
+        if plan.shard is not None and asked.rate is None:
             await self._work_at_once(subscription.place(plan.shard), kept)
         return await self.get(project, name, operation)
 
@@ -143,6 +154,7 @@ class Operations:
     async def step(self, place: Place, terms: Terms, credit: int) -> float:
         """One step of each in a shard, by its owner; seconds until there is more to do."""
         open_ = await self._book.open(place.project, place.subscription)
+        await self._limit(place, terms.epoch, open_)
         if not open_:
             return _IDLE_SECONDS
         looks, seconds = await self._looking.operations(place), _BUSY_SECONDS
@@ -153,17 +165,56 @@ class Operations:
             if kept.plan.is_over(look):
                 await self._conclude(place, kept, look)
             elif kept.state is OperationState.BEGUN:
-                rate = self._rate(place, kept)
-                wait = 0.0 if rate is None else rate.wait_seconds(self._clock.monotonic())
-                if wait == 0.0:
-                    most = min(credit, max(1, int(rate.per_second)) if rate else credit)
+                most, wait = await self._room(place, kept, look, credit)
+                if most > 0:
                     stepped = await self._stepping.step(place, kept, look.cursor, most)
-                    if rate is not None:
-                        rate.spend(stepped.messages)
                     if kept.plan.single and not stepped.cursor:
                         await self._operating.progress(place, terms, kept.id, {"ran": "1"})
                 seconds = min(seconds, wait)
         return seconds
+
+    async def _room(
+        self, place: Place, kept: Kept, look: OperationLook, credit: int
+    ) -> tuple[int, float]:
+        """Return how many messages a step may mark now, and the seconds until the next step."""
+        rate = kept.plan.asked.rate
+        if rate is None:
+            return credit, 0.0
+        if kept.plan.asked.kind == "redrive":
+            # The owner of a shard delivers them by the rate. Marked ahead is what two seconds take,
+            # so that little goes on after the operation was paused or cancelled.
+            ahead = max(2, ceil(rate * _AHEAD_SECONDS))
+            return max(0, min(credit, ahead - look.open)), _RATED_SECONDS
+        key = names.rate(place.project, place.subscription, kept.id)
+        return await take_permits(self._store, key, rate, credit)
+
+    def redrive_limit(self, place: Place, epoch: int) -> RedriveLimit | None:
+        """Return the rate of dead letters that an owner of a shard redrives; None if there is none.
+
+        Of several redrives the lowest rate holds for all. An owner that has not seen yet which
+        redrives there are gets a limit without a rate, and waits.
+        """
+        known_epoch, limit = self._limits.get(place, (0, None))
+        return limit if known_epoch == epoch else _UNKNOWN
+
+    async def _limit(self, place: Place, epoch: int, open_: Sequence[Kept]) -> None:
+        """Find the rate of redrives of a shard, before any of them marks something."""
+        rated = [
+            RedriveLimit(kept.id, kept.plan.asked.rate)
+            for kept in open_
+            if kept.plan.asked.kind == "redrive"
+            and kept.plan.asked.rate is not None
+            and kept.plan.covers(place.shard)
+        ]
+        limit = min(rated, key=lambda each: each.rate or 0.0) if rated else None
+        former = self._limits.get(place, (0, None))[1]
+        if limit is None and former is not None:
+            # What a cancelled redrive has marked goes on, at its rate.
+            look = (await self._looking.operations(place)).get(former.operation)
+            limit = former if look is not None and look.open else None
+        if len(self._limits) >= _LIMITS_MAX:
+            self._limits.clear()
+        self._limits[place] = epoch, limit
 
     async def tend(self, subscription: Subscription) -> None:
         """What upkeep does: tells shards what they were not told, ends and forgets what is over."""
@@ -241,20 +292,6 @@ class Operations:
             await self._operating.forget(subscription.place(shard), kept.id, _NOTES)
         # Last: a forgetting that died half-way is found, and done again.
         await self._book.forget(subscription.project, subscription.name, kept.id)
-
-    def _rate(self, place: Place, kept: Kept) -> Rate | None:
-        """The credit of an operation in a shard; its S-th part of all."""
-        if kept.plan.asked.rate is None:
-            return None
-        found = self._rates.get((place, kept.id))
-        if found is None:
-            subscription = self._subscriptions.known(place.project, place.subscription)
-            parts = 1 if kept.plan.single or subscription is None else subscription.shards
-            if len(self._rates) >= _RATES_MAX:
-                self._rates.clear()
-            found = Rate(kept.plan.asked.rate / parts, self._clock.monotonic())
-            self._rates[place, kept.id] = found
-        return found
 
 
 def _of(kept: Kept, looks: _Looks) -> Sequence[OperationLook]:

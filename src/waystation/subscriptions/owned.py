@@ -28,6 +28,11 @@ class Owned(Protocol):
         """Whether its subscription lets it send no more for now."""
         ...
 
+    @property
+    def fills_full_store(self) -> bool:
+        """Whether it stopped reading because the store is full and its messages fail."""
+        ...
+
     def carries(self, member: str) -> bool:
         """Whether a message is on its way to the endpoint."""
         ...

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 
 from waystation.envelope import Envelope, unpack
-from waystation.errors import LogNotFoundError, OffsetOutOfRangeError
+from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
 from waystation.logs import Entry, Logs
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
@@ -29,6 +29,9 @@ _log = logger("subscriptions")
 
 #: Messages of one read.
 BATCH_MAX = 500
+#: Messages, and their bytes, of one read while the store is full; at least one of a partition.
+_SPARING_MAX = 16
+_SPARING_BYTES_MAX = 65_536
 #: Positions that are kept of what was read and is not acknowledged.
 POSITIONS_MAX = 10_000
 #: Messages whose bodies are read again together.
@@ -36,8 +39,9 @@ _BODIES_MAX = 100
 #: Partitions that are read at a time.
 _AT_ONCE = 16
 
-#: Acknowledges a range that is not there any more: partition, from, to. Repeatable.
-PassOver = Callable[[str, int, int], Awaitable[object]]
+#: Acknowledges a range that is not there any more: partition, from, to, and the kind of the record
+#: (`trimmed`, `damaged`). Repeatable.
+PassOver = Callable[[str, int, int, str], Awaitable[object]]
 OnEnter = Callable[[str, Iterable[int]], None]
 
 
@@ -100,16 +104,22 @@ class Reader:
 
     # -- Reading -----------------------------------------------------------------------------
 
-    async def read(self) -> list[Waiting]:
-        """The next messages, of one partition in their order; none at the end of all."""
+    async def read(self, *, sparingly: bool = False) -> list[Waiting]:
+        """Return the next messages, of one partition in their order; none at the end of all.
+
+        `sparingly`: a few, which may all fail without filling a store that is full already.
+        """
         await self._settle_in()
         windows = self._next_windows()
         options = self._subscription.options
         room = min(options.in_flight_messages - self._bodies, POSITIONS_MAX - self.outstanding)
         if not windows or room <= 0:
             return []
+        bytes_room = options.in_flight_bytes - self._bytes
+        if sparingly:
+            room, bytes_room = min(room, _SPARING_MAX), min(bytes_room, _SPARING_BYTES_MAX)
         limit = max(1, min(BATCH_MAX, room // len(windows)))
-        bytes_max = max(1, (options.in_flight_bytes - self._bytes) // len(windows))
+        bytes_max = max(1, bytes_room // len(windows))
         found = await asyncio.gather(
             *(self._entries(window, limit, bytes_max) for window in windows), return_exceptions=True
         )
@@ -129,6 +139,7 @@ class Reader:
         """Finds the storage topic that is to be read; goes on from one that is finished."""
         subscription = self._subscription
         topic = await self._find_topic(subscription.project, subscription.topic)
+        was_at_barrier = self.at_barrier
         self._topic, self.at_barrier = topic, False
         current = next((each for each in topic.storage if each.number == self._number), None)
         if current is None:
@@ -147,6 +158,11 @@ class Reader:
             return
         spreads = [each.spread for each in topic.storage]
         if readable(spreads, index, subscription.shards) == index + 1:
+            if not was_at_barrier:
+                name, log = subscription.name, topic.log(topic.storage[index + 1])
+                _log.warning(
+                    "shard stopped at barrier", subscription=name, shard=self._shard, log=log
+                )
             self.at_barrier = True
             return
         self._enter(topic, topic.storage[index + 1])
@@ -180,6 +196,7 @@ class Reader:
 
     async def _entries(self, window: Window, limit: int, bytes_max: int) -> list[Entry]:
         window.skip()
+        await self._pass_hole(window)
         if window.behind and (entries := await self._entries_at(window, limit, bytes_max)):
             return entries
         # Before anybody waits: all that an idle partition can tell, and the next append is told.
@@ -200,6 +217,9 @@ class Reader:
             )
         except OffsetOutOfRangeError:
             entries = []  # The next look at its state tells what is gone.
+        except LogDamagedError as hole:
+            self._note_hole(window, hole)
+            return await self._entries_at(window, limit, bytes_max)
         window.behind = bool(entries)
         return entries
 
@@ -258,7 +278,7 @@ class Reader:
         if any(offset < to for offset in window.waiting):
             return
         low = window.low
-        await self._pass_over(window.at, low, to)
+        await self._pass_over(window.at, low, to, "trimmed")
         _log.warning(
             "messages were trimmed before they were delivered",
             subscription=self._subscription.name,
@@ -267,6 +287,24 @@ class Reader:
             end=to,
         )
         window.pass_to(to)
+
+    def _note_hole(self, window: Window, hole: LogDamagedError) -> None:
+        """Report messages that are missing from the log, and read on behind them."""
+        if window.note_hole(hole.start, hole.end):
+            _log.error(
+                "log damaged",
+                code=hole.code,
+                subscription=self._subscription.name,
+                partition=window.at,
+                from_offset=hole.start,
+                to_offset=hole.end,
+            )
+
+    async def _pass_hole(self, window: Window) -> None:
+        """Acknowledge a missing range once everything before it is acknowledged."""
+        while (end := window.hole_at_low()) is not None:
+            await self._pass_over(window.at, window.low, end, "damaged")
+            window.pass_to(end)
 
     # -- Bodies ------------------------------------------------------------------------------
 
@@ -291,6 +329,9 @@ class Reader:
             entries = await self._logs.read(
                 self._log_of(window), window.partition, waiting.offset, limit=_BODIES_MAX
             )
+        except LogDamagedError as hole:
+            self._note_hole(window, hole)
+            return None
         except (OffsetOutOfRangeError, LogNotFoundError):
             window.behind = False
             return None

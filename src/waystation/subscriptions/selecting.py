@@ -26,7 +26,7 @@ class Selecting:
         """What is to be done; NotParkedError or GroupCleanError if there is nothing of that."""
         if asked.kind == "reset":
             assert asked.to is not None
-            self._subscriptions.check_reset(asked.to)
+            await self._subscriptions.check_reset(subscription, asked.to)
             return Plan(asked=asked, incarnation=subscription.incarnation + 1)
         if asked.message:
             return await self._message(subscription, asked)

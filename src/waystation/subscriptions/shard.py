@@ -56,6 +56,7 @@ class Shard:
         self.place = place
         self._means = means
         self._tenure = Tenure(subscription, place, lease, dataset=means.dataset, clock=means.clock)
+        self._tenure.store_is_full = means.store_is_full
         self._tenure.on_lost = self._on_lost
         self._line = Line()
         self._heads = Heads(means.store, self._tenure, self._line, clock=means.clock)
@@ -96,6 +97,11 @@ class Shard:
     def throttled(self) -> bool:
         """Whether its subscription lets it send no more for now."""
         return self._courier is not None and self._courier.throttled
+
+    @property
+    def fills_full_store(self) -> bool:
+        """Whether it stopped reading because the store is full and its messages fail."""
+        return self._tenure.full == "store"
 
     def carries(self, member: str) -> bool:
         """Whether a message is on its way to the endpoint."""
@@ -139,8 +145,8 @@ class Shard:
             self.place.shard,
             opened,
             topic=means.topic,
-            pass_over=lambda at, from_, to: means.store.pass_over(
-                self.place, tenure.terms, at, from_, to, "trimmed"
+            pass_over=lambda at, from_, to, kind: means.store.pass_over(
+                self.place, tenure.terms, at, from_, to, kind
             ),
         )
         self._ledger = Ledger(tenure, means, self._line, self._heads, reader, self._committer)
@@ -207,7 +213,9 @@ class Shard:
             room = courier.head_room - len(heads.ready)
             left = heads.next_at - clock.monotonic()
             if left > 0 or room <= 0:
-                await self._due_wake.wait(left if room > 0 else _HOLD_SECONDS)
+                # When the pause of a breaker is over, a retry may be the only possible probe.
+                held = courier.held or _HOLD_SECONDS
+                await self._due_wake.wait(left if room > 0 else min(held, _HOLD_SECONDS))
                 continue
             if await self._tenure.tried(partial(heads.take, room)):
                 courier.pump()

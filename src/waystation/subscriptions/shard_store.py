@@ -13,6 +13,7 @@ from waystation.store.connection import Reply
 from waystation.subscriptions.held import Due, Head, Offered, Opened
 from waystation.subscriptions.log_entry import StartDetail, pack_detail
 from waystation.subscriptions.names import Place
+from waystation.subscriptions.rate import take_permits
 from waystation.subscriptions.record import group_of
 from waystation.subscriptions.refusals import check
 from waystation.subscriptions.states import GroupState
@@ -42,6 +43,10 @@ class ShardStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    async def take_permits(self, key: str, per_second: float, most: int) -> tuple[int, float]:
+        """Take permits from the bucket of a rate (`rate.py`)."""
+        return await take_permits(self._store, key, per_second, most)
 
     async def establish(
         self, place: Place, terms: Terms, start: Mapping[str, int], *, topic: str

@@ -1,4 +1,4 @@
-"""The shards of a subscription: how many there are, and which partitions each has (seed 004).
+"""The shards of a subscription: how many there are, and which partitions each has.
 
 A shard reads a range of partitions of each storage topic of the main topic, and has a range of its
 own of the retry topic and of the dead-letter topic. Ranges are those of `topics.routing`: they
@@ -13,6 +13,7 @@ within the shard that owns the message.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -72,6 +73,32 @@ def readable(spreads: Sequence[Spread], first: int, shards: int) -> int:
     while end < len(spreads) and is_consistent(spreads[first : end + 1], shards):
         end += 1
     return end
+
+
+def growth_warning(spreads: Sequence[Spread], shards: int) -> str | None:
+    """Return why a subscription with so many shards will stop; None if it can follow its topic.
+
+    `spreads` are those of the storage topics that it reads, the first one first.
+    """
+    if shards == 1 or is_consistent(spreads, shards):
+        return None
+    last, bases = spreads[-1], {each.base for each in spreads}
+    steps = itertools.pairwise(spreads)
+    stops = any(not is_consistent(step, shards) for step in steps)
+    where = "before a storage topic that its topic already has" if stops else "when its topic grows"
+    idle = shards - last.partitions
+    fitting = [each for each in range(1, min(last.base, SHARDS_MAX) + 1) if not last.base % each]
+    advice = (
+        "Use 1 shard."
+        if len(bases) > 1
+        else f"Use a number of shards that divides {last.base}: {', '.join(map(str, fitting))}."
+    )
+    return (
+        f"With {shards} shards on {last.partitions} partitions the subscription stops {where},"
+        " because a group could have another shard there. "
+        + (f"{idle} of the shards have no partition. " if idle > 0 else "")
+        + advice
+    )
 
 
 def inner_partition(hashed: int, *, shard: int, base: int, partitions: int, shards: int) -> int:

@@ -41,7 +41,7 @@ from waystation.subscriptions.definition import (
     is_address,
 )
 from waystation.subscriptions.lifecycle import Lifecycle
-from waystation.subscriptions.shards import default_shards
+from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
 from waystation.subscriptions.topic_readers import TopicReaders
 from waystation.topics import Topics
@@ -129,7 +129,8 @@ class Subscriptions:
         require_name(name, field="name")
         check_new(new)
         self._check_time(new.start, InvalidInputError, field="from")
-        topic = await self._topics.get(project, require_name(new.topic, field="topic"))
+        require_name(new.topic, field="topic")
+        topic = await self._topics.newest(project, new.topic)
         _check_options(new.options, topic)
         await self._check_endpoint(project, new.endpoint)
         former, written = await self._former(project, name)
@@ -155,7 +156,30 @@ class Subscriptions:
             created_ms=self._clock.now_ms(),
         )
         await self._book.enter(subscription, over=written)
+        await self._require_as_it_was(subscription, topic)
         return await self.lifecycle.finish_creation(subscription)
+
+    async def _require_as_it_was(self, subscription: Subscription, topic: Topic) -> None:
+        """Undo a creation whose topic grew meanwhile to where the subscription cannot follow.
+
+        From the row on, `Topics.switch_produce` sees the subscription. What another node added and
+        switched to before it could see the row is seen here: one of the two always sees the other.
+        """
+        warning = _growth_warning(subscription, topic)
+        now = await self._topics.newest(subscription.project, subscription.topic)
+        if _growth_warning(subscription, now) == warning:
+            return
+        await self.delete(subscription.project, subscription.name)
+        raise ConflictError(
+            f"Topic {topic.name} grew while subscription {subscription.name} was created, and its"
+            f" {subscription.shards} shards cannot follow. Nothing was created.",
+            hint="Create it again.",
+        )
+
+    async def growth_warning(self, subscription: Subscription) -> str | None:
+        """Return why its number of shards cannot follow the growth of its topic; None if it can."""
+        topic = await self.topic_of(subscription)
+        return _growth_warning(subscription, topic) if topic else None
 
     async def _former(self, project: str, name: str) -> tuple[Subscription | None, int | None]:
         """What had the name before, and the version of its row; ConflictError if it still has."""
@@ -236,8 +260,9 @@ class Subscriptions:
 
         Who says which incarnation that makes can repeat it: what there is already stays.
         """
-        self.check_reset(to)
-        topic = await self.topic_of(await self.get(project, name))
+        present = await self.get(project, name)
+        await self.check_reset(present, to)
+        topic = await self.topic_of(present)
 
         def reset(now: Subscription) -> Subscription:
             require_version(now, version, kind="subscription")
@@ -283,9 +308,24 @@ class Subscriptions:
         except InvalidInputError as error:
             raise EndpointInvalidError(error.message, field="endpoint", hint=error.hint) from error
 
-    def check_reset(self, to: StartAt) -> None:
-        """Refuses to reset to where there are no messages."""
+    async def check_reset(self, subscription: Subscription, to: StartAt) -> None:
+        """Raise if a subscription cannot be reset there.
+
+        There may be no messages, or its number of shards cannot follow the topic from there on.
+        """
         self._check_time(to, ResetOutOfRangeError, field="to")
+        topic = await self.topic_of(subscription)
+        if topic is None or _first_storage(topic, to) >= subscription.first_storage:
+            return
+        earlier = subscription.changed(first_storage=_first_storage(topic, to))
+        if (warning := _growth_warning(earlier, topic)) is not None:
+            raise ResetOutOfRangeError(
+                f"Subscription {subscription.name} cannot go back to before its topic grew."
+                f" {warning}",
+                field="to",
+                hint="Create another subscription from there; it gets a number of shards that"
+                " can follow.",
+            )
 
     def _check_time(self, at: StartAt, kind: type[InvalidInputError], *, field: str) -> None:
         if isinstance(at, int) and at > self._clock.now_ms() + _AHEAD_MS_MAX:
@@ -298,6 +338,11 @@ def _check_options(options: SubscriptionOptions, topic: Topic | None) -> None:
         raise GroupMismatchError(
             f"Topic {topic.name} is not grouped, so there is no order to keep.", field="grouped"
         )
+
+
+def _growth_warning(subscription: Subscription, topic: Topic) -> str | None:
+    read = [each.spread for each in topic.storage if each.number >= subscription.first_storage]
+    return growth_warning(read, subscription.shards) if read else None
 
 
 def _default_shards(topic: Topic, start: StartAt) -> int:

@@ -52,6 +52,10 @@ class Tenure:
         self.dead_bytes = 0
         #: Whether its record log is full of what history has not read, and may drop nothing.
         self.records_full = False
+        #: Whether the store is above its memory limit; and the bytes of retries and dead letters
+        #: that the shard had when that was first seen, None while the store has room.
+        self.store_is_full: Callable[[], bool] = lambda: False
+        self._bytes_when_full: int | None = None
         #: Why it has ended; empty while it lasts.
         self.lost = ""
         self.on_lost: Callable[[], None] = lambda: None
@@ -141,12 +145,29 @@ class Tenure:
             return "retry"
         if self.records_full:
             return "record"
+        if self._fills_full_store():
+            return "store"
         most = options.dead_max_bytes
         if most is None or self.dead_bytes < most:
             return ""
         # What may be dropped was dropped down to the maximum; what is above it is of groups.
         drops = options.dead_full_policy == "drop_and_count"
         return "" if drops and self.dead_bytes == most else "dead"
+
+    def _fills_full_store(self) -> bool:
+        """Return whether the shard put retries or dead letters into a store that is full.
+
+        A shard whose messages succeed needs no room and goes on, because only that lets topics
+        shrink; the first message that fails stops its reading until the store has room again, or
+        until retries have been settled.
+        """
+        if not self.store_is_full():
+            self._bytes_when_full = None
+            return False
+        held = self.retry_bytes + self.dead_bytes
+        if self._bytes_when_full is None:
+            self._bytes_when_full = held
+        return held > self._bytes_when_full
 
     @property
     def is_paused(self) -> bool:

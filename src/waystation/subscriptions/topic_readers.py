@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from waystation.subscriptions.book import THERE, SubscriptionBook
+from waystation.subscriptions.book import ALIVE, THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription
+from waystation.topics.routing import is_consistent
 from waystation.topics.topic import Topic
 
 _PAGE = 200
@@ -21,6 +22,18 @@ class TopicReaders:
 
     async def names(self, project: str, topic: str) -> list[str]:
         return [each.name async for each in self._of(project, topic)]
+
+    async def stopped_by(self, topic: Topic, index: int) -> list[str]:
+        before = topic.storage[index - 1]
+        spreads = (before.spread, topic.storage[index].spread)
+        return [
+            f"{each.name} ({each.shards} shards)"
+            async for each in self._of(topic.project, topic.name)
+            if each.state in ALIVE
+            # One that begins behind the step has no group in the storage topic before.
+            and each.first_storage <= before.number
+            and not is_consistent(spreads, each.shards)
+        ]
 
     async def hold(self, topic: Topic) -> None:
         async for each in self._of(topic.project, topic.name):

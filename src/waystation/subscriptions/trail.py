@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.errors import LogError
+from waystation.errors import LogDamagedError, LogError
 from waystation.logs import Logs
 from waystation.subscriptions.log_entry import Fact, unpack, unpack_attempt, unpack_operation
 from waystation.subscriptions.names import Place
@@ -17,8 +17,10 @@ _LOOK_MAX = 20_000
 _READ = 500
 
 #: `before`: the subscription began behind it. `trimmed`: the topic let go of it. `unknown`: the
-#: record log does not say it any more.
-How = Literal["delivered", "skipped", "purged", "dropped", "before", "trimmed", "unknown"]
+#: record log does not say it any more. `damaged`: it was missing from its log.
+How = Literal[
+    "delivered", "skipped", "purged", "dropped", "before", "trimmed", "damaged", "unknown"
+]
 _ENDS: dict[str, How] = {
     "attempt": "delivered",
     "skipped": "skipped",
@@ -51,7 +53,12 @@ class Trails:
         try:
             offset = await self._logs.offset_at(log, shard, since_ms)
             while looked < _LOOK_MAX:
-                entries = await self._logs.read(log, shard, offset, limit=_READ)
+                try:
+                    entries = await self._logs.read(log, shard, offset, limit=_READ)
+                except LogDamagedError as hole:
+                    # What the missing records said is unknown; later ones may still tell the end.
+                    looked, offset = looked + 1, hole.end
+                    continue
                 if not entries:
                     break
                 for entry in entries:
@@ -65,7 +72,7 @@ class Trails:
 
 def _follow(fact: Fact, ms: int, position: Position, at: str, ending: Ending) -> tuple[str, Ending]:
     """Where the message is after a fact, and how it has ended if it has."""
-    if fact.kind in ("start", "trimmed", "passed", "reset"):
+    if fact.kind in ("start", "trimmed", "passed", "damaged", "reset"):
         was, now = parse_member(fact.was), parse_member(fact.now)
         if was.at != position.at:
             return at, ending
@@ -73,6 +80,8 @@ def _follow(fact: Fact, ms: int, position: Position, at: str, ending: Ending) ->
             return at, Ending(how="before", at_ms=ms)
         if fact.kind in ("trimmed", "passed") and was.number <= position.offset < now.number:
             return at, Ending(how="trimmed", at_ms=ms)
+        if fact.kind == "damaged" and was.number <= position.offset < now.number:
+            return at, Ending(how="damaged", at_ms=ms)
         if fact.kind == "reset" and position.offset >= now.number:
             return position.member, Ending(how="unknown")
         return at, ending

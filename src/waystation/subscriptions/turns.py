@@ -6,6 +6,9 @@ it is not due yet or cannot be read, is settled on the way.
 
 from __future__ import annotations
 
+import random
+from collections import deque
+
 from waystation.subscriptions.errand import (
     Errand,
     head_errand,
@@ -29,6 +32,11 @@ _log = logger("subscriptions")
 _UNREADABLE_MS = 60_000
 
 
+def is_redriven(head: Head) -> bool:
+    """Return whether a head is a dead letter, which only a redrive or a skip makes due."""
+    return head.member.startswith("d")
+
+
 class Turns:
     """The order in which one owner of a shard attempts messages."""
 
@@ -40,25 +48,69 @@ class Turns:
         self._heads = heads
         self._reader = reader
         self._ledger = ledger
+        #: Dead letters that are redriven, and wait for the rate of their redrive.
+        self.held: deque[Head] = deque()
+        #: How many of them the present `take` may still take; None: all.
+        self._redriven_max: int | None = None
+
+    @property
+    def has_heads(self) -> bool:
+        """True if there are heads, also ones that are held."""
+        return bool(self._heads.ready or self.held)
+
+    @property
+    def count(self) -> int:
+        """About how many messages `take` would find."""
+        return len(self._line.turns) + len(self._heads.ready) + len(self.held)
 
     def __bool__(self) -> bool:
         """Whether `take` may find something."""
         return bool(self._line.turns or self._heads.ready)
 
-    def take(self, most: int, *, heads_max: int) -> list[Errand]:
-        """The next messages, all of different groups."""
+    @property
+    def has_messages(self) -> bool:
+        """True if there may be a message of the topic, whose group has no failure pending."""
+        return bool(self._line.turns)
+
+    def shuffle(self, rng: random.Random) -> None:
+        """Let any group be the next, because many that fail may stand side by side."""
+        if turns := self._line.turns:
+            turns.rotate(-rng.randrange(len(turns)))
+
+    def take(self, most: int, *, heads_max: int, redriven_max: int | None = None) -> list[Errand]:
+        """Return the next messages, all of different groups.
+
+        Of dead letters that are redriven at most `redriven_max`; the others are held.
+        """
+        self._release(len(self.held) if redriven_max is None else redriven_max)
+        self._redriven_max = redriven_max
         found: list[Errand] = []
         while len(found) < most and (errand := self._next(heads_max)) is not None:
             found.append(errand)
             heads_max -= errand.head is not None
         return found
 
+    def _release(self, count: int) -> None:
+        released = [self.held.popleft() for _ in range(min(count, len(self.held)))]
+        self._heads.ready.extendleft(reversed(released))
+
+    def _holds(self, head: Head) -> bool:
+        """Hold a dead letter that is redriven, if its rate permits no more now."""
+        if self._redriven_max is None or not is_redriven(head):
+            return False
+        if self._redriven_max > 0:
+            self._redriven_max -= 1
+            return False
+        self.held.append(head)
+        return True
+
     def _next(self, heads_max: int) -> Errand | None:
         line, heads = self._line, self._heads
         while True:
             errand: Errand | None = None
             if heads.ready and (heads_max > 0 or not line.turns):
-                errand = self._of_head(heads.pop())
+                head = heads.pop()
+                errand = None if self._holds(head) else self._of_head(head)
             elif (waiting := line.take()) is not None:
                 errand = self._of_main(waiting)
             elif not heads.ready:

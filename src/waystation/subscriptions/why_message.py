@@ -151,6 +151,7 @@ class MessageReasons:
             "delivered": f"It was delivered{at}, by attempt {ending.attempt}.",
             "before": "It was produced before the subscription began.",
             "trimmed": f"The topic let go of it before it was delivered{at}.",
+            "damaged": f"It was missing from its log before it was delivered{at} (log.damaged).",
             "unknown": "It is settled; the record log does not say any more how.",
         }.get(ending.how, f"It was {ending.how}{at}.")
         told = {name: value for name, value in msgspec.structs.asdict(ending).items() if value}

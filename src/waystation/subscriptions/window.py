@@ -53,6 +53,7 @@ class Window:
         "at",
         "behind",
         "held",
+        "holes",
         "low",
         "next",
         "partition",
@@ -80,6 +81,9 @@ class Window:
         self.held: int | None = None
         #: All below is gone, delivered or not; 0: nothing that we know of.
         self.trimmed_to = 0
+        #: Ranges that are missing from the log, from an offset up to another, until low has passed
+        #: them.
+        self.holes: list[tuple[int, int]] = []
 
     def __repr__(self) -> str:
         return f"<Window {self.at} {self.low}…{self.next}, {len(self.waiting)} waiting>"
@@ -107,6 +111,24 @@ class Window:
         """All below was acknowledged at once."""
         self.acked = {each for each in self.acked if each >= offset}
         self._join(max(self.low, offset))
+
+    def note_hole(self, start: int, end: int) -> bool:
+        """Go on reading behind a range that is missing; whether it was not known yet."""
+        self.next = max(self.next, end)
+        known = any(first <= start and end <= last for first, last in self.holes)
+        if not known:
+            self.holes.append((start, end))
+        return not known
+
+    def hole_at_low(self) -> int | None:
+        """Return the end of a missing range that begins at low; None if there is none.
+
+        It ends before a message that was read while it was still there: that one has its own end.
+        """
+        self.holes = [each for each in self.holes if each[1] > self.low]
+        end = max((end for start, end in self.holes if start <= self.low), default=self.low)
+        end = min([end, *(offset for offset in self.waiting if offset >= self.low)])
+        return end if end > self.low else None
 
     def _join(self, low: int) -> None:
         acked = self.acked

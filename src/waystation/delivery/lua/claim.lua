@@ -6,7 +6,7 @@
 -- KEYS  1 due, 2 items, 3 untold, and of a lane with a gate: 4 gate, 5 failed, 6 inbox
 -- ARGV  1 most items, 2 length of the claim in ms, 3 token, 4 ms in which a failure is to be told,
 --       5 bytes after which no more is claimed, 6 items that wait for another attempt, beyond which
---       the inbox is left alone
+--       the inbox is left alone, 7 '1' to claim items first that have not been attempted
 -- Reply {ms until something is due or -1, waiting, failed, dropped, number untold, untold ids...,
 --        then id, item, attempts so far; id, item, ...}
 --- @include "now"
@@ -38,7 +38,32 @@ local function claims_write()
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', at, 'BYSCORE', 'LIMIT', 0, most)) do
+local fresh_first = ARGV[7] == '1'
+local due
+if not fresh_first then
+  due = redis.call('ZRANGE', KEYS[1], '-inf', at, 'BYSCORE', 'LIMIT', 0, most)
+elseif inbox and redis.call('EXISTS', inbox) == 1 then
+  due = {}
+else
+  -- Look at a bounded number of items: the caller wants one, and any of them will do.
+  due = redis.call('ZRANGE', KEYS[1], '-inf', at, 'BYSCORE', 'LIMIT', 0, 100)
+  local fresh, failed_before = {}, {}
+  for _, id in ipairs(due) do
+    local attempts, newer =
+      unpack(redis.call('HMGET', KEYS[2], id .. '.attempts', id .. '.newer'))
+    local into = (tonumber(attempts or '0') == 0 or newer) and fresh or failed_before
+    into[#into + 1] = id
+  end
+  due = {}
+  for _, ids in ipairs({ fresh, failed_before }) do
+    for _, id in ipairs(ids) do
+      if #due < most then
+        due[#due + 1] = id
+      end
+    end
+  end
+end
+for _, id in ipairs(due) do
   local item, attempts, newer =
     unpack(redis.call('HMGET', KEYS[2], id, id .. '.attempts', id .. '.newer'))
   if not item then
@@ -53,7 +78,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', at, 'BYSCORE', 'LIMIT'
   end
 end
 claims_write()
-local room = inbox and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[6])
+local room = inbox and (fresh_first or redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[6]))
 while room and claimed < most and bytes <= tonumber(ARGV[5]) do
   -- One by one: items may be large, and what is not claimed need not be read.
   local entry = redis.call('XRANGE', inbox, '-', '+', 'COUNT', 1)[1]

@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- repeatable
--- Tells which endpoints are disabled, held back or failing, and forgets what is over.
--- KEYS  1 disabled, 2 held, 3 fails
+-- Lists endpoints that are disabled, held, failing or repaired, and the open breakers of nodes.
+-- Deletes entries whose time is over.
+-- KEYS  1 disabled, 2 held, 3 fails, 4 repaired, 5 breakers
 -- ARGV  none
--- Reply {{endpoint, cause and time, ...}, {endpoint, ms left, ...}, {endpoint that fails, ...}}
+-- Reply {{endpoint, cause and time, ...}, {endpoint, ms left, ...}, {endpoint that fails, ...},
+--        {endpoint, ms of its repair, ...}, {node, report, ...}}
 --- @include "now"
-local at, held, failing = now(), {}, {}
+local at, held, failing, breakers = now(), {}, {}, {}
 local found = redis.call('HGETALL', KEYS[2])
 for i = 1, #found, 2 do
   local left = tonumber(found[i + 1]) - at
@@ -24,4 +26,15 @@ for i = 1, #found, 2 do
     failing[#failing + 1] = found[i]
   end
 end
-return { redis.call('HGETALL', KEYS[1]), held, failing }
+found = redis.call('HGETALL', KEYS[5])
+for i = 1, #found, 2 do
+  local til, report = string.match(found[i + 1], '^(%d+) (.*)$')
+  if tonumber(til or '0') <= at then
+    redis.call('HDEL', KEYS[5], found[i])
+  else
+    breakers[#breakers + 1] = found[i]
+    breakers[#breakers + 1] = report
+  end
+end
+local repaired = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
+return { redis.call('HGETALL', KEYS[1]), held, failing, repaired, breakers }

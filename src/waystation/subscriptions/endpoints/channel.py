@@ -1,8 +1,9 @@
 """A channel as an endpoint: messages are published to it, a hundred with one call.
 
-A channel knows a message by its id, so a redelivery is published once. An id that is no name
-becomes `h-` and a hash of it; so does every id after a rewind, which is published anew. Two topics
-that are delivered to one channel must not share ids: the first content under an id wins there.
+A channel deduplicates by id, so a redelivery is published once. The id in the channel is
+`<message id>-<20 hex digits>`. The digits are a hash of the delivery id (`identity.py`), so
+different messages with the same id are different messages in the channel too. A message id that
+leaves no room for them, or is not a name, becomes `h-` and 60 hex digits of the same hash.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 
-from waystation.channels.message import Published, is_json
+from waystation.channels.message import Published
 from waystation.delivery.request import Failure, Outcome
 from waystation.errors import (
     ForbiddenAddressError,
@@ -20,16 +21,17 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.ids import is_name
+from waystation.json_text import is_json
 from waystation.subscriptions.definition import Subscription
-from waystation.subscriptions.endpoints.identity import known_as
+from waystation.subscriptions.endpoints.identity import delivery_id
 from waystation.subscriptions.endpoints.means import Means
-from waystation.subscriptions.endpoints.protocol import Parcel
+from waystation.subscriptions.endpoints.protocol import Parcel, received
 
 PREFIX = "channel:"
-#: A name has 63 characters at most; two of them say what the others are.
+#: Digits behind a message id. Only messages with the same id could collide, so 80 bits are plenty.
+_SUFFIX_DIGITS = 20
+#: Digits in the place of a message id: a name has 63 characters at most, `h-` takes two of them.
 _HASH_DIGITS = 60
-
-_PUBLISHED = Outcome(status=200)
 
 
 class ChannelEndpoint:
@@ -48,7 +50,7 @@ class ChannelEndpoint:
         return f"<ChannelEndpoint {self.target}>"
 
     async def send(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """Publishes in order; what was published before is a success."""
+        """Publish in order. A message that the channel already has counts as delivered."""
         messages = [(id_in_channel(each), content_of(each.message.data)) for each in parcels]
         try:
             async with asyncio.timeout(self._seconds_max):
@@ -62,16 +64,15 @@ class ChannelEndpoint:
 
     def _outcome(self, published: Published) -> Outcome:
         if not published.full:
-            return _PUBLISHED
+            return received(str(published.clock), duplicate=published.duplicate)
         return Outcome(failure=Failure.BUSY, detail=f"channel {self._channel} is full")
 
 
 def id_in_channel(parcel: Parcel) -> str:
-    """The id that a message has in a channel."""
-    known = known_as(parcel)
-    if is_name(known):
-        return known
-    return f"h-{hashlib.sha256(known.encode()).hexdigest()[:_HASH_DIGITS]}"
+    """Return the id that a message has in a channel."""
+    digits = hashlib.sha256(delivery_id(parcel).encode()).hexdigest()
+    known = f"{parcel.message.id}-{digits[:_SUFFIX_DIGITS]}"
+    return known if is_name(known) else f"h-{digits[:_HASH_DIGITS]}"
 
 
 def content_of(data: bytes) -> bytes:

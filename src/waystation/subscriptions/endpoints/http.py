@@ -6,9 +6,11 @@
     waystation-subscription: billing
     waystation-topic: orders
     waystation-group: order-17              where it has one; UTF-8, as it was produced
+    waystation-id: o17-0                    of the message, as its producer gave it
     waystation-position: 0.3.17             storage topic, partition, offset
     waystation-attempt: 1
-    webhook-id: o17-0                       the same for every attempt
+    webhook-id: billing:1:0-3-17:o17-0      the delivery id: the same for every attempt, and another
+                                            for every other message (`identity.py`)
     webhook-timestamp, webhook-signature    by the Standard Webhooks specification
 
 A header of the subscription stands in the place of the message's own. The address is judged when
@@ -25,7 +27,7 @@ from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.signing import Secret, signed_headers
 from waystation.envelope import Headers
 from waystation.subscriptions.definition import Subscription
-from waystation.subscriptions.endpoints.identity import known_as
+from waystation.subscriptions.endpoints.identity import delivery_id
 from waystation.subscriptions.endpoints.means import Means
 from waystation.subscriptions.endpoints.protocol import Parcel
 
@@ -97,9 +99,10 @@ class HttpEndpoint:
         return (
             *kept,
             *self._constant,
+            ("waystation-id", message.id),
             ("waystation-position", f"{at.storage}.{at.partition}.{at.offset}"),
             ("waystation-attempt", str(parcel.attempt)),
-            *self._signed(known_as(parcel), message.data),
+            *self._signed(delivery_id(parcel), message.data),
         )
 
     def _signed(self, webhook_id: str, body: bytes) -> Headers:

@@ -1,8 +1,9 @@
 """A pipeline as an endpoint: every message starts a transaction, a hundred with one call.
 
-The external id is `<subscription>:<incarnation>:<message id>`: a redelivery starts nothing twice,
-while another subscription and a rewind start theirs. The message itself is the data, so it has to
-be JSON. What can never be started is refused; what may start later is told as busy.
+The external id is the delivery id (`identity.py`): a redelivery starts no second transaction, while
+another message with the same id, another subscription and a reset each start their own. The message
+itself is the data, so it has to be JSON. What can never be started is refused; what may start later
+is told as busy.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from waystation.channels.message import is_json
 from waystation.delivery.request import Failure, Outcome
 from waystation.errors import InvalidInputError, WaystationError
+from waystation.json_text import is_json
 from waystation.subscriptions.definition import Subscription
+from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means
-from waystation.subscriptions.endpoints.protocol import Parcel
+from waystation.subscriptions.endpoints.protocol import Parcel, received
 from waystation.transaction_errors import DuplicateTransactionError, PipelineUnknownError
-from waystation.transactions.order import Order
+from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX, Order
 from waystation.transactions.starter import Result
 
 PREFIX = "pipeline:"
 
-_STARTED = Outcome(status=200)
 _NOT_JSON = Outcome(
     failure=Failure.REFUSED,
     detail="the body is not JSON, which the data of a transaction has to be",
@@ -45,9 +46,11 @@ class PipelineEndpoint:
         return f"<PipelineEndpoint {self.target}>"
 
     async def send(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """Starts what can be started; what was started before is a success."""
+        """Start transactions. A message that already started one counts as delivered."""
         outcomes: list[Outcome | None] = [
-            None if is_json(parcel.message.data) else _NOT_JSON for parcel in parcels
+            # Steps decode the data strictly, so a lone surrogate would fail in each of them.
+            None if is_json(parcel.message.data, lone_surrogates=False) else _NOT_JSON
+            for parcel in parcels
         ]
         orders = [
             self._order(parcel)
@@ -74,14 +77,20 @@ class PipelineEndpoint:
         return Order(
             type=self._pipeline,
             data=message.data,
-            external_id=f"{parcel.subscription}:{parcel.incarnation}:{message.id}",
+            external_id=external_id_of(parcel),
             traceparent=message.traceparent or "",
         )
 
 
+def external_id_of(parcel: Parcel) -> str:
+    """Return the external id of the transaction that a message starts."""
+    known = delivery_id(parcel)
+    return known if len(known) <= EXTERNAL_ID_LENGTH_MAX else hashed_delivery_id(parcel)
+
+
 def _outcome(result: Result) -> Outcome:
     if not isinstance(result, WaystationError):
-        return _STARTED
+        return received(result.id, duplicate=result.duplicate)
     if isinstance(result, PipelineUnknownError):
         # It may be defined later, so this is as with a host that has no address yet.
         return Outcome(failure=Failure.NAME, detail=result.message)

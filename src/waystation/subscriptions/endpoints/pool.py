@@ -1,15 +1,15 @@
 """A pool as an endpoint: messages wait there for the worker of their key, a hundred with one call.
 
 The key is the group of a message, else what its header `x-waystation-recipient` says, else its id.
-A pool knows a message by `<subscription>:<incarnation>:<message id>`: a redelivery within its
-`dedup_seconds` is there once, while another subscription and a rewind hand over theirs. What is
-handed over is settled here; from then on the pool's own attempts count.
+A pool knows a message by its delivery id (`identity.py`): a redelivery within the pool's
+`dedup_seconds` is there once, while another message with the same id, another subscription and a
+reset each hand over their own. A message that was handed over is settled here; from then on the
+pool's own attempts count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 
 from waystation.delivery.request import Failure, Outcome
@@ -18,14 +18,13 @@ from waystation.errors import InvalidInputError, NotFoundError, WaystationError
 from waystation.pools.held import Enqueued, Letter
 from waystation.pools.recipient import check_id, check_key
 from waystation.subscriptions.definition import Subscription
+from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means
-from waystation.subscriptions.endpoints.protocol import Parcel
+from waystation.subscriptions.endpoints.protocol import Parcel, received
 
 PREFIX = "pool:"
 #: Names the recipient of a message that has no group, or is ordered by another.
 RECIPIENT_HEADER = "x-waystation-recipient"
-
-_ENQUEUED = Outcome(status=200)
 
 
 class PoolEndpoint:
@@ -44,7 +43,7 @@ class PoolEndpoint:
         return f"<PoolEndpoint {self.target}>"
 
     async def send(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """Enqueues in order; what was enqueued before is a success."""
+        """Enqueue in order. A message that the pool already has counts as delivered."""
         made = [_letter(each) for each in parcels]
         letters = [each for each in made if isinstance(each, Letter)]
         enqueued = iter(await self._enqueue(letters) if letters else ())
@@ -66,7 +65,7 @@ class PoolEndpoint:
 
     def _outcome(self, enqueued: Enqueued) -> Outcome:
         if enqueued.outcome != "full":
-            return _ENQUEUED
+            return received(str(enqueued.number), duplicate=enqueued.outcome == "duplicate")
         return Outcome(failure=Failure.BUSY, detail=f"pool {self._pool} is full")
 
 
@@ -82,11 +81,9 @@ def _letter(parcel: Parcel) -> Letter | Outcome:
 
 
 def id_in_pool(parcel: Parcel) -> str:
-    """The id that a message has in a pool."""
-    origin = f"{parcel.subscription}:{parcel.incarnation}:"
-    known = origin + parcel.message.id
+    """Return the id that a message has in a pool."""
     try:
-        return check_id(known)
+        return check_id(delivery_id(parcel))
     except InvalidInputError:
         # A topic takes ids that a pool does not, such as one with a space that cannot break.
-        return f"{origin}h-{hashlib.sha256(parcel.message.id.encode()).hexdigest()}"
+        return hashed_delivery_id(parcel)

@@ -25,6 +25,21 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_ms: int = 0
 
 
+#: Status of a delivery to a receiver of our own: it took the message, or had it already.
+ACCEPTED = 200
+DUPLICATE = 208
+
+
+def received(receipt: str, *, duplicate: bool) -> Outcome:
+    """Return the outcome of a message that a receiver of our own has.
+
+    The receipt is the name that the receiver gave the message: a clock, a number, a transaction.
+    A duplicate has the receipt of its first time. Both are recorded, so that the audit finds two
+    messages of which the receiver has only one.
+    """
+    return Outcome(status=DUPLICATE if duplicate else ACCEPTED, receipt=receipt)
+
+
 class Endpoint(Protocol):
     """Where the messages of a subscription go."""
 

@@ -2,7 +2,7 @@
 -- repeatable
 -- Acknowledges a range that cannot be read any more, or is not wanted.
 -- KEYS  1 record log
--- ARGV  1 terms, 2 place, 3 from, 4 to, 5 kind (trimmed, passed)
+-- ARGV  1 terms, 2 place, 3 from, 4 to, 5 kind (trimmed, passed, damaged)
 -- Reply {refused | frozen | missing}, or {1} done, {0} known: low is not where the range begins
 --- @include "now"
 --- @include "log_trim"
