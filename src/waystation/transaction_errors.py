@@ -53,7 +53,7 @@ class LeaseLostError(ConflictError):
 
 
 class DuplicateTransactionError(ConflictError):
-    """The external id is taken by a transaction of another pipeline or input."""
+    """The external id is taken by a transaction that was started with other content."""
 
     code = "transaction.duplicate"
 

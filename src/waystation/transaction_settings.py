@@ -32,8 +32,15 @@ class TransactionSettings(_Section, frozen=True, kw_only=True, forbid_unknown_fi
     cache_seconds: Seconds = 300.0
     #: What a cancel, or a deadline that has passed, leaves a step that runs.
     cancel_grace_seconds: Seconds = 30.0
-    #: Units of atomicity of the data set; fixed when it is created.
-    cells: Annotated[int, Meta(ge=1, le=65536)] = 1
+    #: Units of atomicity that primaries of a cluster can share; fixed when the data set is created.
+    #: 0: the number that the data set has; 16 for a new one.
+    cells: Annotated[int, Meta(ge=0, le=65536)] = 0
+    #: Pipelines that may call each other at one time, by Child and Parallel together; a step that
+    #: calls one more fails with `transaction.tree-too-deep`.
+    depth_max: Annotated[int, Meta(ge=1, le=100)] = 32
+    #: Descendants at all levels that one Parallel of a transaction without a parent may have; a
+    #: step that asks for more fails with `transaction.tree-too-large`.
+    descendants_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     #: How long the external id of what is complete stays taken.
     external_id_seconds: Seconds = 172_800.0
     #: What a stopping process leaves steps that run; what has not ended then runs elsewhere.

@@ -25,6 +25,7 @@ from waystation.store.opening import OpenStore
 from waystation.store.time_machine import TimeMachine
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
+from waystation.transactions.cells import open_cells
 from waystation.transactions.engine import Engine, open_engine
 from waystation.transactions.entry import Entry
 from waystation.transactions.holding import Claimed, Holding
@@ -134,7 +135,7 @@ async def open_outside(
     machine = TimeMachine(plain, wakeups, clock)
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
-    wanted = TransactionSettings(**settings)
+    wanted = TransactionSettings(**{"cells": 1, **settings})
     try:
         await plain.call("FLUSHALL")
         await catalogue.add_project(ProjectRecord(name="shop", created_ms=0))
@@ -147,6 +148,7 @@ async def open_outside(
             durability="memory",
             facts=(await read_facts(plain))[0],
         )
+        await open_cells(store, logs, wanted.cells)
         engine = await open_engine(
             wanted,
             opened,

@@ -152,19 +152,41 @@ class TransactionModel:
             return "refused"
         return ""
 
-    def _move(self, held: Held) -> tuple[ModelTransaction, str]:
-        """The transaction, and what hinders the move; empty: it is made."""
+    def _move(self, held: Held, *, needs_tree: bool = False) -> tuple[ModelTransaction, str]:
+        """The transaction, and what hinders the move; empty: it is made.
+
+        With `needs_tree` the transaction is cancelled if nobody above it wants its result.
+        """
         one = self.all[held.id]
         refusal = self._refusal(held)
         if refusal == "known" and one.state is State.COMPLETE:
             refusal = "cancelled"
         if not refusal:
             one.commits += 1
-            if stopped := self._stopped(one):
+            stopped = self._stopped(one)
+            if needs_tree and not stopped and not self._is_wanted(one):
+                stopped = Status.CANCELLED
+            if stopped:
                 self._complete(one, stopped)
                 self.tell_parents()
                 return one, "cancelled"
         return one, refusal
+
+    def _is_wanted(self, one: ModelTransaction) -> bool:
+        """Return False if a transaction above was cancelled, has ended or has a failed child."""
+        link = one.parent
+        while link:
+            parent_id, round_, _ = link
+            parent = self.all[parent_id]
+            kids = parent.kids
+            if parent.state is State.COMPLETE or self._stopped(parent):
+                return False
+            if not kids or kids.round != round_:
+                return False
+            if kids.policy == "cancel_rest" and kids.failed != "-":
+                return False
+            link = parent.parent
+        return True
 
     def _moved(self, one: ModelTransaction) -> None:
         if "s" in one.flags:
@@ -232,7 +254,7 @@ class TransactionModel:
 
     def fan_open(self, held: Held, round_: int, total: int, policy: str) -> str:
         """A new round."""
-        one, refusal = self._move(held)
+        one, refusal = self._move(held, needs_tree=True)
         if refusal:
             return refusal
         one.kids = ModelKids(round_, total, policy)
@@ -249,9 +271,10 @@ class TransactionModel:
             return "refused", []
         kids, before, made = one.kids, one.kids.created, []
         failed = kids.policy == "cancel_rest" and kids.failed != "-"
+        unwanted = not self._stopped(one) and not self._is_wanted(one)
         for n in range(kids.created + 1, min(kids.created + count, kids.total) + 1):
             kids.created = n
-            if failed or self._stopped(one):
+            if failed or unwanted or self._stopped(one):
                 kids.done += 1
                 one.results.add(n)
                 continue
@@ -260,6 +283,8 @@ class TransactionModel:
             self.all[child.id] = child
             self.queues["in"].append(child.id)
             made.append(child.id)
+        if unwanted and kids.created > before:
+            one.flags.add("c")
         one.version += kids.created > before
         return "done", made
 

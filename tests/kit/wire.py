@@ -44,8 +44,10 @@ def request_bytes(
     *,
     key: str = "",
 ) -> bytes:
-    """A request of an ordinary client. A body gets its length; nothing else is added."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1"]
+    """A request of an ordinary client. A body gets its length; a Host is added if there is none."""
+    lines = [f"{method} {target} HTTP/1.1"]
+    if "host" not in {name.lower() for name in headers or {}}:
+        lines.append("Host: 127.0.0.1")
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     if key:

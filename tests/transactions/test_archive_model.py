@@ -7,7 +7,6 @@ and finds after each step what the model says: so what holds in the one holds in
 from __future__ import annotations
 
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import cache
@@ -30,14 +29,15 @@ from tests.kit.archive_model import (
     steps,
 )
 from tests.kit.archive_replay import Replay
+from tests.kit.examples import EXAMPLES, RAN, RecordProperty
 from tests.kit.transaction_store import TransactionStore, open_transactions
 from waystation.archive import Archive, SqliteArchive
 from waystation.store.embedded import EmbeddedServer
 
 W = TypeVar("W", bound=Hashable)
 
-SECONDS_MAX = 12.0
-PATHS_MIN, PATHS_MAX = 40, 2_000
+#: At least so many paths, and more until every step was taken.
+PATHS_MIN, PATHS_MAX = max(40, EXAMPLES), 2_000
 STEPS = 40
 
 
@@ -192,22 +192,21 @@ def test_without_any_of_its_rules_the_search_finds_what_goes_wrong(rule: str, to
 
 
 async def test_the_scripts_take_every_step_as_the_model_does(
-    store_server: EmbeddedServer, tmp_path: Path
+    store_server: EmbeddedServer, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     """A path that fails is told; the same number always gives the same path."""
     archive = SqliteArchive(tmp_path / "archive.db")
     taken: set[str] = set()
-    until = time.monotonic() + SECONDS_MAX
+    ran = 0
     await archive.open()
     try:
         async with open_transactions(store_server) as tx:
-            for number in range(PATHS_MAX):
-                enough = number >= PATHS_MIN and taken == whole().names
-                if enough and time.monotonic() > until:
-                    break
-                taken |= await replay(tx, archive, number)
+            while ran < PATHS_MIN or (ran < PATHS_MAX and taken != whole().names):
+                taken |= await replay(tx, archive, ran)
+                ran += 1
     finally:
         await archive.close()
+        record_property(RAN, ran)
     assert taken == whole().names
 
 

@@ -174,7 +174,7 @@ async def test_why_tells_what_the_archive_has_against_a_transaction_until_it_tak
         with closing(sqlite3.connect(file)) as database:
             database.execute("DROP TRIGGER rule")
         assert node.engine.archivist is not None
-        assert await node.engine.archivist.archiving.retry(0) == 1
+        assert await node.engine.archivist.archiving.retry(names.cell_of(one)) == 1
 
         async def is_taken() -> bool:
             return await code() == "archived"

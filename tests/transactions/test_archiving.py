@@ -183,7 +183,7 @@ async def test_an_external_id_is_found_while_it_lives_and_in_the_archive_afterwa
         await node.engine.transactions.set_switch("default", one, "go", "now")
         await until(lambda: is_in(node, one, "success"))
         await leaves(node, one)
-        cell = names.cell_for("default", "r-1", 1)
+        cell = names.cell_of(one)
         await node.opened.store.call("DEL", names.external_id(cell, "default", "r-1"))
         found = await finder.by_external_id("default", "r-1")
         assert found is not None

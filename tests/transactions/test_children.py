@@ -108,7 +108,7 @@ async def test_the_last_child_queues_its_parent_by_out_with_all_results(
         assert (await tx.kinds(parent))[-2:] == ["fanned", "woken"]
         (claimed,) = await tx.claim()
         assert {b"kids", b"result:1", b"result:2", b"result:3"} <= set(claimed.extras)
-        drop = ("kids", "room", "result:1", "result:2", "result:3")
+        drop = ("kids", "room", "tree", "result:1", "result:2", "result:3")
         await tx.progress.commit(CELL, [Commit(held=claimed.held, state=b"s", drop=drop)])
         assert await tx.fields(parent) == {"state": b"s"}
 
@@ -366,7 +366,7 @@ async def test_a_sweep_that_comes_late_does_not_touch_the_next_round(
         held = await open_fan(tx, held, 1, round_=2)
         await fan_out(tx, held, 1, 1, round_=2)
         swept = await tx.signals.sweep(CELL, grace_ms=GRACE_MS)
-        assert (swept.done, swept.next_ms) == (0, -1)
+        assert (swept.done, swept.next_ms) == (1, -1), "the parent alone was looked at"
         assert (await tx.check()).heads[names.child_id(held.id, 2, 1)].state is State.QUEUED
 
 
@@ -387,3 +387,170 @@ async def test_the_end_of_a_grandchild_reaches_the_top_in_one_call(
         assert picture.heads[middle.id].status is Status.CANCELLED
         assert picture.heads[top].status is Status.CANCELLED
         assert (await tx.fields(top))["result:1"] == b"cancelled "
+
+
+# -- Trees: Parallels of Parallels -----------------------------------------------------------
+
+
+async def child_running(tx: TransactionStore, parent: str) -> Held:
+    """A child of a waiting parent, claimed."""
+    (claimed,) = await tx.claim(1, group="kids")
+    assert claimed.id == names.child_id(parent, 1, 1)
+    return claimed.held
+
+
+async def test_sweep_many_parents_with_few_children_handles_them_in_one_call(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx:
+        parents = [await waiting_parent(tx, 2) for _ in range(60)]
+        await tx.signals.cancel("default", parents, cause="me", grace_ms=GRACE_MS)
+
+        passes = [await tx.signals.sweep(CELL, grace_ms=GRACE_MS) for _ in range(2)]
+
+        assert [(each.done, each.next_ms) for each in passes] == [(100, 0), (20, -1)]
+        picture = await tx.check()
+        assert {head.status for head in picture.heads.values()} == {Status.CANCELLED}
+        assert picture.sets["sweepZ"] == picture.sets["deadlineZ"] == {}
+
+
+async def test_sweep_parent_and_its_child_in_one_call_keeps_the_child_due(
+    store_server: EmbeddedServer,
+) -> None:
+    """The child is looked at first, and only then cancelled: its own children must not stay."""
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 1)
+        held = await open_fan(tx, await child_running(tx, root), 1)
+        await fan_out(tx, held, 1, 1)
+        assert await wait(tx, held) == "waiting"
+        sweeps = names.sorted_set(CELL, "sweepZ")
+        await tx.store.call("ZADD", sweeps, 1, held.id)
+        await tx.signals.cancel("default", [root], cause="me", grace_ms=GRACE_MS)
+        while (await tx.signals.sweep(CELL, grace_ms=GRACE_MS)).next_ms >= 0:
+            pass
+        picture = await tx.check()
+        assert {head.status for head in picture.heads.values()} == {Status.CANCELLED}
+
+
+@pytest.mark.parametrize("end_of_root", ["cancelled", "expired", "ended"])
+async def test_fan_open_below_a_stopped_root_cancels_instead(
+    store_server: EmbeddedServer, end_of_root: str
+) -> None:
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 1, deadline_in_ms=5000)
+        held = await child_running(tx, root)
+        if end_of_root == "cancelled":
+            await tx.signals.cancel("default", [root], cause="me", grace_ms=GRACE_MS)
+        else:
+            await tx.machine.advance(6)
+            await tx.signals.expire(CELL, grace_ms=GRACE_MS)
+        if end_of_root == "ended":
+            await tx.machine.advance(GRACE_MS / 1000 + 1)
+            await tx.signals.expire(CELL, grace_ms=GRACE_MS)
+            assert (await tx.head(root)).state is State.COMPLETE
+        move = FanOpen(held=held, state=b"list", round=1, total=2)
+
+        told = [(await tx.progress.fan_open(CELL, [move]))[0].outcome for _ in range(2)]
+
+        assert told == ["cancelled", "cancelled"], "a repetition after a lost reply hears the same"
+        head = (await tx.check()).heads[held.id]
+        assert (head.state, head.status) == (State.COMPLETE, Status.CANCELLED)
+        fields = await tx.fields(held.id)
+        assert fields["cause"] == b"a transaction above it has ended"
+        assert "kids" not in fields
+        assert (await tx.kinds(held.id)).count("cancelled") == 1
+
+
+async def test_fan_open_beside_a_failed_child_cancels_instead(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 2)
+        held = await child_running(tx, root)
+        await end(tx, status=Status.FAILED)
+        move = FanOpen(held=held, state=b"list", round=1, total=2)
+        (verdict,) = await tx.progress.fan_open(CELL, [move])
+        assert verdict.outcome == "cancelled"
+        assert (await tx.check()).where(root) == {"qOutL:main", "sweepZ"}
+
+
+async def test_fan_out_below_a_cancelled_root_creates_no_more_children(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 1)
+        middle = await open_fan(tx, await child_running(tx, root), 1)
+        await fan_out(tx, middle, 1, 1)
+        assert await wait(tx, middle) == "waiting"
+        (claimed,) = await tx.claim(1, group="kids")
+        held = await open_fan(tx, claimed.held, 5)
+        await fan_out(tx, held, 1, 2)
+        # Two levels above the one that creates children.
+        await tx.signals.cancel("default", [root], cause="me", grace_ms=GRACE_MS)
+
+        reply = await fan_out(tx, held, 3, 5)
+
+        assert (reply.outcome, reply.created) == ("done", 5)
+        picture = await tx.check()
+        assert len(picture.heads) == 5, "root, middle, the one that forks, and its first two"
+        assert picture.heads[held.id].cancelling
+        assert await wait(tx, held) == "cancelled"
+        while (await tx.signals.sweep(CELL, grace_ms=GRACE_MS)).next_ms >= 0:
+            pass
+        picture = await tx.check()
+        assert {head.status for head in picture.heads.values()} == {Status.CANCELLED}
+
+
+async def test_fan_out_killed_below_a_cancelled_root_ends_by_rescue(
+    store_server: EmbeddedServer,
+) -> None:
+    """The process dies between the call that creates no children and its next move."""
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 1)
+        held = await open_fan(tx, await child_running(tx, root), 3)
+        await tx.signals.cancel("default", [root], cause="me", grace_ms=GRACE_MS)
+        await fan_out(tx, held, 1, 2)
+        await tx.machine.advance(11)
+        await tx.holding.rescue(CELL, most=10, rescues_max=3)
+        while (await tx.signals.sweep(CELL, grace_ms=GRACE_MS)).next_ms >= 0:
+            pass
+        picture = await tx.check()
+        assert set(picture.heads) == {root, held.id}
+        assert {head.status for head in picture.heads.values()} == {Status.CANCELLED}
+
+
+async def test_fan_open_beyond_the_limit_of_the_tree_writes_nothing(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_transactions(store_server) as tx:
+        first = FanOpen(held=await tx.running(), state=b"list", round=1, total=3, descendants_max=7)
+        (verdict,) = await tx.progress.fan_open(CELL, [first])
+        root = after(first.held)
+        await fan_out(tx, root, 1, 3)
+        assert (verdict.outcome, await wait(tx, root)) == ("done", "waiting")
+        claimed = await tx.claim(3, group="kids")
+        opened = [
+            FanOpen(held=each.held, state=b"list", round=1, total=2, descendants_max=7)
+            for each in claimed
+        ]
+        told = [each.outcome for each in await tx.progress.fan_open(CELL, opened)]
+        assert told == ["done", "done", "tree-full"]
+        fields = await tx.fields(claimed[2].id)
+        assert fields["state"] == claimed[2].state
+        assert "kids" not in fields
+        assert (await tx.fields(root.id))["tree"] == b"7"
+        # A reply that was lost: what is open is not counted twice, what was refused is again.
+        told = [each.outcome for each in await tx.progress.fan_open(CELL, opened)]
+        assert told == ["known", "known", "tree-full"]
+        assert (await tx.fields(root.id))["tree"] == b"7"
+
+
+async def test_fan_open_of_a_tree_without_a_count_begins_to_count(
+    store_server: EmbeddedServer,
+) -> None:
+    """A root that a release without the limit has written."""
+    async with open_transactions(store_server) as tx:
+        root = await waiting_parent(tx, 1)
+        await tx.store.call("HDEL", names.state(root), "tree")
+        await open_fan(tx, await child_running(tx, root), 2)
+        assert (await tx.fields(root))["tree"] == b"2"

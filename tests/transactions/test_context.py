@@ -17,7 +17,7 @@ from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from tests.transactions.calling import ID, call, step_call
 from waystation import App, BlockingContext, Context, Fail, Wait
-from waystation.errors import InvalidInputError, TooLargeError
+from waystation.errors import InvalidInputError, NotFiniteError, TooLargeError
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
@@ -158,6 +158,42 @@ async def test_a_result_is_durable_before_it_is_used(store_server: EmbeddedServe
         ctx = Context(call_of(opened, claimed))
         assert await ctx.once("charge", lambda: {"id": 7}) == {"id": 7}
         assert (await opened.fields(claimed.id))["once:1:charge"] == b'{"id":7}'
+
+
+async def test_once_result_that_is_not_finite_is_refused_and_not_recorded(
+    store_server: EmbeddedServer,
+) -> None:
+    async with holding_one(store_server) as (opened, claimed):
+        ctx = Context(call_of(opened, claimed))
+        with pytest.raises(NotFiniteError) as refused:
+            await ctx.once("charge", lambda: {"rate": float("nan")})
+        assert refused.value.field == "once charge.rate"
+        with pytest.raises(NotFiniteError) as refused:
+            await ctx.progress([float("inf")])
+        assert refused.value.field == "report[0]"
+        assert not {"once:1:charge", "progress"} & set(await opened.fields(claimed.id))
+
+
+async def test_step_output_that_is_not_finite_fails_and_names_its_field(
+    store_server: EmbeddedServer,
+) -> None:
+    app = App()
+
+    @app.step("rates")
+    async def rates(ctx: Context) -> dict[str, list[float]]:
+        return {"rates": [1.0, float("nan")]}
+
+    async with holding_one(store_server) as (opened, claimed):
+        outcome = await call(app, "rates", in_call=call_of(opened, claimed))
+        assert isinstance(outcome, Failure)
+        told = msgspec.json.decode(outcome.output)
+        assert (outcome.status, told["code"], told["field"]) == (
+            "internal-error",
+            "input.not-finite",
+            "output.rates[1]",
+        )
+        assert "output.rates[1] is NaN" in told["error"]
+        assert "output.rates[1] is NaN" in outcome.note
 
 
 async def test_a_former_holder_gets_no_result_and_its_step_ends(

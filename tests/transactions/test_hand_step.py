@@ -161,10 +161,10 @@ def asking(**options: Any) -> App:
     return app
 
 
-async def started(station: Serving) -> str:
+async def started(station: Serving, **options: Any) -> str:
     """A transaction of that app."""
     node = station.node
-    await node.pools.pools.create("default", "agents")
+    await node.pools.pools.create("default", "agents", PoolOptions(**options))
     order = Order(type="ask", data=b'{"agent": "did:key:z6Mk"}')
     (receipt,) = await node.engine.starter.start_many("default", [order])
     assert not isinstance(receipt, Exception)
@@ -199,6 +199,17 @@ async def test_nobody_who_answers_in_time_is_a_failure(settings: Settings) -> No
         told = await ended(station, transaction_id)
         assert told["metadata"]["status"] == "failed"
         assert "No worker answered in time." in str(told)
+
+
+@pytest.mark.parametrize("agents_answer", [False, True])
+async def test_hand_step_waiting_for_agents_of_mirrored_pool_fails(
+    settings: Settings, agents_answer: bool
+) -> None:
+    async with serving(settings, app=asking(wait="2d")) as station:
+        transaction_id = await started(station, mirror=True, agents_answer=agents_answer)
+        told = await ended(station, transaction_id)
+        assert told["metadata"]["status"] == "failed"
+        assert "cannot wait for an answer" in str(told)
 
 
 class Handing(World):

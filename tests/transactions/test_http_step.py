@@ -173,7 +173,8 @@ async def test_a_server_that_cannot_now_is_asked_again_when_it_says(
             await endpoint.until(count)
             found = await machine.reached(transaction_id, State.SLEEPING)
             seconds = (found.head.wake - found.head.since) / 1000
-            assert (seconds >= 7200) == (count == 2)
+            # On a busy machine a short sleep may end, and the next request come, before this look.
+            assert (seconds >= 7200) == (len(endpoint.received) == 2)
             await machine.time.advance(seconds + 1)
         end = await machine.ended(transaction_id)
         assert end.output == 1

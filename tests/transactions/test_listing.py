@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,13 @@ async def test_states_are_found_in_all_cells(store_server: EmbeddedServer, tmp_p
         }
         running = set()
         for cell in (0, 1, 0, 1):
-            await outside.start("other" if len(running) > 1 else "refund")
+            external_id = next(
+                each
+                for each in (f"r-{cell}-{n}-{len(running)}" for n in itertools.count())
+                if names.cell_for("default", each, 2) == cell
+            )
+            pipeline = "other" if len(running) > 1 else "refund"
+            await outside.start(pipeline, external_id=external_id)
             running |= {each.id for each in await outside.claim(cell=cell)}
         queued = {await outside.start()}
         assert {row.id for row in await pages(outside, state=State.SCHEDULED)} == scheduled

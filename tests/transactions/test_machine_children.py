@@ -216,6 +216,71 @@ async def test_parallels_of_parallels_end(store_server: EmbeddedServer, tmp_path
         assert len(ids) == FRAMES_MAX
 
 
+def forking_app() -> App:
+    """Each transaction forks two that do the same."""
+    app = App()
+
+    @app.step("fork")
+    async def fork(ctx: Context) -> Parallel:
+        return Parallel([Child("fork"), Child("fork")])
+
+    app.pipeline("fork", ["fork"])
+    app.pipeline("nap", [("util/fixed-reply", {"reply": "awake"})])
+    return app
+
+
+async def test_parallel_tree_over_its_limit_fails_with_a_code(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    limits = msgspec.structs.replace(QUICK, descendants_max=50)
+    async with open_machine(
+        store_server.address, forking_app(), tmp_path, limits=limits
+    ) as machine:
+        end = await machine.run("fork")
+        assert end.status is Status.INTERNAL_ERROR
+        told = end.output
+        while "code" not in told:
+            told = told["output"]
+        assert (told["code"], told["limit"]) == ("transaction.tree-too-large", 50)
+        assert "transactions.descendants_max" in told["error"]
+        ids = {fact.id for fact in await machine.facts()}
+        assert len(ids) <= 51
+
+
+async def test_parallel_tree_over_its_depth_fails_with_a_code(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    limits = msgspec.structs.replace(QUICK, depth_max=3)
+    app = App()
+    app.pipeline("loop", [("util/child", {"pipeline": "loop"})])
+    async with open_machine(store_server.address, app, tmp_path, limits=limits) as machine:
+        end = await machine.run("loop")
+        assert end.status is Status.INTERNAL_ERROR
+        assert (end.output["code"], end.output["limit"]) == ("transaction.tree-too-deep", 3)
+
+
+@pytest.mark.slow
+async def test_cancelled_forking_tree_stops_growing_and_delays_no_sleeper(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    limits = msgspec.structs.replace(QUICK, lease_ms=60_000)
+    async with open_machine(
+        store_server.address, forking_app(), tmp_path, limits=limits, workers=2
+    ) as machine:
+        root = await machine.start("fork")
+        while await machine.store.call("DBSIZE") < 2000:
+            await asyncio.sleep(0.01)
+        sleeper = await machine.start("nap", delay_ms=100)
+        await machine.signals.cancel("", [root], cause="me", grace_ms=30_000)
+        assert (await machine.ended(root, seconds=15)).status is Status.CANCELLED
+        assert (await machine.ended(sleeper, seconds=15)).output == "awake"
+        # What was open when the root was cancelled may end after it, but nothing is added.
+        size = await machine.store.call("DBSIZE")
+        heads = [await machine.signals.look(0) for _ in range(20)]
+        assert heads[-1].sweep_ms is None
+        assert await machine.store.call("DBSIZE") <= size
+
+
 async def test_two_parallels_of_one_pipeline_do_not_meet(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
+from tests.kit.examples import RecordProperty, run_machine
 from tests.kit.transaction_model import (
     EXTERNAL_SECONDS,
     GRACE_SECONDS,
@@ -65,10 +62,6 @@ from waystation.transactions.switches import encode_value
 
 _T = TypeVar("_T")
 
-EXAMPLES_USUALLY = 150
-EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
-BATCH = 30
-SECONDS_MAX = 8.0
 #: Time moves in steps of fifty seconds: what a run takes in real time must not be mistaken for one.
 STEP_SECONDS = 50
 #: Of the model; not 0, which means never.
@@ -461,26 +454,9 @@ class TransactionMachine(RuleBasedStateMachine):
             assert fact.version <= self.before[fact.id].version
 
 
-def test_transactions_behave_as_their_model_does(bridge: Bridge) -> None:
+def test_transactions_behave_as_their_model_does(
+    bridge: Bridge, record_property: RecordProperty
+) -> None:
     """EXAMPLES=2000 and --timeout=0 look harder; a failure prints how to replay it."""
     TransactionMachine.bridge = bridge
-    until = time.monotonic() + SECONDS_MAX
-    for batch in range(EXAMPLES // BATCH):
-        if batch and EXAMPLES == EXAMPLES_USUALLY and time.monotonic() > until:
-            break  # A busy machine looks at fewer, but never at none.
-        run_state_machine_as_test(
-            TransactionMachine,
-            settings=settings(
-                max_examples=BATCH,
-                stateful_step_count=60,
-                deadline=None,
-                print_blob=True,
-                # Making a failure small takes minutes: only when asked to look harder.
-                phases=[
-                    each
-                    for each in Phase
-                    if each is not Phase.shrink or EXAMPLES > EXAMPLES_USUALLY
-                ],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    run_machine(TransactionMachine, record_property, steps=60)

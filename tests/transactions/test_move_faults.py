@@ -61,13 +61,12 @@ async def test_in_a_full_store_what_is_under_way_goes_on(store_server: EmbeddedS
     """F-20: only what makes a transaction larger for good is refused, and whole."""
     async with open_transactions(store_server) as tx:
         helds = [await tx.running() for _ in range(4)]
-        asleep = await tx.running()
-        await tx.progress.sleep(CELL, [Sleep(held=asleep, state=b"s", switch="go")])
+        asleep, waiting = await tx.running(), await tx.running()
+        for each in (asleep, waiting):
+            await tx.progress.sleep(CELL, [Sleep(held=each, state=b"s", switch="go")])
         await tx.store.call("CONFIG", "SET", "maxmemory", 1)
         try:
             before = await tx.picture()
-            with pytest.raises(StoreFullError):
-                await tx.signals.set_switch("default", asleep.id, "go", True)
             fan = FanOpen(held=helds[0], state=b"f", round=1, total=1)
             with pytest.raises(StoreFullError):
                 await tx.progress.fan_open(CELL, [fan])
@@ -81,6 +80,7 @@ async def test_in_a_full_store_what_is_under_way_goes_on(store_server: EmbeddedS
             await tx.progress.finish(CELL, [end])
             await tx.signals.cancel("default", [helds[3].id], cause="me", grace_ms=0)
             await tx.signals.wake("default", asleep.id)
+            await tx.signals.set_switch("default", waiting.id, "go", True)
             await tx.signals.wake_due(CELL)
             await tx.signals.expire(CELL, grace_ms=GRACE_MS)
             await tx.signals.sweep(CELL, grace_ms=GRACE_MS)
@@ -88,11 +88,12 @@ async def test_in_a_full_store_what_is_under_way_goes_on(store_server: EmbeddedS
         finally:
             await tx.store.call("CONFIG", "SET", "maxmemory", 0)
         heads = (await tx.check()).heads
-        assert [heads[each.id].state for each in (*helds, asleep)] == [
+        assert [heads[each.id].state for each in (*helds, asleep, waiting)] == [
             State.RUNNING,
             State.QUEUED,
             State.COMPLETE,
             State.COMPLETE,
+            State.QUEUED,
             State.QUEUED,
         ]
 

@@ -1,4 +1,4 @@
-"""Ids tell their cell; keys of a cell share its tag, with the names of the seed."""
+"""Ids tell their cell; keys of a cell share its tag, with the names of DATP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waystation.logs import names as log_names
 from waystation.store.embedded import EmbeddedServer
 from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
-from waystation.transactions.cells import Terms, open_cells
+from waystation.transactions.cells import CELLS_DEFAULT, Terms, open_cells
 
 
 @pytest.mark.parametrize("cell", [0, 1, 255, 0xFFFF])
@@ -73,12 +73,24 @@ async def test_the_number_of_cells_is_fixed_when_the_data_set_begins(
         await open_cells(cells.store, cells.logs, 3)
         assert await cells.logs.names() == {"tx": 3}
         for other in (1, 4):
-            with pytest.raises(StoreRefusedError, match=f"has 3 cells .* says {other}"):
+            with pytest.raises(StoreRefusedError, match=f"has 3 cells .* is {other}"):
                 await open_cells(cells.store, cells.logs, other)
         assert await cells.logs.names() == {"tx": 3}
-        for wrong in (0, -1, 0x10001):
-            with pytest.raises(SettingsError, match="1 to 65536"):
+        for wrong in (-1, 0x10001):
+            with pytest.raises(SettingsError, match="between 0 and 65536"):
                 await open_cells(cells.store, cells.logs, wrong)
+
+
+async def test_cells_without_a_setting_are_those_of_the_data_set_or_the_default(
+    store_server: EmbeddedServer,
+) -> None:
+    # A data set of a release whose default was 1 keeps its number; a new one can grow.
+    async with open_cell_store(store_server, cells=1) as cells:
+        assert await open_cells(cells.store, cells.logs, 0) == 1
+        await cells.store.call("FLUSHALL")
+        assert await open_cells(cells.store, cells.logs, 0) == CELLS_DEFAULT > 1
+        assert await cells.logs.names() == {"tx": CELLS_DEFAULT}
+        assert await open_cells(cells.store, cells.logs, CELLS_DEFAULT) == CELLS_DEFAULT
 
 
 def test_terms_are_three_words() -> None:

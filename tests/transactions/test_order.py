@@ -67,6 +67,80 @@ def test_who_is_to_hear_of_it_is_read_and_kept_where_it_was() -> None:
     assert not order.long_poll
 
 
+@pytest.mark.parametrize(
+    ("metadata", "cancels"),
+    [
+        ({"cancelWebhook": True}, True),
+        ({"cancelWebhook": True, "pollReplyCancelsWebhook": True}, True),
+        ({"cancelWebhook": True, "pollReplyCancelsWebhook": None}, True),
+        ({"cancelWebhook": False}, False),
+        ({"cancelWebhook": None}, False),
+    ],
+)
+def test_order_cancel_webhook_means_that_a_poll_takes_it_back(
+    metadata: dict[str, object], cancels: bool
+) -> None:
+    given = {"webhook": "https://shop.example/hook", **metadata}
+    (order,), _ = read_orders(body(type="refund", metadata=given))
+    assert order.wanted is not None
+    assert order.wanted.poll_cancels is cancels
+    assert order.warnings == ()
+    assert msgspec.json.decode(order.metadata) == given
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"cancelWebhook": "yes"}, {"cancelWebhook": True, "pollReplyCancelsWebhook": False}],
+)
+def test_order_cancel_webhook_that_cannot_be_meant_is_refused(metadata: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        read_orders(body(type="refund", metadata=metadata))
+    assert refused.value.field == "metadata.cancelWebhook"
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("external_id", "externalId"),
+        ("externalID", "externalId"),
+        ("WebHook", "webhook"),
+        ("webhok", "webhook"),
+        ("webhooks", "webhook"),
+        ("webhookUrl", "webhook"),
+        ("start-at", "startAt"),
+        ("dedline", "deadline"),
+        ("deadlien", "deadline"),
+        ("progressReport", "progressReports"),
+        ("cancelsWebhook", "cancelWebhook"),
+        ("pollReplyCancelWebhook", "pollReplyCancelsWebhook"),
+        ("POLL", "poll"),
+    ],
+)
+def test_order_name_that_looks_like_an_option_is_warned_about(name: str, option: str) -> None:
+    (order,), _ = read_orders(body(type="refund", metadata={name: "x"}))
+    (warning,) = order.warnings
+    assert f"metadata.{name} is not an option" in warning
+    assert f"Did you mean {option}?" in warning
+    assert msgspec.json.decode(order.metadata) == {name: "x"}, "it is kept all the same"
+
+
+def test_order_own_name_of_the_station_is_warned_about() -> None:
+    (order,), _ = read_orders(body(type="refund", metadata={"nodeGroup": "gpu"}))
+    assert order.warnings == ("metadata.nodeGroup is set by the station and was ignored.",)
+
+
+def test_order_names_of_its_own_are_no_reason_to_warn() -> None:
+    names = ("customer", "lane", "pool", "land", "type", "tags", "id", "x" * 5000, "", "état")
+    (order,), _ = read_orders(body(type="refund", metadata=dict.fromkeys(names, 1)))
+    assert order.warnings == ()
+
+
+def test_order_many_suspicious_names_give_few_warnings() -> None:
+    names = {f"webhook{number}": 1 for number in range(10_000)}
+    (order,), _ = read_orders(body(type="refund", metadata=names))
+    assert len(order.warnings) == 10
+
+
 def test_without_a_receiver_nobody_hears_of_it() -> None:
     metadata = {"webhook": None, "channel": "", "progressReports": True}
     (order,), _ = read_orders(body(type="refund", metadata=metadata))

@@ -10,7 +10,7 @@ import pytest
 
 import waystation
 from waystation import Abort, Child, Fail, Parallel, RetryLater, Wait
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, NotFiniteError
 from waystation.transaction_errors import SwitchInvalidError
 from waystation.transactions.outcomes import (
     CHILDREN_MAX,
@@ -124,3 +124,20 @@ def test_every_public_name_can_be_had_and_nothing_else() -> None:
     assert waystation.Fail is Fail
     with pytest.raises(AttributeError, match="no attribute 'Succeed'"):
         waystation.Succeed  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("returned", "field"),
+    [
+        ({"rate": float("nan")}, "output.rate"),
+        (float("inf"), "output"),
+        (Fail("no", {"rate": float("nan")}), "output.rate"),
+        (Abort("no", [float("-inf")]), "output[0]"),
+        (Child("ship", {"rate": float("nan")}), "input.rate"),
+        (Parallel([Child("a"), Child("b", [float("nan")])]), "input[0]"),
+    ],
+)
+def test_settle_value_that_is_not_finite_names_its_field(returned: object, field: str) -> None:
+    with pytest.raises(NotFiniteError) as refused:
+        settle(returned, GIVEN)
+    assert refused.value.field == field

@@ -185,3 +185,9 @@ def test_a_step_that_nobody_serves_is_told_by_name() -> None:
         "Nobody in node group gpu serves refund/pay, step 3 of pipeline refund."
     ]
     assert repr(app) == "<App [1 steps, 1 pipelines]>"
+
+
+def test_define_option_that_is_not_finite_is_refused_with_its_path() -> None:
+    with pytest.raises(PipelineInvalidError) as refused:
+        define("p", ["a", ("b", {"rates": [float("nan")]})])
+    assert refused.value.field == "steps[1].options.rates[0]"

@@ -299,7 +299,7 @@ async def test_a_final_status_never_changes(store_server: EmbeddedServer) -> Non
 
 
 async def test_only_what_runs_can_be_completed(store_server: EmbeddedServer) -> None:
-    """Sanity check of seed 003: completeTransaction."""
+    """Sanity check of DATP's completeTransaction."""
     async with open_transactions(store_server) as tx:
         held = await tx.running()
         await tx.progress.sleep(CELL, [Sleep(held=held, state=b"s")])
@@ -311,7 +311,7 @@ async def test_only_what_runs_can_be_completed(store_server: EmbeddedServer) -> 
 
 
 async def test_only_a_final_status_completes(store_server: EmbeddedServer) -> None:
-    """Sanity check of seed 003: by the caller, and by the script for callers that do not ask."""
+    """Sanity check of DATP: by the caller, and by the script for callers that do not ask."""
     async with open_transactions(store_server) as tx:
         held = await tx.running()
         wrong = finish_of(held, "running")  # type: ignore[arg-type]

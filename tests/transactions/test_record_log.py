@@ -56,13 +56,19 @@ async def test_details_are_kept_byte_for_byte_at_every_size(store_server: Embedd
         assert found == [None, b"\x90", details[2], None]
 
 
-async def test_until_history_holds_it_a_log_drops_and_counts_beyond_256_mib(
+async def test_record_logs_of_all_cells_share_256_mib_and_16_until_history_reads_them(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_cell_store(store_server, cells=2) as cells:
-        for cell in range(2):
-            retention = (await cells.logs.trim(names.LOG, cell)).retention
-            assert (retention.policy, retention.max_bytes) == ("drop_and_count", 256 * 1_048_576)
+    for count in (1, 2, 16):
+        async with open_cell_store(store_server, cells=count) as cells:
+            found = [(await cells.logs.trim(names.LOG, cell)).retention for cell in range(count)]
+            assert {each.policy for each in found} == {"drop_and_count"}
+            assert sum(each.max_bytes or 0 for each in found) == 256 * 1_048_576
+            unread = [
+                int(await cells.store.call("HGET", f"{names.log(cell)}:head", "unread_bytes"))
+                for cell in range(count)
+            ]
+            assert sum(unread) == 16 * 1_048_576
 
 
 async def test_what_a_full_log_does_is_what_the_last_who_opened_the_cells_has_said(

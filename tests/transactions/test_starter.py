@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.kit.outside import open_outside, state_of
@@ -26,7 +28,8 @@ from waystation.transaction_errors import (
     PipelineUnknownError,
 )
 from waystation.transactions import names
-from waystation.transactions.order import Moment, Order
+from waystation.transactions.cells import BATCH_MAX
+from waystation.transactions.order import Moment, Order, read_orders
 from waystation.transactions.pipeline import define
 from waystation.transactions.start import Receipt, StepPlace
 
@@ -95,6 +98,119 @@ async def test_another_order_under_a_taken_external_id_is_told_whose_it_is(
                 await outside.engine.starter.start("default", other)
             assert refused.value.existing_id == first.id
         assert await outside.keys() == before
+
+
+def read(body: object) -> Order:
+    """An order as a client would write it."""
+    ((order,), _) = read_orders(body if isinstance(body, bytes) else msgspec.json.encode(body))
+    return order
+
+
+FIRST = {
+    "type": "refund",
+    "metadata": {
+        "externalId": "r-17",
+        "lang": "de",
+        "deadline": "2h",
+        "startAt": "1h",
+        "mine": {"a": 1, "b": [1.0]},
+    },
+    "data": {"cents": 12345678901234567890},
+}
+
+
+AGAIN = b"""{ "data": { "cents" : 12345678901234567890 }, "type": "refund", "metadata":
+    {"startAt": "60m", "externalId": "r-17", "mine": {"b": [1], "a": 1}, "lang": "de",
+    "deadline": "120m"} }"""
+
+
+def changed(**metadata: object) -> dict[str, object]:
+    kept = {**FIRST["metadata"], **metadata}  # type: ignore[dict-item]
+    return {**FIRST, "metadata": {name: each for name, each in kept.items() if each != "-"}}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        AGAIN,
+        changed(poll="short"),
+        changed(webhook=None, progressReports=False),
+        changed(nodeGroup="other", onComplete="ignored"),
+    ],
+)
+async def test_start_again_with_the_same_content_is_the_same_start(
+    store_server: EmbeddedServer, tmp_path: Path, again: object
+) -> None:
+    async with open_outside(store_server.address, tmp_path) as outside:
+        await outside.define()
+        starter = outside.engine.starter
+        first = await starter.start("default", read(FIRST))
+        await outside.machine.advance(60)
+        second = await starter.start("default", read(again))
+        assert (second.id, second.duplicate) == (first.id, True)
+
+
+@pytest.mark.parametrize(
+    ("again", "part"),
+    [
+        ({**FIRST, "data": {"cents": 12345678901234567891}}, "data"),
+        ({**FIRST, "data": {"cents": True}}, "data"),
+        (changed(deadline="3h"), "metadata.deadline"),
+        (changed(deadline="-"), "metadata.deadline"),
+        (changed(deadline="2040-01-01T00:00:00Z"), "metadata.deadline"),
+        (changed(startAt="2m"), "metadata.startAt"),
+        (changed(startAt="-"), "metadata.startAt"),
+        (changed(lang="en"), "metadata.lang"),
+        (changed(mine={"a": 2, "b": [1.0]}), "metadata.mine"),
+        (changed(mine="-"), "metadata.mine"),
+        (changed(other=None), "metadata.other"),
+    ],
+)
+async def test_start_again_with_other_content_is_refused_and_names_the_part(
+    store_server: EmbeddedServer, tmp_path: Path, again: object, part: str
+) -> None:
+    async with open_outside(store_server.address, tmp_path) as outside:
+        await outside.define()
+        first = await outside.engine.starter.start("default", read(FIRST))
+        before = await outside.keys()
+        with pytest.raises(DuplicateTransactionError, match=f": {part}\\.$") as refused:
+            await outside.engine.starter.start("default", read(again))
+        assert refused.value.existing_id == first.id
+        assert await outside.keys() == before
+
+
+async def test_start_again_after_the_end_compares_what_was_asked_for(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    body = {**FIRST, "metadata": {"externalId": "r-17", "deadline": "2h"}}
+    other = {**FIRST, "metadata": {"externalId": "r-17", "deadline": "1h"}}
+    async with open_outside(store_server.address, tmp_path) as outside:
+        await outside.define()
+        first = await outside.engine.starter.start("default", read(body))
+        (claimed,) = await outside.claim()
+        await outside.finish(claimed)
+        again = await outside.engine.starter.start("default", read(body))
+        assert (again.id, again.duplicate) == (first.id, True)
+        with pytest.raises(DuplicateTransactionError):
+            await outside.engine.starter.start("default", read(other))
+
+
+async def test_start_again_of_a_state_of_the_release_before_works(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """That release has not kept `startAt`: it makes no difference there, all else does."""
+    async with open_outside(store_server.address, tmp_path) as outside:
+        await outside.define()
+        starter = outside.engine.starter
+        first = await starter.start("default", read(FIRST))
+        key = names.state(first.id)
+        fields = msgspec.msgpack.decode(await outside.store.call("HGET", key, "state"))
+        await outside.store.call("HSET", key, "state", msgspec.msgpack.encode(fields[:-1]))
+        for same in (FIRST, changed(startAt="2m")):
+            assert (await starter.start("default", read(same))).id == first.id
+        for other in (changed(deadline="3h"), changed(lang="en"), {**FIRST, "data": 1}):
+            with pytest.raises(DuplicateTransactionError):
+                await starter.start("default", read(other))
 
 
 async def test_an_external_id_belongs_to_its_project(
@@ -212,6 +328,22 @@ async def test_of_a_list_each_has_a_result_of_its_own(
         assert len(entries) <= 5, "not a call for each"
         claimed = [each for cell in (0, 1) for each in await outside.claim(most=100, cell=cell)]
         assert {names.cell_of(each.id) for each in claimed} == {0, 1}, "cells take turns"
+
+
+async def test_starter_with_many_cells_fills_one_script_call_before_the_next_cell(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with open_outside(store_server.address, tmp_path, cells=16) as outside:
+        await outside.define()
+        starts = 16 * BATCH_MAX
+        order = Order(type="refund")
+        receipts = await asyncio.gather(
+            *(outside.engine.starter.start("default", order) for _ in range(starts))
+        )
+        cells = Counter(names.cell_of(each.id) for each in receipts)
+        assert cells == dict.fromkeys(range(16), BATCH_MAX), "every cell has its share"
+        entries = [entry for cell in range(16) for entry in await outside.facts(cell)]
+        assert len(entries) <= 32, "a cell that took starts one by one would have 100 entries"
 
 
 async def test_callers_that_come_together_share_calls(

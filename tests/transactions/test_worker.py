@@ -109,6 +109,32 @@ async def test_all_cells_are_asked_for_a_share_and_those_with_work_get_the_rest(
             await machine.ended(each.id)
 
 
+async def test_claimer_with_long_queues_in_many_cells_asks_few_of_them_in_each_turn(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    app = one_step(passes)
+    limits = msgspec.structs.replace(PATIENT, workers=100, prefetch=100)
+    async with open_machine(store_server.address, app, tmp_path, cells=8, workers=0) as machine:
+        new = []
+        for cell in range(8):
+            for _ in range(4):
+                call = [await machine.new("p", 0, cell=cell) for _ in range(BATCH_MAX)]
+                await machine.entry.start(cell, call)
+                new += call
+        worker = await machine.worker(limits=limits)
+        watched = Watched(machine.store, TERMS)
+        watched.asked = []
+        worker._claimer._holding = watched
+        for each in new[::40]:
+            await machine.ended(each.id)
+        assert len(watched.asked) < len(new) / 20, "calls for an eighth of the free slots each"
+        assert {cell for cell, _ in watched.asked} == set(range(8)), "every cell gets its turn"
+
+
+async def passes(ctx: Context, number: int) -> int:
+    return number
+
+
 async def test_an_idle_worker_starts_new_work_at_once_and_asks_for_none_meanwhile(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:

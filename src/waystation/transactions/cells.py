@@ -5,15 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import SettingsError
-from waystation.logs import Logs, Retention
-from waystation.logs.protocol import FullPolicy
+from waystation.logs import Logs
+from waystation.logs.protocol import FullPolicy, record_retention
 from waystation.store import Store
 from waystation.store.format import stamp_cells
 from waystation.store.pacing import for_each
 from waystation.transactions.names import CELLS_MAX, LOG
 
-#: What a record log keeps until history reads it.
+#: What the record logs of all cells keep until history reads them, once its reader has registered.
 LOG_BYTES_MAX = 256 * 1_048_576
+#: Cells of a new data set whose settings name no number: as many primaries can share its work.
+CELLS_DEFAULT = 16
 #: Ids of one script call; a loop in a script is never longer.
 BATCH_MAX = 100
 
@@ -39,19 +41,21 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 async def open_cells(
     store: Store, logs: Logs, cells: int, *, full: FullPolicy = "drop_and_count"
-) -> None:
-    """Makes the cells usable, as often as it is called; refuses another number than the first.
+) -> int:
+    """Create the cells of a new data set, or open those of an existing one; return their number.
 
-    `full` says what a record log does that is full of what history has not read: it drops its
-    oldest, or nothing is started any more until history has caught up.
+    `cells` 0 takes the number of the data set, or `CELLS_DEFAULT` for a new one. `full` is the
+    policy of a record log that is full of entries which history has not read: drop the oldest, or
+    refuse starts until history has caught up. Calls can be repeated.
     """
-    if not 1 <= cells <= CELLS_MAX:
-        raise SettingsError(f"transactions.cells is {cells}; it can be 1 to {CELLS_MAX}.")
-    await stamp_cells(store, cells)
-    retention = Retention(max_bytes=LOG_BYTES_MAX, policy=full)
+    if not 0 <= cells <= CELLS_MAX:
+        raise SettingsError(f"transactions.cells is {cells}; it must be between 0 and {CELLS_MAX}.")
+    cells = await stamp_cells(store, cells, default=CELLS_DEFAULT)
+    retention = record_retention(LOG_BYTES_MAX, full, logs=cells)
 
     async def retain(cell: int) -> None:
         await logs.retain(LOG, cell, retention)
 
     if not await logs.create(LOG, cells, retention):
         await for_each(range(cells), retain)
+    return cells

@@ -22,7 +22,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from waystation.decoding import decode_json
 from waystation.errors import TooLargeError
+from waystation.json_values import encode_json
 from waystation.transactions.outcomes import require_switch
 from waystation.transactions.step_call import StepCall, StepEnded, TransactionFacts
 from waystation.transactions.step_log import StepLog
@@ -32,7 +34,6 @@ _T = TypeVar("_T")
 
 #: What `once` keeps of a result, as JSON.
 ONCE_BYTES_MAX = 262_144
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -129,11 +130,11 @@ class Context(_View):
             result = fn()
             packed = _pack(name, await result if inspect.isawaitable(result) else result)
             await self._call.record_once(name, packed)
-        return msgspec.json.decode(packed, type=result_type)
+        return decode_json(packed, result_type)
 
     async def progress(self, report: object) -> None:
         """Tells clients how far the transaction is; the newest report counts."""
-        await self._call.report(_encode(report))
+        await self._call.report(encode_json(report, field="report"))
 
 
 class BlockingContext(_View):
@@ -149,11 +150,11 @@ class BlockingContext(_View):
         if packed is None:
             packed = _pack(name, fn())
             self._wait_for(self._call.record_once(name, packed))
-        return msgspec.json.decode(packed, type=result_type)
+        return decode_json(packed, result_type)
 
     def progress(self, report: object) -> None:
         """As `Context.progress`."""
-        packed = _encode(report)
+        packed = encode_json(report, field="report")
         self._call.require_alive()
         self._wait_for(self._call.report(packed))
 
@@ -171,7 +172,7 @@ class BlockingContext(_View):
 
 
 def _pack(name: str, result: object) -> bytes:
-    packed = _encode(result)
+    packed = encode_json(result, field=f"once {name}")
     if len(packed) > ONCE_BYTES_MAX:
         raise TooLargeError(
             f"The result of once {name!r} has {len(packed)} bytes; {ONCE_BYTES_MAX} are kept.",

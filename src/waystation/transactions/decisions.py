@@ -32,8 +32,10 @@ from waystation.transactions.run import Ended, Ending, Run
 from waystation.transactions.state_size import StateTooLargeError, packed
 from waystation.transactions.states import Status
 
-#: Pipelines that call each other, at one time.
+#: Default of `transactions.depth_max`.
 FRAMES_MAX = 32
+#: Default of `transactions.descendants_max`.
+DESCENDANTS_MAX = 100_000
 #: What a packed state may have while it lists the children of a Parallel.
 FAN_BYTES_MAX = 8 * 1_048_576
 _NO_UNDOS: Mapping[str, Pipeline] = MappingProxyType({})
@@ -48,6 +50,8 @@ def decide(
     undos: Mapping[str, Pipeline] = _NO_UNDOS,
     *,
     state_bytes_max: int,
+    depth_max: int = FRAMES_MAX,
+    descendants_max: int = DESCENDANTS_MAX,
 ) -> Move | None:
     """The move; None: the run goes on without one. `called` are the pipelines of Call or Calls."""
     kept = _kept(run) if undos or run.state.failing else None
@@ -60,8 +64,10 @@ def decide(
                 return _fail(run, failed, ended.drop, undos, state_bytes_max)
             case Ending() as failed:
                 return _fail(run, failed, ended.drop, undos, state_bytes_max)
-            case _ if _is_too_deep(run, ended.outcome):
-                return _fail(run, _too_deep(), ended.drop, undos, state_bytes_max)
+            case _ if _is_too_deep(run, ended.outcome, depth_max):
+                return _fail(run, _too_deep(depth_max), ended.drop, undos, state_bytes_max)
+            case Calls() as calls:
+                return _fan(run, ended, calls, called, state_bytes_max, descendants_max)
             case _:
                 return _decide(run, ended, called, undos, state_bytes_max)
     except StateTooLargeError as error:
@@ -94,10 +100,8 @@ def _decide(
             return _pause(run, ended, outcome, state_bytes_max)
         case Call(input=given):
             return _call(run, ended, given, called[0], state_bytes_max)
-        case Calls():
-            return _fan(run, ended, outcome, called, state_bytes_max)
         case _:
-            raise AssertionError("a failure was dealt with")
+            raise AssertionError("decide handles failures and Parallels itself")
 
 
 def _fail(
@@ -255,8 +259,8 @@ def _enter(run: Run, drop: tuple[str, ...], state_bytes_max: int) -> PassOn:
     )
 
 
-def _is_too_deep(run: Run, outcome: Outcome | Ending) -> bool:
-    deep = run.state.depth + len(run.state.frames) >= FRAMES_MAX
+def _is_too_deep(run: Run, outcome: Outcome | Ending, depth_max: int) -> bool:
+    deep = run.state.depth + len(run.state.frames) >= depth_max
     return deep and isinstance(outcome, Call | Calls)
 
 
@@ -265,13 +269,32 @@ def _too_large(error: StateTooLargeError, state_bytes_max: int) -> Ending:
     return Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
 
 
-def _too_deep() -> Ending:
-    note = f"More than {FRAMES_MAX} pipelines call each other."
-    return Ending(Status.INTERNAL_ERROR, _encode({"error": note}), note)
+def _too_deep(depth_max: int) -> Ending:
+    note = (
+        f"More than {depth_max} pipelines call each other. The setting transactions.depth_max"
+        " limits the depth."
+    )
+    told = {"error": note, "code": "transaction.tree-too-deep", "limit": depth_max}
+    return Ending(Status.INTERNAL_ERROR, _encode(told), note)
+
+
+def too_many_descendants(descendants_max: int) -> Ending:
+    """Return the end of a step whose Parallel would make its tree too large."""
+    note = (
+        f"The tree of this transaction would have more than {descendants_max} descendants. The"
+        " setting transactions.descendants_max limits their number."
+    )
+    told = {"error": note, "code": "transaction.tree-too-large", "limit": descendants_max}
+    return Ending(Status.INTERNAL_ERROR, _encode(told), note)
 
 
 def _fan(
-    run: Run, ended: Ended, calls: Calls, called: Sequence[Pipeline], state_bytes_max: int
+    run: Run,
+    ended: Ended,
+    calls: Calls,
+    called: Sequence[Pipeline],
+    state_bytes_max: int,
+    descendants_max: int,
 ) -> Move:
     largest = max(len(call.input) for call in calls.children)
     if 2 * largest > state_bytes_max:
@@ -293,6 +316,7 @@ def _fan(
         policy=calls.policy,
         # What they give becomes a state of ours: more than that is not even gathered.
         room=state_bytes_max,
+        descendants_max=descendants_max,
     )
 
 

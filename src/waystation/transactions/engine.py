@@ -18,7 +18,6 @@ from waystation.errors import SettingsError
 from waystation.ids import Identity
 from waystation.logs import Logs
 from waystation.logs.operation_log import OperationLog
-from waystation.logs.protocol import FullPolicy
 from waystation.recording import UNRECORDED
 from waystation.store import Store
 from waystation.store.opening import OpenStore
@@ -28,7 +27,7 @@ from waystation.transactions.app import App
 from waystation.transactions.app_host import AppHost
 from waystation.transactions.archivist import Archivist
 from waystation.transactions.callbacks import Callbacks, CallbackUrls, open_secret
-from waystation.transactions.cells import Terms, open_cells
+from waystation.transactions.cells import Terms
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.entry import Entry
 from waystation.transactions.finder import Finder
@@ -126,12 +125,13 @@ async def open_engine(
     urls: CallbackUrls | None = None,
     archive: Archive | None = None,
     retention_days: float = 0.0,
-    records_full: FullPolicy = "drop_and_count",
     recorded: bool = True,
 ) -> Engine:
-    """Opens the cells, and all that works on them; runs the steps of an app, if there is one."""
+    """Start everything that works on the cells, which are open; run the steps of an app, if given.
+
+    `settings.cells` is the actual number of cells, never 0.
+    """
     store, cells = opened.store, settings.cells
-    await open_cells(store, logs, cells, full=records_full)
     dataset = opened.dataset if recorded else UNRECORDED
     terms, node_id = _terms(settings, dataset), new_node_id(identity)
     nodes = Nodes(store, clock=clock)
@@ -305,4 +305,6 @@ def _limits(settings: TransactionSettings) -> Limits:
         cancel_grace_ms=round(settings.cancel_grace_seconds * 1000),
         step_seconds_max=settings.step_seconds_max,
         state_bytes_max=settings.state_bytes_max,
+        depth_max=settings.depth_max,
+        descendants_max=settings.descendants_max,
     )

@@ -82,7 +82,7 @@ def _child(run: Run, fan: Fan, n: int, now_ms: int, recordings: Recordings) -> N
 def ended_fan(run: Run, kids: Kids, *, state_bytes_max: int) -> Ended:
     """What the step ends with, now that all children have."""
     results = [run.extras.get(f"result:{n}".encode(), b"") for n in range(1, kids.total + 1)]
-    drop = ("kids", "room", *(f"result:{n}" for n in range(1, kids.total + 1)))
+    drop = ("kids", "room", "tree", *(f"result:{n}" for n in range(1, kids.total + 1)))
     if kids.failed:
         return Ended(_failure(run, kids, results), drop)
     if not all(b" " in each for each in results):

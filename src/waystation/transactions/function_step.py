@@ -18,6 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from waystation.decoding import decoder_of
 from waystation.errors import InvalidInputError
 from waystation.transactions.context import BlockingContext, Context
 from waystation.transactions.outcomes import SPOKEN, Failure, Outcome, Success, settle
@@ -48,9 +49,9 @@ class FunctionStep:
         hints = _hints(self.type, self.fn)
         second = list(inspect.signature(self.fn).parameters)[1:2]
         try:
-            self._reader = msgspec.json.Decoder(hints.get(second[0], Any) if second else Any)
+            self._reader = decoder_of(hints.get(second[0], Any) if second else Any)
             output = _output_type(hints.get("return", Any))
-            self._checker = None if output is Any else msgspec.json.Decoder(output)
+            self._checker = None if output is Any else decoder_of(output)
         except TypeError as error:
             raise InvalidInputError(
                 f"Step {self.type} has a type that JSON cannot be read as: {error}", field="type"

@@ -18,6 +18,7 @@ Outcome = Literal[
     "refused",
     "stale",
     "status-invalid",
+    "tree-full",
     "unknown",
     "waiting",
 ]

@@ -23,5 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds_max: float = 3600.0
     #: Of a packed state.
     state_bytes_max: int = 1_048_576
+    #: Pipelines that call each other at one time, by Child and by Parallel together.
+    depth_max: int = 32
+    #: Descendants that one Parallel of a transaction without a parent may have, at all levels.
+    descendants_max: int = 100_000
     #: A step that has not ended so long after its time never will: its lease is let go.
     hung_seconds: float = 10.0

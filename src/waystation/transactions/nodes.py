@@ -1,7 +1,7 @@
 """Nodes: who is there, which steps they serve, and what their node groups are told.
 
 A node writes its record every few seconds; without that it is gone after a minute. Records are keys
-of their own, as seed 001 names them; a sorted set lists them, so that nobody has to search.
+of their own, named as in DATP; a sorted set lists them, so that nobody has to search.
 
 A node group is told something by an event in its admin queue. The script that takes it off the
 queue applies it to the node group's settings, so between the two there is no death; every node
@@ -61,7 +61,7 @@ class StepType(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a node tells of itself; the names are those of seed 001."""
+    """What a node tells of itself; the names are those of DATP."""
 
     node_group: str
     #: `nodeId-` and 40 hex digits.

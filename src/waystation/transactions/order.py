@@ -11,7 +11,10 @@ started. Whether a URL, a channel or a topic can be told anything is not known h
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -21,6 +24,7 @@ from msgspec import Meta
 from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
 from waystation.ids import require_name
+from waystation.json_values import same_json
 from waystation.transactions.wanted import Wanted
 
 #: Transactions of one request.
@@ -28,13 +32,10 @@ ORDERS_MAX = 1000
 EXTERNAL_ID_LENGTH_MAX = 200
 #: Times after this are not exact in every language; it is the year 9999.
 _MS_MAX = 253_402_300_799_000
+#: Names that the station gives by itself.
+_IGNORED = frozenset({"nodeGroup", "onChange", "onComplete", "owner", "transactionType"})
 #: Names that have a place of their own, or belong to the station.
-_OWN = frozenset(
-    {
-        *("deadline", "externalId", "reply", "startAt"),
-        *("nodeGroup", "onChange", "onComplete", "owner", "transactionType"),
-    }
-)
+_OWN = frozenset({"deadline", "externalId", "reply", "startAt", *_IGNORED})
 _Zoned = Annotated[datetime, Meta(tz=True)]
 #: A URL, or a name; empty is none.
 _Where = Annotated[str, Meta(max_length=2000)]
@@ -72,6 +73,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     wanted: Wanted | None = None
     #: The client waits for the end.
     long_poll: bool = False
+    #: What the client is told about its metadata, which was accepted all the same.
+    warnings: tuple[str, ...] = ()
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +101,8 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     progress_reports: bool | None = None
     status_changes: bool | None = None
     poll_reply_cancels_webhook: bool | None = None
+    #: The same, by the name that DATP's design gives it.
+    cancel_webhook: bool | None = None
     #: Of older clients: `shortpoll`, `longpoll`, or the URL of a webhook.
     reply: _Where | None = None
     lang: Annotated[str, Meta(max_length=100)] | None = None
@@ -106,6 +111,36 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     deadline: str | int | None = None
 
 
+#: Options by the field of `Wanted`, and of `_Metadata`, that they are in.
+_REPLIES = {
+    "webhook": "webhook",
+    "channel": "channel",
+    "topic": "topic",
+    "progress": "progressReports",
+    "status": "statusChanges",
+    "poll_cancels": "pollReplyCancelsWebhook",
+}
+_OTHERS = {"lang": "lang", "trace_level": "traceLevel"}
+#: Names of metadata that are compared by their meaning, or, as `poll`, not at all.
+_OPTIONS = _OWN | {each.encode_name for each in msgspec.structs.fields(_Metadata)}
+#: Warnings of one order, names that it is looked through for them, and their length.
+_WARNINGS_MAX = 10
+_NAMES_MAX = 50
+_NAME_LENGTH_MAX = 60
+#: A slip of one letter in a shorter option would be another word.
+_SLIP_LENGTH_MIN = 6
+#: A name that has one of these in it, and is no option, is most likely meant as one.
+_STEMS = {
+    "cancelwebhook": "cancelWebhook",
+    "cancelswebhook": "cancelWebhook",
+    "webhook": "webhook",
+    "progressreport": "progressReports",
+    "statuschange": "statusChanges",
+    "externalid": "externalId",
+    "deadline": "deadline",
+    "startat": "startAt",
+    "tracelevel": "traceLevel",
+}
 _decode_body = msgspec.json.Decoder(_Body).decode
 _decode_metadata = msgspec.json.Decoder(_Metadata).decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -182,9 +217,14 @@ def check_external_id(value: str, *, field: str = "externalId") -> str:
 
 def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> Order:
     require_name(type_, field=f"{where}type")
-    kept, known = _metadata(bytes(metadata), f"{where}metadata")
+    kept, known, warnings = _metadata(bytes(metadata), f"{where}metadata")
     external_id, start_at, deadline, wanted, long_poll = "", None, None, None, False
     if known is not None:
+        if {known.poll_reply_cancels_webhook, known.cancel_webhook} == {True, False}:
+            raise InvalidInputError(
+                "pollReplyCancelsWebhook and cancelWebhook contradict each other.",
+                field=f"{where}metadata.cancelWebhook",
+            )
         wanted, long_poll = _wanted(known), known.poll == "long"
         if known.external_id is not None:
             external_id = check_external_id(known.external_id, field=f"{where}metadata.externalId")
@@ -202,6 +242,7 @@ def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> 
         traceparent=trace,
         wanted=wanted,
         long_poll=long_poll,
+        warnings=warnings,
     )
 
 
@@ -214,35 +255,110 @@ def _wanted(known: _Metadata) -> Wanted | None:
         topic=known.topic or "",
         progress=known.progress_reports is True,
         status=known.status_changes is True,
-        poll_cancels=known.poll_reply_cancels_webhook is True,
+        poll_cancels=known.poll_reply_cancels_webhook is True or known.cancel_webhook is True,
     )
 
 
-def _metadata(text: bytes, where: str) -> tuple[bytes, _Metadata | None]:
+def metadata_differences(kept: bytes, asked: bytes) -> list[str]:
+    """Return the names in which the metadata of two starts differ, as paths.
+
+    Options are compared by what they mean: null, false and no webhook at all are the same.
+    """
+    if kept == asked:
+        return []
+    try:
+        first, second = _decode_metadata(kept), _decode_metadata(asked)
+        names, others = _decode_names(kept), _decode_names(asked)
+    except msgspec.MsgspecError:
+        return ["metadata"]
+    wanted, also = _wanted(first) or Wanted(), _wanted(second) or Wanted()
+    found = [
+        option for name, option in _REPLIES.items() if getattr(wanted, name) != getattr(also, name)
+    ]
+    found += [
+        option for name, option in _OTHERS.items() if getattr(first, name) != getattr(second, name)
+    ]
+    for name in sorted((names.keys() | others.keys()) - _OPTIONS):
+        if not same_json(bytes(names.get(name, b"")), bytes(others.get(name, b""))):
+            found.append(name)
+    return [f"metadata.{name}" for name in found]
+
+
+def _metadata(text: bytes, where: str) -> tuple[bytes, _Metadata | None, tuple[str, ...]]:
+    """What is kept of metadata, its options, and warnings."""
     if text in (b"", b"{}", b"null"):
-        return b"{}", None
+        return b"{}", None, ()
     try:
         known, found = _decode_metadata(text), _decode_names(text)
     except msgspec.MsgspecError as error:
         raise _unreadable(error, where) from error
+    warnings = _warnings(found, where)
     if _OWN.isdisjoint(found):
-        return text, known
+        return text, known, warnings
     kept: dict[str, object] = {k: value for k, value in found.items() if k not in _OWN}
     if known.reply:
-        return _modern(kept, known, where)
-    return _encode(kept), known
+        known = _modern(kept, known, where)
+    return _encode(kept), known, warnings
 
 
-def _modern(
-    kept: dict[str, object], known: _Metadata, where: str
-) -> tuple[bytes, _Metadata | None]:
+def _modern(kept: dict[str, object], known: _Metadata, where: str) -> _Metadata:
     """What an older client has said in `reply`, in the words of today."""
     reply = known.reply or ""
     name, value = ("poll", _POLLS[reply]) if reply in _POLLS else ("webhook", reply)
     if getattr(known, name) not in (None, value):
         raise InvalidInputError(f"{name} and reply contradict each other.", field=f"{where}.reply")
     kept[name] = value
-    return _encode(kept), msgspec.structs.replace(known, **{name: value})
+    return msgspec.structs.replace(known, **{name: value})
+
+
+def _warnings(found: Iterable[str], where: str) -> tuple[str, ...]:
+    """Name what looks like an option and has no effect; the metadata is accepted all the same."""
+    told = []
+    for name in itertools.islice(found, _NAMES_MAX):
+        if name in _IGNORED:
+            told.append(f"{where}.{name} is set by the station and was ignored.")
+        elif name not in _OPTIONS and (option := meant_option(name)):
+            told.append(
+                f"{where}.{name} is not an option and has no effect. Did you mean {option}?"
+            )
+    return tuple(told[:_WARNINGS_MAX])
+
+
+@functools.lru_cache(maxsize=4096)
+def meant_option(name: str) -> str:
+    """Return the option that an unknown name of metadata was most likely meant as, or nothing.
+
+    Such a name is an option in other letters (`external_id`, `WEBHOOK`), one with a slip of one
+    letter (`dedline`), or has an option in it (`webhookUrl`).
+    """
+    if len(name) > _NAME_LENGTH_MAX:
+        return ""
+    plain = _plain(name)
+    if plain in _PLAIN_OPTIONS:
+        return _PLAIN_OPTIONS[plain]
+    for variant in (plain, *_one_letter_less(plain)):
+        if variant in _SLIPS:
+            return _SLIPS[variant]
+    return next((option for stem, option in _STEMS.items() if stem in plain), "")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "").replace(".", "")
+
+
+def _one_letter_less(text: str) -> list[str]:
+    return [text[:i] + text[i + 1 :] for i in range(len(text))]
+
+
+_PLAIN_OPTIONS = {_plain(name): name for name in sorted(_OPTIONS - _IGNORED)}
+#: Options, and what is left of them without one letter. Two texts of which one letter less is the
+#: same differ by one letter, or by two that were swapped.
+_SLIPS = {
+    variant: name
+    for plain, name in _PLAIN_OPTIONS.items()
+    if len(plain) >= _SLIP_LENGTH_MIN
+    for variant in (plain, *_one_letter_less(plain))
+}
 
 
 def _unreadable(error: Exception, where: str = "") -> InvalidInputError:

@@ -26,6 +26,7 @@ from msgspec import UNSET, UnsetType
 from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
 from waystation.ids import require_name
+from waystation.json_values import encode_json
 from waystation.transaction_errors import SwitchInvalidError
 
 CHILDREN_MAX = 1000
@@ -39,7 +40,6 @@ FailureStatus = Literal["failed", "aborted", "internal-error"]
 _is_switch = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,31}").fullmatch
 #: 64 doublings are more than anybody waits; and no power of it is too large for a float.
 _GROWTHS_MAX = 64
-_encode = msgspec.json.Encoder().encode
 
 
 def require_switch(name: str) -> str:
@@ -68,7 +68,9 @@ class _Ending(msgspec.Struct, frozen=True):
 
     def output_json(self) -> bytes:
         """What the client is told."""
-        return _encode({"error": self.note} if self.output is UNSET else self.output)
+        return encode_json(
+            {"error": self.note} if self.output is UNSET else self.output, field="output"
+        )
 
 
 class Fail(_Ending, frozen=True):
@@ -232,12 +234,12 @@ def settle(
                 return Success(b"[]")
             return Calls(tuple(_call(each, given) for each in children), policy)
         case _:
-            return Success(_encode(returned))
+            return Success(encode_json(returned, field="output"))
 
 
 def _call(child: Child, given: bytes) -> Call:
     whole = isinstance(child.input, UnsetType)
-    return Call(child.pipeline, given if whole else _encode(child.input))
+    return Call(child.pipeline, given if whole else encode_json(child.input, field="input"))
 
 
 def _short(note: str) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from waystation.errors import InvalidInputError
 from waystation.ids import require_name
+from waystation.json_values import require_finite
 from waystation.recording import Record, Recording, recording, require_recording
 from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.builtins import BUILT_IN, http
@@ -160,6 +161,7 @@ def define(
             record=record,
             redact=tuple(redact),
         )
+        require_finite(pipeline)
         pipeline = _decode(pipeline.encoded)
     except PipelineInvalidError:
         raise

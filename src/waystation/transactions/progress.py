@@ -154,10 +154,12 @@ class FanOpen(_Move, frozen=True, kw_only=True):
     policy: Policy = "cancel_rest"
     #: Bytes that results of children may have together; those beyond are left out.
     room: int = 1_048_576
+    #: Descendants that the tree may have; beyond that the move is refused: `tree-full`.
+    descendants_max: int = 100_000
 
     def words(self) -> _Words:
         """What only this move says."""
-        return (self.round, self.total, self.policy, self.room)
+        return (self.round, self.total, self.policy, self.room, self.descendants_max)
 
 
 class FanWait(_Move, frozen=True, kw_only=True):
@@ -206,7 +208,10 @@ class Progress:
         return await self._move(_SLEEP, cell, items)
 
     async def fan_open(self, cell: int, items: Sequence[FanOpen]) -> list[Verdict]:
-        """Opens counters of children: as commit."""
+        """Open counters of children: `tree-full`, and as commit.
+
+        A transaction is `cancelled` if a transaction above it was cancelled or has ended.
+        """
         return await self._move(_FAN_OPEN, cell, items)
 
     async def fan_wait(self, cell: int, items: Sequence[FanWait]) -> list[Verdict]:

@@ -123,6 +123,9 @@ class TransactionState(msgspec.Struct, array_like=True, kw_only=True):
     #: How many pipelines of other transactions wait for this one: of a Parallel's parents.
     depth: int = 0
     failing: Failing | None = None
+    #: Ms between the start and its `startAt`; 0: none was given; -1: not known, since a release
+    #: before this field has written the state.
+    delay_ms: int = -1
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import InvalidInputError, TooLargeError, WaystationError
+from waystation.json_values import same_json
 from waystation.transactions.entry import NewTransaction
 from waystation.transactions.found import Found
 from waystation.transactions.log_entry import StartedDetail
-from waystation.transactions.order import Order
+from waystation.transactions.order import Order, metadata_differences
 from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.record import Frame, TransactionState, decode, encode
 from waystation.transactions.reply_lanes import reply_word
@@ -79,6 +80,7 @@ class Start:
                 cause=cause,
                 traceparent=order.traceparent,
                 frames=[Frame(pipeline.name, pipeline.version, pipeline.group, step, given)],
+                delay_ms=delay_ms,
             )
         )
         if len(packed) > state_bytes_max:
@@ -126,20 +128,41 @@ class Start:
         )
         return Receipt(id=self.id, summary=Summary(metadata=metadata))
 
-    def is_same(self, found: Found) -> bool:
-        """Whether a transaction was started by the same order: same type, same data."""
-        kept = decode(found.state)
-        return kept.type == self.order.type and kept.data == self.order.data
+    def differences(self, found: Found) -> list[str]:
+        """Return the parts in which this start differs from the one that made a transaction.
+
+        Content is compared, not bytes, and times as they were worked out at that start. `poll` and
+        the trace context say how one request is answered and observed, so they make no difference.
+        """
+        kept, order = decode(found.state), self.order
+        parts = []
+        if kept.type != order.type:
+            parts.append("type")
+        if not same_json(kept.data, order.data):
+            parts.append("data")
+        parts += metadata_differences(kept.metadata, order.metadata)
+        delay_ms = _delay_ms(order, kept.started_ms)
+        if kept.delay_ms not in (-1, delay_ms):
+            parts.append("metadata.startAt")
+        deadline_in_ms = _deadline_in_ms(order, kept.started_ms)
+        if kept.deadline_ms != (kept.started_ms + deadline_in_ms if deadline_in_ms else 0):
+            parts.append("metadata.deadline")
+        return parts
 
     def _times(self, now_ms: int) -> tuple[int, int]:
         """Ms to the start, and to the deadline; 0 for none."""
-        order = self.order
-        delay_ms = order.start_at.in_ms(now_ms) if order.start_at is not None else 0
-        if order.deadline is None:
-            return delay_ms, 0
-        deadline_in_ms = max(1, order.deadline.in_ms(now_ms))
-        if delay_ms >= deadline_in_ms:
+        delay_ms = _delay_ms(self.order, now_ms)
+        deadline_in_ms = _deadline_in_ms(self.order, now_ms)
+        if deadline_in_ms and delay_ms >= deadline_in_ms:
             raise InvalidInputError(
                 "The deadline is not after the time of the start.", field="deadline"
             )
         return delay_ms, deadline_in_ms
+
+
+def _delay_ms(order: Order, now_ms: int) -> int:
+    return order.start_at.in_ms(now_ms) if order.start_at is not None else 0
+
+
+def _deadline_in_ms(order: Order, now_ms: int) -> int:
+    return max(1, order.deadline.in_ms(now_ms)) if order.deadline is not None else 0

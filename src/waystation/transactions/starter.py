@@ -2,8 +2,8 @@
 
 Each order of a batch is started whole or, with its reason, not at all; one whose replies could not
 be sent is not. An order whose external id
-is taken is no error if it asks for the same: the receipt then has what is there. A start that fails
-leaves nothing behind, so the external id is free for the next try.
+is taken is no error if its content is the same: the receipt then has what is there. A start that
+fails leaves nothing behind, so the external id is free for the next try.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -32,6 +33,7 @@ from waystation.transaction_errors import (
     ReplyInvalidError,
 )
 from waystation.transactions import names
+from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import Entry, NewTransaction, Started
 from waystation.transactions.order import Order
 from waystation.transactions.pipelines import Pipelines
@@ -48,6 +50,9 @@ from waystation.transactions.wanted import Wanted
 _STALE_MAX = 5
 #: How long a comparison with the store's clock is good for.
 _COMPARED_SECONDS = 60.0
+
+#: Differing parts that an error names.
+_DIFFERENCES_MAX = 10
 
 Result = Receipt | WaystationError
 
@@ -78,7 +83,8 @@ class Starter:
         self._identity = identity
         self._state_bytes_max = state_bytes_max
         self._lanes = [StartLane(entry, cell) for cell in range(cells)]
-        self._turns = itertools.cycle(range(cells))
+        #: Starts without an external id, counted from a random cell, so that nodes differ.
+        self._anonymous = itertools.count(random.randrange(cells) * BATCH_MAX)
 
     async def start(self, project: str, order: Order) -> Receipt:
         """Starts one, or raises why not."""
@@ -210,7 +216,9 @@ class Starter:
     def _cell(self, project: str, external_id: str) -> int:
         if external_id:
             return names.cell_for(project, external_id, self._cells)
-        return next(self._turns)
+        # A cell takes a whole script call before the next cell has its turn: calls of a few
+        # transactions each would cost the store half as much again.
+        return next(self._anonymous) // BATCH_MAX % self._cells
 
     def _is_at_home(self, start: Start) -> bool:
         """Whether an id that was given lies where it would have been made."""
@@ -248,13 +256,16 @@ class Starter:
         except WaystationError as error:
             start.result = error
             return
-        if found is not None and start.is_same(found):
+        differences = start.differences(found) if found is not None else []
+        if found is not None and not differences:
             summary = summary_of(found, duplicate=True)
             start.result = Receipt(id=existing, summary=summary, duplicate=True)
         else:
+            # Without a state nothing can be compared: it is being archived, or was lost.
+            parts = ", ".join(differences[:_DIFFERENCES_MAX]) or "nothing is known of it"
             start.result = DuplicateTransactionError(
-                f"The external id belongs to {existing}, which was started with another type or"
-                " other data.",
+                f"The external id belongs to {existing}, which was started with other content:"
+                f" {parts}.",
                 existing_id=existing,
             )
 

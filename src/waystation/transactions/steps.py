@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, NotFiniteError
 from waystation.telemetry.logging import logger
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Failure, Outcome
@@ -194,6 +194,10 @@ def _broken(step_type: str, ctx: Context, error: BaseException) -> Failure:
         transaction=ctx.transaction.id,
         place=ctx.place,
     )
+    if isinstance(error, NotFiniteError):
+        # It tells a path, and no value, so clients may read it.
+        note = f"{note}: {error.message}"
+        told |= {"error": error.message, "code": error.code, "field": error.field}
     return Failure("internal-error", _encode(told), note, _trace(error))
 
 

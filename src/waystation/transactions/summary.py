@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from waystation.transactions.found import Found
 from waystation.transactions.record import TransactionState, decode
@@ -37,6 +38,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     progress_report: msgspec.Raw = _NOTHING
     #: Its output, once it has ended.
     data: msgspec.Raw = _NOTHING
+    #: In the reply to a start: names of its metadata that look like options and have no effect.
+    warnings: tuple[str, ...] | UnsetType = UNSET
 
 
 class DuplicateSummary(Summary, frozen=True, kw_only=True, rename="camel"):

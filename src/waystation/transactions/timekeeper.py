@@ -1,10 +1,11 @@
-"""The timekeeper: does what is due, at the millisecond, in bulk.
+"""The timekeeper: handles what is due, at the millisecond, in batches.
 
-It wakes what has slept long enough, rescues what nobody renews, ends what is over its deadline, and
-cancels children that nobody waits for; what of it is in the archive is loaded meanwhile. Every
-process has one, and all may do the same at once: each pass is a script that finds what is due, or
-nothing. When the next is due the store says; what comes earlier is told by a hint. The clock of
-this machine decides nothing.
+It wakes sleepers whose time has come, rescues transactions whose lease nobody renews, ends those
+over their deadline, and cancels children that nobody waits for; states that are in the archive are
+loaded meanwhile. Every process has one, and all may work at once: each batch is a script that finds
+what is due, or nothing. In each turn every verb handles one batch of a cell, so a flood of one kind
+does not stop the others; every cell takes its turns in a task of its own. The store says when the
+next is due; a hint tells what comes earlier. The clock of this machine decides nothing.
 """
 
 from __future__ import annotations
@@ -113,37 +114,46 @@ class Timekeeper:
         try:
             while True:
                 waiter.clear()
-                await waiter.wait(await self._look(cell))
+                await waiter.wait(await self._take_turn(cell))
         finally:
             forget()
             unlisten()
 
-    async def _look(self, cell: int) -> float:
-        """Does what is due in a cell; returns the seconds until there is more."""
+    async def _take_turn(self, cell: int) -> float:
+        """Let each verb handle one batch of a cell; return the seconds until more is due.
+
+        No verb gets a second batch before the others had their turn: a flood of one kind, such as
+        the children of a cancelled tree, delays the other kinds by one batch of each at most. A
+        verb that fails does not keep the others from theirs.
+        """
         try:
             look = await self._signals.look(cell)
-            self._compare(cell, look.now_ms)
-            lease_ms, settling = look.lease_ms, self._settling_ms()
-            if lease_ms is not None and settling:
-                lease_ms = max(lease_ms, look.now_ms + settling)
-            next_ms = [
-                await self._until_done(cell, due_ms, look.now_ms, act, count)
-                for due_ms, act, count in (
-                    (lease_ms, self._rescue, _rescued),
-                    (look.sleeping_ms, self._wake, _woken),
-                    (look.deadline_ms, self._expire, _expired),
-                    (look.sweep_ms, self._sweep, _swept),
-                )
-            ]
-        except (StoreError, BusyError) as error:
-            _log.warning("what is due could not be done", cell=cell, problem=str(error))
-            return _PAUSE_SECONDS
         except Exception as error:
-            # Something in the store that is not ours. It must not stop the clock for good.
-            _log.error("what is due could not be done", error=error, cell=cell)
-            return _PAUSE_SECONDS
+            return self._failed(cell, "look", error)
+        self._compare(cell, look.now_ms)
+        lease_ms, settling = look.lease_ms, self._settling_ms()
+        if lease_ms is not None and settling:
+            lease_ms = max(lease_ms, look.now_ms + settling)
+        waits = [
+            await self._act(cell, due_ms, look.now_ms, act, count)
+            for due_ms, act, count in (
+                (lease_ms, self._rescue, _rescued),
+                (look.sleeping_ms, self._wake, _woken),
+                (look.deadline_ms, self._expire, _expired),
+                (look.sweep_ms, self._sweep, _swept),
+            )
+        ]
         await self._sum_up(cell, look.now_ms)
-        return min((ms / 1000 for ms in next_ms if ms >= 0), default=RECHECK_SECONDS)
+        return min(waits)
+
+    def _failed(self, cell: int, verb: str, error: Exception) -> float:
+        """Log why a verb failed; return the seconds after which it is tried again."""
+        if isinstance(error, StoreError | BusyError):
+            _log.warning("due work failed", cell=cell, verb=verb, problem=str(error))
+        else:
+            # A key of the store that holds something else, or a defect: the clock goes on.
+            _log.error("due work failed", error=error, cell=cell, verb=verb)
+        return _PAUSE_SECONDS
 
     async def _sum_up(self, cell: int, now_ms: int) -> None:
         """Counts are for people: what is due never waits for them, in a full store, say."""
@@ -161,27 +171,31 @@ class Timekeeper:
         left = self._jumped_at + _JUMP_SECONDS - self._clock.real_seconds()
         return math.ceil(max(0.0, left) * 1000)
 
-    async def _until_done(
+    async def _act(
         self,
         cell: int,
         due_ms: int | None,
         now_ms: int,
         act: Callable[[int], Awaitable[Due]],
         count: Count,
-    ) -> int:
-        """Acts while something is due; returns ms until the next, -1 for never."""
+    ) -> float:
+        """Handle one batch of a verb if it has any due; return the seconds until more is due."""
         if due_ms is None:
-            return -1
+            return RECHECK_SECONDS
         if due_ms > now_ms:
-            return due_ms - now_ms
+            return (due_ms - now_ms) / 1000
         metrics.transaction_due_lag.note((now_ms - due_ms) / 1000)
-        while True:
+        try:
             due = await act(cell)
-            count.inc(max(0, due.done - len(due.missing)))
-            if due.next_ms != 0:
-                return due.next_ms
-            if not due.done:
-                return round(_PAUSE_SECONDS * 1000)  # It says that there is more, and does nothing.
+        except Exception as error:
+            return self._failed(cell, act.__name__.removeprefix("_"), error)
+        count.inc(max(0, due.done - len(due.missing)))
+        if due.next_ms < 0:
+            return RECHECK_SECONDS
+        if due.next_ms == 0 and not due.done:
+            # The script says that more is due and handled nothing: do not spin.
+            return _PAUSE_SECONDS
+        return due.next_ms / 1000
 
     async def _rescue(self, cell: int) -> Due:
         return await self._holding.rescue(

@@ -134,6 +134,13 @@ class Turns:
             run.definitions.pop()
             self.again(run)
             return
+        elif outcome == "tree-full" and isinstance(move, FanOpen):
+            # The step has ended: the transaction fails instead of opening its Parallel.
+            run.state.fan = None
+            too_many = decisions.too_many_descendants(move.descendants_max)
+            run.ended = Ended(too_many, move.drop)
+            self.again(run)
+            return
         elif outcome in ("refused", "unknown", "not-running", "fan-incomplete"):
             _log.warning("a move was refused", transaction=run.id, epoch=run.epoch, why=outcome)
         self.let_go(run)
@@ -207,8 +214,16 @@ class Turns:
         for name in names_of(run):
             with contextlib.suppress(NotFoundError):
                 undos[name] = await self._pipelines.active(run.owner, name)
-        most = self._limits.state_bytes_max
-        return decisions.decide(run, ended, called, undos, state_bytes_max=most)
+        limits = self._limits
+        return decisions.decide(
+            run,
+            ended,
+            called,
+            undos,
+            state_bytes_max=limits.state_bytes_max,
+            depth_max=limits.depth_max,
+            descendants_max=limits.descendants_max,
+        )
 
     async def _define(self, run: Run) -> None:
         """Has the definitions of all frames at hand: of the versions that they began with."""

@@ -40,10 +40,13 @@ class _Input(msgspec.Struct):
     delay: msgspec.Raw = msgspec.Raw(b"null")
 
 
+_read = msgspec.json.Decoder(_Input).decode
+
+
 async def run(ctx: Context, given: bytes, options: Options) -> Outcome:
     """Sleeps between `min` and `max` milliseconds."""
     try:
-        asked = msgspec.json.decode(msgspec.json.decode(given, type=_Input).delay)
+        asked = msgspec.json.decode(_read(given).delay)
     except msgspec.ValidationError:
         asked = None  # Not an object: nothing is asked for.
     if asked is None:

@@ -2,10 +2,13 @@
 -- repeatable
 -- Opens the counter of parallel children, with the state that lists them.
 -- From here on a rescue goes on creating them instead of calling the step again.
+-- A transaction whose result nobody wants any more is cancelled instead.
 -- KEYS  1 record log
--- ARGV  1 terms, then items as in "moves", each with four own words: round, number of children,
---       'cancel_rest' | 'wait_all', bytes that their results may have together
--- Reply {log end, outcome, version, ...}; outcomes as of commit
+-- ARGV  1 terms, then items as in "moves", each with five own words: round, number of children,
+--       'cancel_rest' | 'wait_all', bytes that their results may have together, descendants that the
+--       tree may have
+-- Reply {log end, outcome, version, ...}; outcomes as of commit, and tree-full (the tree would have more
+--       descendants than it may have: nothing was written)
 --- @include "now"
 --- @include "log_trim"
 --- @include "log_append"
@@ -20,10 +23,31 @@
 --- @include "counts"
 --- @include "sets"
 --- @include "kids"
+--- @include "tree"
 --- @include "complete"
 --- @include "ended"
 --- @include "moves"
-return moves(now(), 'fanned', 4, function(id, _, own)
+local roots = {}
+
+-- Counts the children in the root of their tree; nil where that would have too many descendants.
+local function counted(id, total, most)
+  local root = roots[id]
+  if root == id then
+    return total <= most and { 'tree', total } or nil
+  end
+  local count = tonumber(redis.call('HGET', state_key(root), 'tree') or '0') + total
+  if count > most then
+    return nil
+  end
+  redis.call('HSET', state_key(root), 'tree', string.format('%.0f', count))
+  return {}
+end
+
+local function open(id, _, own)
+  local fields = counted(id, tonumber(ARGV[own + 2]), tonumber(ARGV[own + 5]))
+  if not fields then
+    return 'tree-full'
+  end
   local before = kids_read(redis.call('HGET', state_key(id), 'kids'))
   if before then
     -- A result that is there counts as told: those of another round must not be.
@@ -37,5 +61,16 @@ return moves(now(), 'fanned', 4, function(id, _, own)
     round = ARGV[own + 1], total = ARGV[own + 2], created = 0, done = 0, policy = ARGV[own + 3],
     swept = 0, failed = '-'
   }
-  return 'done', { 'kids', kids_text(kids), 'room', ARGV[own + 4] }
-end)
+  return 'done', { 'kids', kids_text(kids), 'room', ARGV[own + 4], unpack(fields) }
+end
+
+local function unwanted(id, head)
+  local root, wanted = id, true
+  if flagged(head, 'p') then
+    root, wanted = tree_root(id)
+  end
+  roots[id] = root
+  return not wanted and FORSAKEN or nil
+end
+
+return moves(now(), 'fanned', 5, open, unwanted)

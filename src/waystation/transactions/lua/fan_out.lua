@@ -1,7 +1,9 @@
 #!lua
 -- repeatable
 -- Creates children of an open Parallel, in order; those that are there are passed over.
--- Where a sibling has failed, or the parent is to end, the rest counts as cancelled and is not created.
+-- Where a sibling has failed, the parent is to end, or a transaction above it was cancelled or has
+-- ended, the rest counts as cancelled and is not created. In the last case the parent is asked to end:
+-- its next move cancels it.
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 id of the parent, 3 epoch, 4 commits, 5 round, 6 number of the first child, then for
 --       each the words of "admit"
@@ -20,6 +22,7 @@
 --- @include "counts"
 --- @include "sets"
 --- @include "kids"
+--- @include "tree"
 --- @include "admit"
 local at, parent, first = now(), ARGV[2], tonumber(ARGV[6])
 local found = redis.call('HMGET', state_key(parent), 'head', 'kids')
@@ -31,7 +34,12 @@ if not holds(head, ARGV[3], ARGV[4]) or not kids or kids.round ~= ARGV[5]
   or first > kids.created + 1 then
   return { 'refused', head.version, record_write(at), kids and kids.created or 0 }
 end
-local stopped = flagged(head, 'ct') or (kids.policy == 'cancel_rest' and kids.failed ~= '-')
+local forsaken = false
+if flagged(head, 'p') and not flagged(head, 'ct') then
+  local _, wanted = tree_root(parent)
+  forsaken = not wanted
+end
+local stopped = forsaken or flagged(head, 'ct') or (kids.policy == 'cancel_rest' and kids.failed ~= '-')
 local n, before, results = first - 1, kids.created, {}
 for from = 7, #ARGV, ADMIT_WORDS do
   n = n + 1
@@ -57,6 +65,10 @@ if not log_end then
   return { reason, most }
 end
 if kids.created > before then
+  if forsaken then
+    flag(head, 'c')
+    results[#results + 1], results[#results + 2] = 'cause', FORSAKEN
+  end
   redis.call(
     'HSET', state_key(parent), 'head', head_line(head), 'kids', kids_text(kids), unpack(results)
   )

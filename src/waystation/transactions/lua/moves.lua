@@ -1,10 +1,12 @@
 -- What the moves of a holder share: who may move, what a cancel makes of it, and what is written.
 -- Include before it: owned_by, and all that "complete" needs, with it. An item begins with: id, epoch,
 -- commits after this move, state, detail, number of fields to drop, the fields; then its own words.
---   moves(at, kind, words, move)   goes through the items. move(id, head, own) changes the head and
---                                  returns the outcome and a list of fields to set, or the outcome
+--   moves(at, kind, words, move,   goes through the items. move(id, head, own) changes the head and
+--         unwanted)                returns the outcome and a list of fields to set, or the outcome
 --                                  alone where it refuses; ARGV[own + 1] is the first own word. A
 --                                  third value is true where nothing was tried: a suspect stays one.
+--                                  unwanted(id, head), if given, returns the cause for which the
+--                                  transaction is cancelled instead, or nil.
 --                                  Returns the reply: log end, then outcome and version of each
 --   leave(id, head, state)         for a move that ends the run: off the sets of what runs
 local function leave(id, head, state)
@@ -32,7 +34,7 @@ local function moved(id, head, at, item, fields)
     reply_put(id, head, 'status', at)
   end
 end
-local function moves(at, kind, words, move)
+local function moves(at, kind, words, move, unwanted)
   local reply, from = { '' }, 2
   while from <= #ARGV do
     local id, drops = ARGV[from], tonumber(ARGV[from + 5])
@@ -47,11 +49,13 @@ local function moves(at, kind, words, move)
     end
     if not outcome then
       local stopped = STOPPED[string.match(head.flags, '[ct]')]
+      local cause = not stopped and unwanted and unwanted(id, head) or nil
+      stopped = stopped or (cause and STOPPED.c)
       head.commits = head.commits + 1
       if stopped then
         outcome = 'cancelled'
-        complete(id, head, stopped[1], at, nil, nil, ARGV[from + 3])
-        record(stopped[2], id, head, ARGV[from + 4])
+        complete(id, head, stopped[1], at, cause, nil, ARGV[from + 3])
+        record(stopped[2], id, head, ARGV[from + 4], cause)
       else
         local untried
         outcome, fields, untried = move(id, head, from + 5 + drops)

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- repeatable
--- Cancels children that nobody waits for: the next 100 of the parent that has been at it the longest.
+-- Cancels children that nobody waits for, up to 100 a call over all parents.
+-- Parents that have been due the longest come first.
 -- A child that is neither in the store nor among the results of its parent is in the archive, and so
 -- may be the parent. The caller loads it; meanwhile it is another parent's turn.
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 grace time in ms, 3 ms after which one that has to wait is looked at again, then ids
 --       that the archive does not have either: they are passed over
--- Reply {number of children looked at, ms until there is more or -1, then of what is missing: id, load
+-- Reply {number of children looked at, and of parents that had none to look at, ms until there is more or -1, then of what is missing: id, load
 --       nonce, ...}
 --- @include "now"
 --- @include "log_trim"
@@ -25,43 +26,44 @@
 --- @include "ended"
 --- @include "stop"
 --- @include "miss"
-local at, looked, missing, lost = now(), 0, {}, {}
+local MOST = 100
+local at, looked, missing, lost, swept_parents = now(), 0, {}, {}, {}
 for i = 4, #ARGV do
   lost[ARGV[i]] = true
 end
-local due = { '-inf', at, 'BYSCORE', 'LIMIT', 0, 1 }
-local parent = redis.call('ZRANGE', cell .. 'sweepZ', unpack(due))[1]
-local key = parent and state_key(parent)
 
 -- Cancels child n; false if it has to be loaded first.
-local function sweep_child(n, round, cause)
+local function sweep_child(parent, n, round, cause)
   local id = child_id(parent, round, n)
   local child = head_of(id)
   if child and child.state ~= 'complete' then
     stop(id, child, 'c', at, cause, ARGV[2], true)
+    -- It may be a parent that this call has looked at, and has children to cancel only now.
+    swept_parents[id] = nil
   elseif not child and not lost[id] and absent(id)
-    and redis.call('HEXISTS', key, 'result:' .. n) == 0 then
+    and redis.call('HEXISTS', state_key(parent), 'result:' .. n) == 0 then
     missing[#missing + 1] = id
     return false
   end
   return true
 end
 
--- The next children; true if there are no more.
-local function sweep(head, kids)
+-- Cancels the next children, as many as the call may look at yet; true if there are no more.
+local function sweep_children(parent, head, kids)
   local failed = kids.policy == 'cancel_rest' and kids.failed ~= '-'
   if not failed and head.state ~= 'complete' and not flagged(head, 'ct') then
     return true
   end
   local cause = failed and 'a child beside it has failed' or 'its parent has ended'
   local before, swept = kids.swept, kids.swept
-  for n = before + 1, math.min(before + 100, kids.created) do
+  for n = before + 1, math.min(before + MOST - looked, kids.created) do
     looked = looked + 1
-    if sweep_child(n, kids.round, cause) and swept == n - 1 then
+    if sweep_child(parent, n, kids.round, cause) and swept == n - 1 then
       swept = n
     end
   end
   if swept > before then
+    local key = state_key(parent)
     kids.swept = swept
     redis.call('HSET', key, 'head', head_line(head), 'kids', kids_text(kids))
     if head.state == 'complete' or ASLEEP[head.state] then
@@ -73,17 +75,31 @@ local function sweep(head, kids)
   return swept >= kids.created
 end
 
-if parent then
-  local head = head_of(parent)
-  local kids = head and kids_read(redis.call('HGET', key, 'kids'))
+local function sweep(parent)
+  local head, before, waits = head_of(parent), looked, #missing
+  local kids = head and kids_read(redis.call('HGET', state_key(parent), 'kids'))
   if not head and absent(parent) and not lost[parent] then
-    missing[1] = parent
-  elseif not kids or sweep(head, kids) then
-    off('sweepZ', parent)
+    missing[#missing + 1] = parent
+  elseif not kids or sweep_children(parent, head, kids) then
+    swept_parents[parent] = true
   end
-  if #missing > 0 then
+  if #missing > waits then
     put('sweepZ', at + tonumber(ARGV[3]), parent)
   end
+  if looked == before then
+    looked = looked + 1
+  end
+end
+
+local due = { '-inf', at, 'BYSCORE', 'LIMIT', 0, MOST }
+for _, parent in ipairs(redis.call('ZRANGE', cell .. 'sweepZ', unpack(due))) do
+  if looked >= MOST then
+    break
+  end
+  sweep(parent)
+end
+for parent in pairs(swept_parents) do
+  off('sweepZ', parent)
 end
 ended_write(at)
 local reply = { looked, due_in('sweepZ', at) }

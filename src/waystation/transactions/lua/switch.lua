@@ -1,6 +1,8 @@
-#!lua
+#!lua flags=allow-oom
 -- repeatable
 -- Sets a switch of a transaction, or deletes it; wakes the step that waits for it.
+-- Also in a full store: the transaction can end then, which makes room. Number and length of switches are
+-- bounded.
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 owner or '' for any, 3 id, 4 name, 5 value as JSON, or '-' to delete it, 6 most
 --       switches of a transaction

@@ -1,0 +1,119 @@
+"""JSON that JavaScript and Go write and strict parsers refuse: lone surrogates, invalid UTF-8.
+
+`JSON.stringify` writes half of a surrogate pair as an escape such as `\\ud83d`, and Go's JSON
+scanner lets invalid UTF-8 pass inside strings. msgspec refuses both. The functions here check and
+read such texts without changing a byte of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+#: Replaces the backslash of a lone surrogate. Valid UTF-8 never has this byte.
+_MARK = b"\xff"
+#: Consumes escapes one after the other, so that `\\ud83d` behind a backslash is no surrogate, and
+#: whole pairs before halves. Only a half of a pair is captured.
+_escapes = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_decode_any = msgspec.json.Decoder().decode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def is_json(text: bytes, *, lone_surrogates: bool = True) -> bool:
+    """Return True if the text is one JSON value in UTF-8, by default with lone surrogates.
+
+    NaN and Infinity are not JSON.
+    """
+    try:
+        _decode_any(text)
+    except msgspec.ValidationError:
+        pass  # "Number out of range": 1e999 is JSON all the same.
+    except msgspec.DecodeError:
+        if not lone_surrogates or b"\\u" not in text:
+            return False
+    except (UnicodeDecodeError, RecursionError):
+        return False
+    else:
+        return True
+    return _is_utf8(text) and _has_form(shield(text) if lone_surrogates else text)
+
+
+def is_json_of_any_bytes(text: bytes) -> bool:
+    """Return True if the text is one JSON value, whatever bytes its strings have."""
+    return _has_form(shield(text))
+
+
+def load_json(text: bytes) -> Any:
+    """Return the value of a JSON text as JavaScript would.
+
+    A lone surrogate stays a lone surrogate in the `str`; each invalid byte becomes U+FFFD. Raises
+    msgspec.DecodeError if the text is not JSON.
+    """
+    try:
+        return _decode_any(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if not is_json_of_any_bytes(text):
+            raise
+    return json.loads(text.decode(errors="replace"), parse_int=_number, parse_constant=_refuse)
+
+
+def shield(text: bytes, mark: bytes = _MARK) -> bytes:
+    """Return the text with each lone surrogate's backslash replaced by a mark, for a parser.
+
+    Decode the result into types whose free content is `msgspec.Raw`, and pass that to `unshield`.
+    A lone surrogate in a field of type `str` raises UnicodeDecodeError then. The mark must not
+    occur in the text: the default is right for valid UTF-8, `free_mark` finds one for any text.
+    """
+    return _escapes.sub(
+        lambda found: mark + found.group(1) if found.group(1) else found.group(), text
+    )
+
+
+def unshield(raw: bytes, mark: bytes = _MARK) -> bytes:
+    """Return what `shield` was given."""
+    return raw.replace(mark, b"\\")
+
+
+def free_mark(text: bytes) -> bytes:
+    """Return a mark for `shield` that does not occur in the text."""
+    mark = _MARK
+    number = 0
+    while mark in text:
+        number += 1
+        mark = b"\xff%d\xff" % number
+    return mark
+
+
+def _has_form(text: bytes) -> bool:
+    try:
+        _decode_raw(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _number(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:
+        # Python converts no more than 4,300 digits.
+        return float(digits)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise msgspec.DecodeError(f"{constant} is not JSON.")

@@ -1,0 +1,134 @@
+"""JSON values: encoding of Python values, and comparison of JSON texts by their content."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+from waystation.errors import NotFiniteError
+
+#: Characters of a path that an error tells.
+_PATH_LENGTH_MAX = 200
+_encode = msgspec.json.Encoder().encode
+
+#: A value, the node that it is in, and its name or number there.
+_Node = tuple[object, Any, str | int]
+
+
+def encode_json(value: object, *, field: str = "") -> bytes:
+    """Encode a value as JSON; raise NotFiniteError for NaN and Infinity, with their path.
+
+    msgspec writes null for both. Only a text that has a null is looked through, so all others cost
+    nothing. `field` is what the path begins with. `msgspec.Raw` is taken as JSON already.
+    """
+    text = _encode(value)
+    if b"null" in text:
+        require_finite(value, field=field)
+    return text
+
+
+def require_finite(value: object, *, field: str = "") -> None:
+    """Raise NotFiniteError if a value that can be encoded has NaN or Infinity somewhere."""
+    nodes: list[_Node] = [(value, None, field)]
+    while nodes:
+        node = nodes.pop()
+        found = node[0]
+        if isinstance(found, float) and not math.isfinite(found):
+            path = _path(node)
+            raise NotFiniteError(
+                f"{path or 'The value'} is {_word(found)}, which JSON cannot express.",
+                field=path,
+                hint="Use a finite number, null or a text.",
+            )
+        nodes.extend((each, node, name) for name, each in _parts(found))
+
+
+def _parts(value: object) -> Iterable[tuple[str | int, object]]:
+    """What a value consists of, by the names and numbers that JSON has for it."""
+    if isinstance(value, dict):
+        return ((str(name), each) for name, each in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return enumerate(value)
+    if isinstance(value, msgspec.Struct):
+        kept = (getattr(value, name) for name in value.__struct_fields__)
+        if value.__struct_config__.array_like:
+            return enumerate(kept)
+        return zip(value.__struct_encode_fields__, kept, strict=True)
+    if dataclasses.is_dataclass(value):
+        return ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    # Of classes made by attrs, which is no dependency.
+    attributes = getattr(type(value), "__attrs_attrs__", ())
+    return ((each.name, getattr(value, each.name)) for each in attributes)
+
+
+def _path(node: _Node) -> str:
+    parts: list[str] = []
+    at: _Node | None = node
+    while at is not None:
+        _, above, name = at
+        if isinstance(name, int):
+            parts.append(f"[{name}]")
+        elif name:
+            parts.append(name if above is None else f".{name}")
+        at = above
+    return "".join(reversed(parts)).removeprefix(".")[:_PATH_LENGTH_MAX]
+
+
+def _word(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
+
+
+def same_json(first: bytes, second: bytes) -> bool:
+    """Return whether two JSON texts have the same content.
+
+    Blanks, the order of names and the notation of numbers and strings make no difference. Numbers
+    are compared exactly, however many digits they have. A text that cannot be parsed is the same
+    as its own bytes alone.
+    """
+    if first == second:
+        return True
+    try:
+        return _same(_parse(first), _parse(second))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _parse(text: bytes) -> Any:
+    return json.loads(text, parse_int=_number, parse_float=_number)
+
+
+def _number(text: str) -> Decimal | str:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        # An exponent beyond all limits: the notation is all that can be compared. The prefix keeps
+        # it apart from a string.
+        return f"\0{text}"
+
+
+def _same(first: Any, second: Any) -> bool:
+    pairs = [(first, second)]
+    while pairs:
+        a, b = pairs.pop()
+        # By type, because Python takes True for 1.
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, dict):
+            if a.keys() != b.keys():
+                return False
+            pairs.extend((a[name], b[name]) for name in a)
+        elif isinstance(a, list):
+            if len(a) != len(b):
+                return False
+            pairs.extend(zip(a, b, strict=True))
+        elif a != b:
+            return False
+    return True
