@@ -29,6 +29,12 @@ class PoolMirroredError(ConflictError):
     code = "pool.mirrored"
 
 
+class PoolCannotAnswerError(InvalidInputError):
+    """A caller waits for an answer of a mirrored pool whose agents cannot answer."""
+
+    code = "pool.cannot-answer"
+
+
 class MirrorTakenError(ConflictError):
     """Agents of a store can serve one pool, and another is it; nothing was written."""
 

@@ -73,31 +73,38 @@ class AgentWorld:
             await pools.close()
         await catalogue.close()
 
-    def start_relay(self, *arguments: str) -> subprocess.Popen[str]:
+    def start_relay(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """`waystation relay`, by the environment of the plugin's own."""
         running = self._start(
             command("relay", *arguments),
             REDIS_SERVER_URL=self.url,
             INBOUND_TRANSPORT_CONFIG='[["http", "127.0.0.1", "0"]]',
             WAYSTATION_STORE_DURABILITY="memory",
+            **environment,
         )
         told = json.loads(_line(running))
         self.door = f"http://{told['relay'][0]['address']}/"
         return running
 
-    def start_deliverer(self) -> None:
-        """`waystation deliverer`, which may deliver to this machine."""
+    def start_deliverer(self, outbound: str = "acapy_outbound") -> None:
+        """Start `waystation deliverer` and allow it to deliver to this machine."""
         running = self._start(
             command("deliverer"),
             REDIS_SERVER_URL=self.url,
             WAYSTATION_STORE_DURABILITY="memory",
             WAYSTATION_DELIVERY_LOOPBACK="true",
+            WAYSTATION_DELIVERER_OUTBOUND_TOPIC=outbound,
         )
-        assert json.loads(_line(running))["deliverer"] == "acapy_outbound"
+        assert json.loads(_line(running))["deliverer"] == outbound
 
-    def start_agent(self) -> str:
-        """Another agent; its uid."""
-        arguments = (str(self.port), "acapy", str(self.pop_seconds))
+    def start_agent(
+        self,
+        *flags: str,
+        inbound: str = "acapy_inbound",
+        direct: str = "acapy_inbound_direct_resp",
+    ) -> str:
+        """Start another agent and return its uid."""
+        arguments = (str(self.port), inbound, direct, str(self.pop_seconds), *flags)
         running = self._start([sys.executable, "-m", "tests.acapy.agent", *arguments])
         uid = _line(running).strip()
         self.agents[uid] = running

@@ -26,7 +26,7 @@ from waystation.store import Store, Wakeups
 from waystation.store.address import Address
 from waystation.store.time_machine import TimeMachine
 
-PREFIX = "acapy"
+INBOUND = "acapy_inbound"
 
 
 def written_list(*keys: str) -> bytes:
@@ -45,7 +45,7 @@ class MirrorWorld:
     sent: int = 0
 
     def __post_init__(self) -> None:
-        self.mirrored, self.mirror = Mirrored(self.store), Mirror(self.store, prefix=PREFIX)
+        self.mirrored, self.mirror = Mirrored(self.store), Mirror(self.store, inbound=INBOUND)
         self.pusher = Pusher(self.pools, self.pool.place, self.mirrored, self.mirror)
         self.reconciler = self.another()
 
@@ -62,7 +62,7 @@ class MirrorWorld:
         """One step of the reconciler."""
         return await self.reconciler.step()
 
-    async def send(self, key: str, text: str = "") -> Enqueued:
+    async def send(self, key: str, text: str = "", *, answer_to: str = "") -> Enqueued:
         """Enqueues one message, as the relay does."""
         self.sent += 1
         message_id = f"m-{self.sent}"
@@ -73,7 +73,7 @@ class MirrorWorld:
             key=key,
             transport="http",
             content_type="application/json",
-            answer_to="",
+            answer_to=answer_to,
         )
         letter = Letter(message_id, key, pack(envelope))
         (item,) = await self.pools.enqueue("default", self.pool.name, [letter])
@@ -102,7 +102,7 @@ class MirrorWorld:
 
     async def agent_pops(self, uid: str, key: str, *, at: str) -> str | None:
         """An agent pops a key's list once, and writes the time."""
-        found = await self.store.call("LPOP", f"{PREFIX}_inbound_{key}")
+        found = await self.store.call("LPOP", f"{INBOUND}_{key}")
         if found is None:
             return None
         await self.store.call("HSET", "uid_last_access_map", uid, at)
@@ -112,7 +112,7 @@ class MirrorWorld:
         """A mediator of the plugin pushes a message itself."""
         payload = base64.urlsafe_b64encode(text.encode()).decode()
         message = json.dumps({"payload": payload})
-        await self.store.call("RPUSH", f"{PREFIX}_inbound_{key}", message)
+        await self.store.call("RPUSH", f"{INBOUND}_{key}", message)
 
     # -- What the plugin's keys hold -------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class MirrorWorld:
 
     async def queue(self, key: str) -> list[str]:
         """The messages in a key's list."""
-        found = await self.store.call("LRANGE", f"{PREFIX}_inbound_{key}", 0, -1)
+        found = await self.store.call("LRANGE", f"{INBOUND}_{key}", 0, -1)
         return [base64.urlsafe_b64decode(json.loads(each)["payload"]).decode() for each in found]
 
 

@@ -124,7 +124,12 @@ async def open_relay(
     else:
         pool = await pools.get("default", "agents")
     terms, answers = pools.terms(pool), pools.answers
-    session = await pools.members.register(pool.place, terms, "worker", nonce="n")
+    mirrored = pool.options.mirror
+    session = (
+        Session("", 0)
+        if mirrored
+        else await pools.members.register(pool.place, terms, "worker", nonce="n")
+    )
     relay = Relay(
         Inbox(pools, pool.place),
         answers,

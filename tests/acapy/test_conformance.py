@@ -85,16 +85,48 @@ async def test_three_agents_with_the_times_of_the_plugin_get_everything_in_order
         await story(world, KEYS[:30])
 
 
-async def test_a_direct_response_of_an_agent_comes_back_to_the_sender() -> None:
-    with agent_world(pop_seconds=0.2) as world:
+async def test_agent_after_request_for_direct_response_gets_messages() -> None:
+    with agent_world(pop_seconds=0.05) as world:
         world.start_relay()
         world.start_agent()
+        await world.until_registered(1)
+        asking = v1("k", n=0, **{"~transport": {"return_route": "all"}})
+        async with aiohttp.ClientSession() as client:
+            async with client.post(world.door, data=asking) as reply:
+                assert (reply.status, await reply.read()) == (200, b"")
+            await world.post(client, "k", 1)
+            async with asyncio.timeout(20):
+                while len((await world.played(["k"]))["k"]) < 2:
+                    await asyncio.sleep(0.05)
+
+
+async def test_direct_response_of_agent_that_can_answer_reaches_sender() -> None:
+    with agent_world(pop_seconds=0.2) as world:
+        await world.make_pool(mirror=True, agents_answer=True)
+        world.start_relay()
+        world.start_agent("--answers")
         await world.until_registered(1)
         body = v1("k", **{"~transport": {"return_route": "all"}})
         async with aiohttp.ClientSession() as client, client.post(world.door, data=body) as reply:
             assert reply.status == 200
             assert await reply.read() == b"answer to " + body
             assert reply.headers["content-type"] == "application/ssi-agent-wire"
+
+
+@pytest.mark.parametrize("inbound", ["wallet 7", "{tenant}.inbox"])
+async def test_relay_with_custom_topics_serves_agents_of_these_topics(inbound: str) -> None:
+    with agent_world(pop_seconds=0.05) as world:
+        await world.make_pool(mirror=True, agents_answer=True)
+        topics = {
+            "WAYSTATION_RELAY_INBOUND_TOPIC": inbound,
+            "WAYSTATION_RELAY_DIRECT_RESPONSE_TOPIC": "responses",
+        }
+        world.start_relay(**topics)
+        world.start_agent("--answers", inbound=inbound, direct="responses")
+        await world.until_registered(1)
+        body = v1("k", **{"~transport": {"return_route": "all"}})
+        async with aiohttp.ClientSession() as client, client.post(world.door, data=body) as reply:
+            assert await reply.read() == b"answer to " + body
 
 
 @pytest.mark.slow

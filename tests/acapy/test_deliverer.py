@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -21,7 +22,10 @@ from tests.delivery.test_tls import NAME, certificate, tls_endpoint
 from tests.proxy import Fate, proxy_to
 from waystation.acapy.deliverer import SCHEDULE
 from waystation.acapy.outbound import OutboundQueue
-from waystation.delivery.request import Outcome
+from waystation.acapy.socket_sender import SocketSender
+from waystation.delivery.addresses import AddressGuard
+from waystation.delivery.request import Failure, Outcome, Outgoing
+from waystation.delivery.resolver import Resolver
 from waystation.delivery.schedule import Schedule
 from waystation.errors import OutcomeUnknownError, StoreError
 from waystation.store import Store
@@ -423,3 +427,30 @@ async def _restart(server: EmbeddedServer) -> None:
     info = (await probe.call("INFO", "server")).decode()
     await probe.close()
     os.kill(int(info.partition("process_id:")[2].split()[0]), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n",
+    ],
+)
+async def test_socket_sender_endpoint_without_a_websocket_fails(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        await writer.drain()
+        writer.close()
+
+    guard = AddressGuard(loopback=True)
+    resolver = Resolver(guard)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        sender = SocketSender(guard, resolver)
+        outcome = await sender.send(Outgoing(url=f"ws://127.0.0.1:{port}/", body=b"1"))
+    resolver.close()
+
+    assert (outcome.status, outcome.failure) == (0, Failure.CONNECTION)

@@ -9,7 +9,10 @@ import pytest
 
 from tests.acapy.mirror_world import mirror_world
 from waystation.acapy.direct_responses import DirectResponses
+from waystation.acapy_settings import RelaySettings
 from waystation.store.embedded import EmbeddedServer
+
+LISTS = RelaySettings().direct_responses
 
 
 def written(txn_id: str, data: bytes | None) -> bytes:
@@ -19,11 +22,11 @@ def written(txn_id: str, data: bytes | None) -> bytes:
     return json.dumps({"txn_id": txn_id, "response_data": told}).encode()
 
 
-@pytest.mark.parametrize("name", ["acapy_inbound_direct_resp", "acapy_inbound_direct_response"])
+@pytest.mark.parametrize("name", LISTS)
 async def test_an_answer_is_brought_to_the_pool(store_server: EmbeddedServer, name: str) -> None:
     async with mirror_world(store_server.address) as world:
         place, answers = world.pool.place, world.pools.answers
-        responses = DirectResponses(world.store, answers, place, prefix="acapy")
+        responses = DirectResponses(world.store, answers, place, lists=LISTS)
         await world.store.call("RPUSH", name, written("t-1", b"\xff"), written("t-2", None))
         assert await responses.step() == 2
         found = await answers.wait(place, "t-1", seconds=1)
@@ -38,7 +41,7 @@ async def test_an_answer_is_brought_to_the_pool(store_server: EmbeddedServer, na
 async def test_what_is_no_answer_keeps_nobody_from_the_next(store_server: EmbeddedServer) -> None:
     async with mirror_world(store_server.address) as world:
         place, answers = world.pool.place, world.pools.answers
-        responses = DirectResponses(world.store, answers, place, prefix="acapy")
+        responses = DirectResponses(world.store, answers, place, lists=LISTS)
         bad = (b"{", b"[]", b"\xff", b'{"txn_id": "no name"}', written("x" * 100, b""))
         await world.store.call("RPUSH", "acapy_inbound_direct_resp", *bad, written("t", b"1"))
         assert await responses.step() == 6
@@ -46,3 +49,11 @@ async def test_what_is_no_answer_keeps_nobody_from_the_next(store_server: Embedd
         assert found is not None
         assert found.data == b"1"
         assert await responses.step() == 0
+
+
+def test_relay_settings_without_topics_use_prefix() -> None:
+    settings = RelaySettings(topic_prefix="a")
+    assert settings.inbound == "a_inbound"
+    assert settings.direct_responses == ("a_inbound_direct_resp", "a_inbound_direct_response")
+    custom = RelaySettings(inbound_topic="in", direct_response_topic="back")
+    assert (custom.inbound, custom.direct_responses) == ("in", ("back",))

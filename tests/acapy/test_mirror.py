@@ -25,7 +25,7 @@ async def test_an_older_version_is_refused_and_the_same_one_is_not(
 ) -> None:
     async with store_at(store_server.address) as store:
         await store.call("FLUSHALL")
-        mirror = Mirror(store, prefix="acapy")
+        mirror = Mirror(store, inbound="acapy_inbound")
         assert await mirror.write(LISTS, 5, {"a": write_keys(["k"]), "b": write_keys([])})
         assert await store.call("GET", "{uid_recip_keys_map}.version") == b"5"
         assert not await mirror.write(LISTS, 4, {"a": write_keys([])}, ["b"])
@@ -42,7 +42,7 @@ async def test_an_older_version_is_refused_and_the_same_one_is_not(
 async def test_of_two_writers_the_later_truth_stays(store_server: EmbeddedServer) -> None:
     async with store_at(store_server.address) as one, store_at(store_server.address) as two:
         await one.call("FLUSHALL")
-        mirrors = [Mirror(each, prefix="acapy") for each in (one, two)]
+        mirrors = [Mirror(each, inbound="acapy_inbound") for each in (one, two)]
         for version in range(0, 40, 2):
             await asyncio.gather(
                 *(
@@ -57,7 +57,7 @@ async def test_of_two_writers_the_later_truth_stays(store_server: EmbeddedServer
 async def test_many_fields_are_written_and_deleted(store_server: EmbeddedServer) -> None:
     async with store_at(store_server.address) as store:
         await store.call("FLUSHALL")
-        mirror = Mirror(store, prefix="acapy")
+        mirror = Mirror(store, inbound="acapy_inbound")
         owners = {f"k{i}": "a" for i in range(3000)}
         assert await mirror.write(OWNERS, 1, owners)
         assert await mirror.owners("0", most=10_000) == ("0", owners)
@@ -70,7 +70,7 @@ async def test_pushing_again_pushes_nothing_twice_and_keeps_the_order(
 ) -> None:
     async with store_at(store_server.address) as store:
         await store.call("FLUSHALL")
-        mirror = Mirror(store, prefix="acapy")
+        mirror = Mirror(store, inbound="acapy_inbound")
         items = [(number, message(number)) for number in (3, 5, 9)]
         assert await mirror.push("k", items[:2]) == 5
         assert await mirror.push("k", items) == 9
@@ -84,7 +84,7 @@ async def test_a_look_tells_what_is_gone_also_behind_what_others_pushed(
 ) -> None:
     async with store_at(store_server.address) as store:
         await store.call("FLUSHALL")
-        mirror = Mirror(store, prefix="acapy")
+        mirror = Mirror(store, inbound="acapy_inbound")
 
         async def look() -> tuple[int, int, int]:
             found = await mirror.look("k")
@@ -104,7 +104,7 @@ async def test_a_look_tells_what_is_gone_also_behind_what_others_pushed(
 
 @pytest.mark.parametrize("key", ["did:key:z6Mk#z6Mk", "a,b", "a_b", "with space", "}", "ü"])
 def test_a_key_and_what_lies_beside_its_list_share_a_slot(key: str) -> None:
-    mirror = Mirror(None, prefix="acapy")  # type: ignore[arg-type]
+    mirror = Mirror(None, inbound="acapy_inbound")  # type: ignore[arg-type]
     assert mirror.can_have(key) == ("}" not in key)
 
 

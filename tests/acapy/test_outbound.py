@@ -116,9 +116,9 @@ async def test_the_oldest_dead_letter_makes_room_for_a_newer_one(
         assert [each.id for each in await retries.dead()] == ["b", "c"]
 
 
-@pytest.mark.parametrize("name", ["", "a{b", "a}b", "a b", "a\nb", "x" * 513])
-def test_a_name_that_would_lie_in_two_slots_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be the name of a list"):
+@pytest.mark.parametrize("name", ["", "a}b", "{}a", "a\nb", "x" * 513])
+def test_outbound_queue_name_without_room_beside_it_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="name"):
         OutboundQueue(None, name)  # type: ignore[arg-type]
 
 

@@ -121,6 +121,20 @@ def test_a_deliverer_stops_in_order_on_a_signal(tmp_path: Path) -> None:
         assert [each.body for each in receiver.received] == [b"1"]
 
 
+def test_deliverer_with_custom_topic_delivers_messages_of_this_topic(tmp_path: Path) -> None:
+    name = "{wallet}.sent mail"
+    with plain_server(*STORE) as server, Receiver(FakeEndpoint()) as receiver:
+        calls(server, ("RPUSH", name, message(receiver.url, b"1"), b"{"))
+        custom = {"WAYSTATION_DELIVERER_OUTBOUND_TOPIC": name}
+        with process(tmp_path, server, "deliverer", **custom) as (told, _):
+            assert told["deliverer"] == name
+            deadline = time.monotonic() + 30
+            while calls(server, ("HLEN", f"{name}_retry.dead"), ("EXISTS", name)) != [1, 0]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert [each.body for each in receiver.received] == [b"1"]
+
+
 @pytest.mark.slow
 def test_dead_letters_are_shown_redriven_and_purged_by_commands(tmp_path: Path) -> None:
     with plain_server(*STORE) as server, Receiver(FakeEndpoint()) as receiver:
@@ -216,6 +230,7 @@ def test_the_environment_of_the_plugin_is_weaker_than_our_own() -> None:
         ("WAYSTATION_RELAY_DOORS", '[["smtp", "127.0.0.1", 1]]'),
         ("WAYSTATION_RELAY_DOORS", '[["http", "127.0.0.1", 70000]]'),
         ("WAYSTATION_DELIVERER_TOPIC_PREFIX", "a{b"),
+        ("WAYSTATION_DELIVERER_OUTBOUND_TOPIC", "a{b"),
         ("WAYSTATION_DELIVERER_EVENTS", '[{"list": "a b", "topic": "t"}]'),
     ],
 )

@@ -138,14 +138,15 @@ def test_whatever_json_comes_nothing_else_is_raised(
 
 
 def test_an_agent_gets_what_the_plugin_would_write() -> None:
-    def written(answer_to: str) -> Any:
+    def written(answer_to: str, *, can_answer: bool = True) -> Any:
         told = {"message_id": "m", "project": "p", "key": "k", "content_type": "a/b"}
         envelope = envelope_of(b"\xff\xfe", transport="ws", answer_to=answer_to, **told)
-        return json.loads(inbound_of(envelope, 7))
+        return json.loads(inbound_of(envelope, 7, can_answer=can_answer))
 
     plain = {"waystation": 7, "payload": "__4=", "transport_type": "ws"}
     assert written("") == plain
     assert written("t-1") == {**plain, "txn_id": "t-1"}
+    assert written("t-1", can_answer=False) == plain
 
 
 @pytest.mark.parametrize("name", ["content-type", "content_type"])

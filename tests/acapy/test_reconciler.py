@@ -161,7 +161,7 @@ async def test_keys_of_a_dead_agent_go_to_another_with_all_that_waits_in_order(
 async def test_an_agent_that_never_got_a_message_is_not_stale_but_not_for_ever(
     store_server: EmbeddedServer,
 ) -> None:
-    """Seed 000: without a last access nobody is stale. It would keep its keys for ever if dead."""
+    """The plugin never calls it stale, so a dead agent would keep its keys for ever."""
     async with mirror_world(store_server.address) as world:
         await world.agent_starts("a")
         await world.step()

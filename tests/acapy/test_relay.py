@@ -9,6 +9,7 @@ import pytest
 
 from tests.acapy.relay_world import RelayWorld, open_relay, v1, v2
 from tests.acapy.test_recipients import BAD
+from tests.kit.wire import async_wire
 from tests.pools.pool_bench import open_bench
 from tests.proxy import Fate, proxy_to
 from waystation.acapy_settings import RelaySettings
@@ -93,6 +94,17 @@ async def test_what_is_too_large_is_413_also_in_pieces(store_server: EmbeddedSer
         async with world.client.post(world.http, data=pieces()) as reply:
             assert reply.status == 413
         assert (await post(world, v1("k")))[0] == 200
+
+
+async def test_relay_request_with_many_trailers_is_431(store_server: EmbeddedServer) -> None:
+    async with (
+        open_relay(store_server.address) as world,
+        async_wire(world.http.rstrip("/")) as connection,
+    ):
+        head = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.send(head.encode() + b"1\r\n1\r\n0\r\n" + b"a:\r\n" * 1000)
+        assert (await connection.answer()).status == 431
+        assert await connection.closed()
 
 
 async def test_the_pages_and_refusals_of_the_door(store_server: EmbeddedServer) -> None:

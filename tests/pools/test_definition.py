@@ -7,8 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from waystation.errors import InvalidInputError
 from waystation.pool_settings import PoolSettings
-from waystation.pools.definition import Pool, PoolOptions, decode_pool, encode_pool
+from waystation.pools.definition import (
+    Pool,
+    PoolOptions,
+    check_options,
+    decode_pool,
+    encode_pool,
+)
 from waystation.pools.names import Place
 
 
@@ -31,6 +38,12 @@ from waystation.pools.names import Place
 def test_what_no_pool_can_have_is_refused_by_its_name(field: str, value: Any) -> None:
     with pytest.raises(msgspec.ValidationError, match=field):
         msgspec.convert({field: value}, PoolOptions)
+
+
+def test_check_options_agents_answer_without_mirror_raises() -> None:
+    with pytest.raises(InvalidInputError, match="mirrored pools only"):
+        check_options(PoolOptions(agents_answer=True))
+    check_options(PoolOptions(agents_answer=True, mirror=True))
 
 
 def test_an_unknown_option_is_refused() -> None:

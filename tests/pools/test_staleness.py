@@ -31,7 +31,7 @@ async def test_a_healthy_idle_worker_is_not_evicted_by_two_quick_messages(
 
 
 async def test_a_missing_last_access_is_never_stale(store_server: EmbeddedServer) -> None:
-    """As in seed 000; only an agent can have none."""
+    """As in the plugin; only an agent can have none."""
     async with open_pool_slot(store_server) as slot:
         await slot.register("a", "b", agent=True)
         assert (await slot.send("k")).owner == "a"

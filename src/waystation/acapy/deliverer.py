@@ -197,7 +197,7 @@ class Deliverer:
 
     async def _deliver(self, held: Holding, message: OutboundMessage) -> None:
         standing = self._standing(message.origin)
-        reserved = await self._reserve(standing)
+        reserved = await self._reserve(standing, is_fresh=not message.retries)
         if reserved is None:
             await self._put_off(held, message, standing)
             return
@@ -208,10 +208,10 @@ class Deliverer:
             now = self._clock.monotonic()
             if outcome.status in _HOLDING and outcome.retry_after:
                 standing.hold(now + min(outcome.retry_after, RETRY_AFTER_SECONDS_MAX))
-            standing.report(outcome, now=now, probe=reserved.probe)
+            standing.report(outcome, now=now, probe=reserved.probe, source=message.id)
         await self._conclude(held, message, outcome)
 
-    async def _reserve(self, standing: Standing) -> Reservation | None:
+    async def _reserve(self, standing: Standing, *, is_fresh: bool) -> Reservation | None:
         """A slot of the endpoint; None when it has none for now."""
         if len(standing.lanes) >= self._settings.concurrency:
             return None
@@ -223,7 +223,7 @@ class Deliverer:
             while True:
                 waiter.clear()
                 now = self._clock.monotonic()
-                reserved = standing.reserve(name, now, 1)
+                reserved = standing.reserve(name, now, 1, is_fresh=is_fresh)
                 if reserved.slots:
                     return reserved
                 if now >= until or standing.wait_seconds(now) < float("inf"):

@@ -1,12 +1,13 @@
-"""What agents answer to messages that asked for it, brought to whoever waits for it.
+"""Reader of the lists that agents write direct responses to.
 
-The plugin's agents and its relay call the list by different names; both are read. An answer is
-taken under a lease, and let go of when it is in the pool: one read twice is the same answer.
+It takes a response under a lease and deletes it once the pool has it as an answer, so that a crash
+loses none. A response that is read twice is the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from waystation.acapy.envelopes import read_direct_response
 from waystation.acapy.outbound import OutboundQueue
@@ -27,11 +28,12 @@ _LEASE_MS = 10_000
 class DirectResponses:
     """Reads the lists of answers until it is stopped; any number may."""
 
-    def __init__(self, store: Store, answers: Answers, place: Place, *, prefix: str) -> None:
+    def __init__(
+        self, store: Store, answers: Answers, place: Place, *, lists: Sequence[str]
+    ) -> None:
         self._answers = answers
         self._place = place
-        names = (f"{prefix}_inbound_direct_resp", f"{prefix}_inbound_direct_response")
-        self._queues = [OutboundQueue(store, name) for name in names]
+        self._queues = [OutboundQueue(store, name) for name in lists]
         self._waiter = Waiter()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None

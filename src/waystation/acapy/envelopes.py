@@ -41,16 +41,17 @@ def envelope_of(
     return Envelope(id=message_id, project=project, data=body, group=key, headers=tuple(headers))
 
 
-def inbound_of(envelope: Envelope, number: int) -> bytes:
-    """The same as the plugin writes it into the list of a recipient key.
+def inbound_of(envelope: Envelope, number: int, *, can_answer: bool) -> bytes:
+    """Return the message as the plugin's relay writes it into the list of a recipient key.
 
-    The number, at which agents do not look, comes first: `mirror_look` finds it there.
+    The number, which agents ignore, comes first so that `mirror_look` finds it. Agents that cannot
+    answer get no `txn_id`, because the plugin would wait for its response forever.
     """
     headers = dict(envelope.headers)
     payload = base64.urlsafe_b64encode(envelope.data).decode()
     written: dict[str, str | int] = {"waystation": number, "payload": payload}
     written["transport_type"] = headers.get(TRANSPORT, "http")
-    if answer_to := headers.get(ANSWER_TO):
+    if can_answer and (answer_to := headers.get(ANSWER_TO)):
         written["txn_id"] = answer_to
     return msgspec.json.encode(written)
 

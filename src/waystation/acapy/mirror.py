@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from waystation.pools.mirrored import Seen
 from waystation.store import Store, script
-from waystation.store.slots import slot_of
+from waystation.store.slots import key_beside
 
 _PUT = script(__package__, "mirror_put")
 _SET = script(__package__, "mirror_set")
@@ -46,12 +46,13 @@ def version_of(name: str) -> str:
 class Mirror:
     """Reads and writes the plugin's keys."""
 
-    def __init__(self, store: Store, *, prefix: str) -> None:
+    def __init__(self, store: Store, *, inbound: str) -> None:
         self._store = store
-        self._prefix = prefix
+        #: The list of a recipient key is `<inbound>_<recipient key>`.
+        self._inbound = inbound
 
     def __repr__(self) -> str:
-        return f"<Mirror {self._prefix}>"
+        return f"<Mirror {self._inbound}>"
 
     # -- The maps ----------------------------------------------------------------------------
 
@@ -125,9 +126,12 @@ class Mirror:
     # -- The lists of messages ---------------------------------------------------------------
 
     def can_have(self, key: str) -> bool:
-        """Whether a key's list and what lies beside it share a slot: not with odd braces."""
-        name, beside = self._names(key)
-        return slot_of(name) == slot_of(beside)
+        """Return False if braces in the key keep its list and its marker from sharing a slot."""
+        try:
+            self._names(key)
+        except ValueError:
+            return False
+        return True
 
     async def push(self, key: str, messages: Sequence[tuple[int, bytes]]) -> int:
         """Puts messages, with their numbers, into a key's list; the last that it has by then."""
@@ -144,8 +148,8 @@ class Mirror:
         await self._store.call("UNLINK", self._names(key)[1], repeatable=True)
 
     def _names(self, key: str) -> list[str]:
-        name = f"{self._prefix}_inbound_{key}"
-        return [name, f"{{{name}}}.pushed"]
+        name = f"{self._inbound}_{key}"
+        return [name, key_beside(name, "pushed")]
 
 
 def _batches(items: Sequence[_T]) -> Iterator[Sequence[_T]]:

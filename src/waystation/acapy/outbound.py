@@ -7,20 +7,18 @@ again. At least once: one whose settlement was lost comes again too.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from waystation.errors import InvalidInputError
 from waystation.store import Store, script
+from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "list_take")
 _SETTLE = script(__package__, "list_settle")
 
 #: A reply with more than this, and one message, is not asked for.
 TAKE_BYTES_MAX = 4 * 1_048_576
-#: Braces would give what lies beside the list another slot than the list has.
-_LIST = re.compile(r"[^{}\s]{1,512}")
+_NAME_BYTES_MAX = 512
 
 
 class TakenMessage(msgspec.Struct, frozen=True):
@@ -32,9 +30,17 @@ class TakenMessage(msgspec.Struct, frozen=True):
 
 
 def check_list_name(name: str) -> str:
-    """The name of a list, if all that belongs to it can lie in its slot."""
-    if not _LIST.fullmatch(name):
-        raise InvalidInputError(f"{name[:80]!r} cannot be the name of a list.", field="list")
+    """Return the name of a list. Raise InvalidInputError if no key can be put beside the list."""
+    if not name.isprintable() or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
+        raise InvalidInputError(
+            f"The name of a list has 1 to {_NAME_BYTES_MAX} bytes of printable letters, not"
+            f" {name[:80]!r}.",
+            field="list",
+        )
+    try:
+        key_beside(name, "taken")
+    except ValueError as error:
+        raise InvalidInputError(str(error), field="list") from error
     return name
 
 
@@ -44,9 +50,8 @@ class OutboundQueue:
     def __init__(self, store: Store, name: str) -> None:
         self.name = check_list_name(name)
         self._store = store
-        tag = f"{{{name}}}"
-        self._keys = [name, f"{tag}.leases", f"{tag}.taken"]
-        self._number = f"{tag}.number"
+        self._keys = [name, key_beside(name, "leases"), key_beside(name, "taken")]
+        self._number = key_beside(name, "number")
 
     def __repr__(self) -> str:
         return f"<OutboundQueue {self.name}>"

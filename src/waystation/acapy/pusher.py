@@ -13,7 +13,7 @@ from waystation.acapy.envelopes import inbound_of
 from waystation.acapy.mirror import Mirror
 from waystation.envelope import unpack
 from waystation.errors import WaystationError
-from waystation.pools import Pools
+from waystation.pools import Pool, Pools
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import Place
 from waystation.store.pacing import for_each
@@ -54,7 +54,7 @@ class Pusher:
         terms, count = self._pools.terms(pool), 0
         last = self._known.get(key, 0) if after is None else after
         while items := await self._mirrored.unpushed(self._place, terms, key, after=last):
-            ours = [(number, self._written(number, packed)) for number, packed in items]
+            ours = [(number, self._written(pool, number, packed)) for number, packed in items]
             count += len(ours)
             last = max(items[-1][0], await self._mirror.push(key, ours))
         self._known[key] = last
@@ -63,8 +63,9 @@ class Pusher:
             self._known.popitem(last=False)
         return count
 
-    def _written(self, number: int, packed: bytes) -> bytes:
-        return inbound_of(unpack(packed, project=self._place.project), number)
+    def _written(self, pool: Pool, number: int, packed: bytes) -> bytes:
+        envelope = unpack(packed, project=self._place.project)
+        return inbound_of(envelope, number, can_answer=pool.can_answer)
 
     async def _work(self) -> None:
         try:

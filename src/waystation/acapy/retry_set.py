@@ -14,6 +14,7 @@ import msgspec
 
 from waystation.acapy.outbound import TAKE_BYTES_MAX, check_list_name
 from waystation.store import Store, script
+from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "retry_take")
 _SETTLE = script(__package__, "retry_settle")
@@ -46,7 +47,7 @@ class RetrySet:
         self.name = check_list_name(name)
         self._store = store
         self._dead_max = dead_max
-        self._dead, self._failed = f"{{{name}}}.dead", f"{{{name}}}.failed"
+        self._dead, self._failed = key_beside(name, "dead"), key_beside(name, "failed")
 
     def __repr__(self) -> str:
         return f"<RetrySet {self.name}>"

@@ -24,6 +24,18 @@ _REPLY_BYTES_MAX = 65_536
 _FORBIDDEN = Outcome(failure=Failure.FORBIDDEN, detail="the endpoint's address is not allowed")
 
 
+def _refused(status: int) -> Outcome:
+    """Return the outcome of a handshake that the endpoint answered with another status than 101.
+
+    2xx is no success: the message was not sent.
+    """
+    outcome = Outcome(status=status)
+    if not outcome.succeeded:
+        return outcome
+    detail = f"the endpoint answered {status} instead of opening a WebSocket"
+    return Outcome(failure=Failure.CONNECTION, detail=detail)
+
+
 class _Connect(connect):
     """Follows no redirect: it would lead around the guard."""
 
@@ -50,7 +62,7 @@ class SocketSender:
         except NameUnknownError:
             return Outcome(failure=Failure.NAME, detail="the endpoint's host cannot be resolved")
         except InvalidStatus as error:
-            return Outcome(status=error.response.status_code)
+            return _refused(error.response.status_code)
         except ssl.SSLCertVerificationError:
             detail = "the endpoint's certificate could not be verified"
             return Outcome(failure=Failure.CONNECTION, detail=detail)

@@ -1,6 +1,6 @@
 """Which worker has which recipient key: given, moved when a worker is stale, looked at.
 
-`assign` and `reassign` are what seed 000 calls assign_recip_key_to_new_uid and
+`assign` and `reassign` are what the plugin calls assign_recip_key_to_new_uid and
 reassign_recip_key_to_uid, each one atomic script. A move of many keys takes several calls; after
 each of them every key is in exactly one worker's list.
 """

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInputError
+from waystation.pool_errors import PoolCannotAnswerError
 from waystation.pool_settings import PoolSettings
 from waystation.pools.names import Place
 from waystation.pools.states import Assignment
@@ -56,6 +57,9 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: How much later an agent is stale for each key that it goes round: the plugin takes 400 ms for
     #: one without messages.
     agent_key_ms: Annotated[int, Meta(ge=0, le=10_000)] = 500
+    #: Whether the agents of a mirrored pool answer messages that carry `txn_id`. The redis-events
+    #: plugin does not: its agent stops for good at the first such message.
+    agents_answer: bool = False
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> Place:
         """Where it has its keys."""
         return Place(self.project, self.name)
+
+    @property
+    def can_answer(self) -> bool:
+        """True if the workers of the pool can answer a message."""
+        return self.options.agents_answer or not self.options.mirror
 
     @property
     def lease_ms(self) -> int:
@@ -117,6 +126,21 @@ def check_options(options: PoolOptions) -> None:
     """Refuses what does not go together."""
     if options.first_seconds > options.max_seconds:
         raise InvalidInputError("The first wait is longer than the longest.", field="first_seconds")
+    if options.agents_answer and not options.mirror:
+        raise InvalidInputError(
+            "agents_answer is an option of mirrored pools only.", field="agents_answer"
+        )
+
+
+def require_answers(pool: Pool) -> None:
+    """Raise PoolCannotAnswerError if the workers of the pool cannot answer a message."""
+    if not pool.can_answer:
+        raise PoolCannotAnswerError(
+            f"The agents of pool '{pool.name}' cannot answer messages.",
+            field="wait",
+            hint="Send without waiting for an answer. Set the option agents_answer of the pool only"
+            " if its agents answer messages with `txn_id`; the redis-events plugin does not.",
+        )
 
 
 encode_pool = msgspec.json.Encoder().encode

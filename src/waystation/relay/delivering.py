@@ -43,7 +43,7 @@ class OpenDeliverer(msgspec.Struct, frozen=True):
 
 def retry_set(store: Store, settings: DelivererSettings, *, events: str = "") -> RetrySet:
     """The retry set, and the dead letters beside it; or those of a list of events."""
-    name = f"{events}_refused" if events else f"{settings.topic_prefix}_outbound_retry"
+    name = f"{events}_refused" if events else f"{settings.outbound}_retry"
     return RetrySet(store, name)
 
 
@@ -59,7 +59,7 @@ async def open_deliverer(settings: Settings) -> AsyncIterator[OpenDeliverer]:
         sender = Sender(guard, resolver=resolver)
         undo.push_async_callback(sender.close)
         deliverer = Deliverer(
-            OutboundQueue(opened.store, f"{wanted.topic_prefix}_outbound"),
+            OutboundQueue(opened.store, wanted.outbound),
             retry_set(opened.store, wanted),
             sender,
             SocketSender(guard, resolver),

@@ -41,6 +41,14 @@ class Inbox:
         if self._on_enqueued is not None:
             self._on_enqueued(letter.key, enqueued)
 
+    async def can_answer(self) -> bool:
+        """Return True if the workers of the pool can answer a message."""
+        try:
+            pool = await self._pools.use(self.place.project, self.place.pool)
+        except PoolNotFoundError as error:
+            raise BusyError(str(error)) from error
+        return pool.can_answer
+
     async def close(self) -> None:
         """Lets go of what is being moved."""
         await self._pools.close()

@@ -11,6 +11,7 @@ from waystation.acapy.mirror import Mirror
 from waystation.acapy.mirror_keeper import MirrorKeeper
 from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciler
+from waystation.acapy_settings import RelaySettings
 from waystation.ids import RandomIdentity
 from waystation.pools import Pool, Pools
 from waystation.pools.held import Enqueued
@@ -46,11 +47,11 @@ class Mirroring:
 
 @asynccontextmanager
 async def open_mirroring(
-    pools: Pools, pool: Pool, opened: OpenStore, *, prefix: str
+    pools: Pools, pool: Pool, opened: OpenStore, *, wanted: RelaySettings
 ) -> AsyncIterator[Mirroring]:
     """Mirrors a pool for the length of the block."""
     store = opened.store
-    mirrored, mirror = Mirrored(store), Mirror(store, prefix=prefix)
+    mirrored, mirror = Mirrored(store), Mirror(store, inbound=wanted.inbound)
     async with AsyncExitStack() as undo:
         heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         undo.callback(heartbeat.close)
@@ -61,7 +62,8 @@ async def open_mirroring(
         keeper = MirrorKeeper(reconciler, store, opened.wakeups, leases)
         await keeper.start()
         undo.push_async_callback(keeper.stop)
-        responses = DirectResponses(store, pools.answers, pool.place, prefix=prefix)
+        lists = wanted.direct_responses
+        responses = DirectResponses(store, pools.answers, pool.place, lists=lists)
         await responses.start()
         undo.push_async_callback(responses.stop)
         yield Mirroring(pusher, keeper)

@@ -50,9 +50,8 @@ async def open_relay(settings: Settings) -> AsyncIterator[OpenRelay]:
         pool = await provide(pools, wanted)
         mirroring: Mirroring | None = None
         if pool.options.mirror:
-            prefix = wanted.topic_prefix
             mirroring = await undo.enter_async_context(
-                open_mirroring(pools, pool, opened, prefix=prefix)
+                open_mirroring(pools, pool, opened, wanted=wanted)
             )
         relay = _relay(wanted, pools, pool, mirroring)
         undo.push_async_callback(relay.close)

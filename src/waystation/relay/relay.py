@@ -42,9 +42,14 @@ class Relay:
         content_type: str,
         wanted: bool = False,
     ) -> Accepted:
-        """Returns when the message is durable; an error says that it is not, or may not be."""
+        """Store a message in the pool and return once it is durable.
+
+        Raise an error if it is not durable, or may not be. Ignore the wish for an answer if the
+        workers of the pool cannot answer.
+        """
         message_id = self._identity.token(16)
-        answer_to = self._secrets.token(16) if found.wants_answer or wanted else ""
+        wanted = (wanted or found.wants_answer) and await self._inbox.can_answer()
+        answer_to = self._secrets.token(16) if wanted else ""
         envelope = envelope_of(
             body,
             message_id=message_id,
