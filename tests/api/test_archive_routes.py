@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 NOBODY = "tx-0000" + "f" * 36
 #: What has ended, or sleeps, leaves the store at once.
 AT_ONCE = TransactionSettings(
-    archive_delay_seconds=0.01, archive_pause_idle_seconds=0.02, cache_seconds=0.01
+    cells=1, archive_delay_seconds=0.01, archive_pause_idle_seconds=0.02, cache_seconds=0.01
 )
 
 
@@ -322,6 +322,18 @@ def test_archiving_is_seen_with_keys_of_the_default_project_alone(
     reader = Client(station[0], station[1].read)
     assert problem(reader.ask(method, path))[0] == 403
     assert problem(Client(station[0], "").ask(method, path))[0] == 401
+
+
+def test_place_of_history_for_other_keys_than_the_operators_is_refused(
+    client: Client, shop: Client, station: tuple[Serving, Keys]
+) -> None:
+    place = client.json("/v1/history")
+    assert place["dataset"] == station[0].node.opened.dataset
+    assert set(place) == {"dataset", "data", "lake", "embedded"}
+    assert problem(shop.ask("GET", "/v1/history")) == (404, "not-found")
+    reader = Client(station[0], station[1].read)
+    assert problem(reader.ask("GET", "/v1/history"))[0] == 403
+    assert problem(Client(station[0], "").ask("GET", "/v1/history"))[0] == 401
 
 
 @pytest.mark.parametrize("query", ["cursor=x", "cursor=1", "cursor=-1", "cursor=99999999"])

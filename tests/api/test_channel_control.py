@@ -104,8 +104,8 @@ def test_a_batch_is_published_in_its_order_byte_for_byte(station: Station) -> No
         (b'{"messages": [{"content": 1}]}', "id"),
         (b'{"messages": [{"id": "a", "content": 1}, {"id": "A", "content": 1}]}', "messages[1]"),
         (b'{"messages": [{"id": "a\\n", "content": 1}]}', "messages[0].id"),
-        (b'{"messages": [{"id": "a", "content": 1}, {"id": "b", "content": "\xff"}]}', "message b"),
-        (b'{"messages": [{"id": "a", "content": "\\ud800"}]}', "The body"),
+        (b'{"messages": [{"id": "a", "content": 1}, {"id": "b", "content": "\xff"}]}', "byte 65"),
+        (b'{"messages": [{"id": "\\ud800", "content": 1}]}', "lone surrogate"),
         (b'{"messages": [{"id": "a", "content": nan}]}', "malformed"),
         (
             b'{"messages": [{"id": "a", "content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",

@@ -73,7 +73,7 @@ def test_white_space_around_the_content_is_no_part_of_it(open_url: str, channel:
 
 @pytest.mark.parametrize(
     "content",
-    [None, b"", b" ", b"{", b"{}}", b"x", b"NaN", b"'a'", b"\xff", b'"\\ud800"', b"\0", b"1,2"],
+    [None, b"", b" ", b"{", b"{}}", b"x", b"NaN", b"'a'", b"\xff", b"\0", b"1,2"],
 )
 def test_a_body_that_is_no_json_is_400(open_url: str, channel: str, content: bytes | None) -> None:
     answer = ask(open_url, "PUT", f"/channel/{channel}/message/m", content)

@@ -375,8 +375,8 @@ async def test_each_stream_looks_once_for_a_wake_up_and_all_share_one_connection
 
         for reader in readers:
             assert await reader.ids(1) == ["second"]
-        # One for each, the publish, and what the node does for itself in some seconds.
-        assert calls() <= streams + 1 + 10
+        # One for each, the publish, and the node's own calls: a few in each second.
+        assert calls() <= streams + 1 + max(10, streams // 10)
     await until_streams(0)
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.wire import Wire, ask, request_bytes, wire
 from tests.stations import StationProcess, station_process
+from waystation.api.connection import HEADERS_MAX, PIPELINED_MAX, TRAILERS_MAX
 from waystation.settings import HttpSettings
 from waystation.testing.station import Serving, quick_settings
 
@@ -92,7 +94,7 @@ def test_a_connection_on_which_nothing_ever_comes_is_closed_without_a_word(
 def test_the_second_request_of_a_connection_has_the_same_deadline(impatient: Serving) -> None:
     with wire(impatient.url) as connection:
         assert connection.ask("GET", "/livez").status == 200
-        connection.send(b"GET /livez HTTP/1.1\r\n")
+        connection.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n")
         assert connection.answer().status == 408
 
 
@@ -112,7 +114,7 @@ def test_a_body_that_is_answered_before_it_is_sent_is_not_waited_for_either(
     impatient: Serving,
 ) -> None:
     with wire(impatient.url) as connection:
-        connection.send(b"PUT /channel/A/message/m HTTP/1.1\r\nContent-Length: 1000\r\n\r\n12")
+        connection.send(HEAD.replace(b"slow", b"A") + b"Content-Length: 1000\r\n\r\n12")
         assert connection.answer().status == 400
         assert connection.closed(), "one request has one answer"
 
@@ -223,3 +225,89 @@ def test_a_body_without_measure_is_refused_early_in_bounded_memory(
     assert highest - before < GROWTH_BYTES_MAX
     assert ask(url, "GET", "/readyz").status == 200
     assert process.alive
+
+
+# -- Many small things -----------------------------------------------------------------------
+
+
+def many_trailers() -> Iterator[bytes]:
+    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n"
+    for _ in range(50):
+        yield b"a:\r\n" * 250_000
+
+
+def many_headers() -> Iterator[bytes]:
+    yield HEAD
+    for _ in range(50):
+        yield b"a:\r\n" * 250_000
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"), [(many_trailers, 431), (many_headers, 431), (endless_chunks, 413)]
+)
+def test_connection_with_countless_small_parts_is_refused_early(
+    process: StationProcess, pieces: type[Iterator[bytes]], expected: int
+) -> None:
+    url = process.said["url"]
+    before = process.resident_bytes()
+    with wire(url) as connection:
+        taken = send_until_refused(connection, pieces())
+        growth = process.resident_bytes() - before
+        assert connection.answer().status == expected
+    # What the sockets' buffers hold is taken as well.
+    assert taken < 12_000_000
+    assert growth < GROWTH_BYTES_MAX
+    assert ask(url, "GET", "/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    ("count", "status"), [(HEADERS_MAX - 1, 200), (HEADERS_MAX, 431)], ids=["most", "too many"]
+)
+def test_request_headers_over_their_number_are_431(
+    impatient: Serving, count: int, status: int
+) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * count + b"\r\n"
+    with wire(impatient.url) as connection:
+        connection.send(request)
+        assert connection.answer().status == status
+
+
+@pytest.mark.parametrize(
+    ("count", "status"), [(TRAILERS_MAX, 200), (TRAILERS_MAX + 1, 431)], ids=["most", "too many"]
+)
+def test_request_trailers_over_their_number_are_431(
+    impatient: Serving, count: int, status: int
+) -> None:
+    # In pieces, so that the request is not answered before its trailers have come.
+    with wire(impatient.url) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n")
+        connection.send(b"a:\r\n" * count)
+        connection.send(b"\r\n")
+        assert connection.answer().status == status
+
+
+def test_request_trailers_over_their_bytes_are_431(impatient: Serving) -> None:
+    with wire(impatient.url) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n")
+        connection.send((b"a: " + b"b" * 10_000 + b"\r\n") * 5)
+        assert connection.answer().status == 431
+
+
+def test_request_trailers_are_no_headers(guarded: Guarded) -> None:
+    request = (
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\nAuthorization: Bearer %b\r\n\r\n"
+    )
+    with wire(guarded.url) as connection:
+        connection.send(request % guarded.keys.write.encode())
+        assert connection.answer().status == 403
+
+
+def test_pipelined_requests_over_their_number_end_the_connection(impatient: Serving) -> None:
+    with wire(impatient.url) as connection:
+        request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.send(request * (PIPELINED_MAX + 1))
+        assert [connection.answer().status for _ in range(PIPELINED_MAX + 1)]
+    with wire(impatient.url) as connection:
+        connection.send(request * 5_000)
+        assert connection.closed()
+    assert ask(impatient.url, "GET", "/livez").status == 200

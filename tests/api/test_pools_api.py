@@ -197,6 +197,17 @@ def test_a_batch_is_enqueued_in_its_order_or_refused_as_a_whole(pool: PoolClient
     assert pool.of("GET", "/workers")["pending"] == 5
 
 
+def test_send_waiting_for_agents_that_cannot_answer_is_refused(open_url: str) -> None:
+    pool = PoolClient(open_url)
+    pool.create(mirror=True)
+    path = f"/{pool.name}/messages?key=k"
+    refused = pool.raw("POST", path, b"1", waystation_wait="10s")
+    assert problem(refused) == (400, "pool.cannot-answer")
+    assert pool.of("GET", "/workers")["pending"] == 0
+    pool.send("k")
+    pool.of("DELETE")
+
+
 def test_what_names_no_recipient_or_two_is_refused(pool: PoolClient) -> None:
     path = f"/{pool.name}/messages"
     assert problem(pool.raw("POST", path, b"1"))[0] == 400
@@ -575,3 +586,15 @@ async def test_a_pool_is_counted_in_metrics(settings: Settings) -> None:
         assert f"waystation_pool_pending{{{label}}} 1.0" in text
         assert f'waystation_pool_workers{{{label},state="live"}} 1.0' in text
         assert "w-1" not in text
+
+
+def test_pool_batch_with_a_lone_surrogate_keeps_its_bytes(pool: PoolClient) -> None:
+    data = b'{"t":"\\ud83d"}'
+
+    batch = b'{"messages":[{"key":"k","data":%b}]}' % data
+    answer = pool.raw("POST", f"/{pool.name}/messages", batch, **BATCH)
+
+    assert answer.status == 200, answer
+    pool.register()
+    (item,) = pool.take()
+    assert item["message"]["text"].encode() == data

@@ -19,6 +19,7 @@ from waystation.settings import DeliverySettings, HttpSettings
 from waystation.store.address import Address
 from waystation.testing.station import Serving, quick_settings
 from waystation.transaction_settings import WebhookSettings
+from waystation.transactions.cells import CELLS_DEFAULT
 
 HOOK = "https://hook.example/refunds?token=1"
 
@@ -75,7 +76,8 @@ class Client:
 
         async def look() -> dict[str, str]:
             async with store_at(address) as store:
-                return await waiting_events(store)
+                pages = [await waiting_events(store, cell) for cell in range(CELLS_DEFAULT)]
+                return {item: event for page in pages for item, event in page.items()}
 
         return asyncio.run(look())
 
@@ -165,6 +167,30 @@ def test_a_long_poll_takes_the_webhook_back_where_that_was_asked_for(client: Cli
     assert transaction_id not in client.events()
 
 
+def test_start_with_cancel_webhook_sends_no_webhook_after_a_long_poll(client: Client) -> None:
+    """The name that DATP's design gives the option."""
+    transaction_id = client.started("slow", webhook=HOOK, cancelWebhook=True)
+    for name in ("half", "go"):
+        client.switch(transaction_id, name)
+    assert client.get(transaction_id, "?wait=20s")["metadata"]["notifiedTime"]
+    assert transaction_id not in client.events()
+
+
+def test_start_with_an_unknown_option_warns_in_the_reply(client: Client) -> None:
+    warning = (
+        "metadata.cancel_webhook is not an option and has no effect. Did you mean cancelWebhook?"
+    )
+    for status in (201, 200):
+        answer = client.start(cancel_webhook=True, externalId="warned")
+        assert (answer.status, answer.json()["warnings"]) == (status, [warning])
+    polled = client.start(cancel_webhook=True, poll="long")
+    assert (polled.json()["metadata"]["status"], polled.json()["warnings"]) == (
+        "success",
+        [warning],
+    )
+    assert "warnings" not in client.start(mine=1).json()
+
+
 def test_a_start_with_a_long_poll_is_answered_with_the_end(client: Client) -> None:
     answer = client.start(poll="long", externalId="polled")
     summary = answer.json()
@@ -176,6 +202,18 @@ def test_a_start_with_a_long_poll_is_answered_with_the_end(client: Client) -> No
     assert again.json()["metadata"] == summary["metadata"]
     old = client.start(reply="longpoll")
     assert (old.status, old.json()["metadata"]["status"]) == (201, "success")
+
+
+def test_start_again_with_another_webhook_is_409(client: Client) -> None:
+    asked = {"externalId": "hooked", "webhook": HOOK, "progressReports": True}
+    first = client.start(**asked)
+    assert first.status == 201
+    again = client.start(**asked)
+    assert (again.status, again.json()["duplicate"]) == (200, True)
+    for name, value in (("webhook", f"{HOOK}?v=2"), ("webhook", None), ("progressReports", False)):
+        other = client.start(**{**asked, name: value})
+        assert (other.status, other.json()["code"]) == (409, "transaction.duplicate")
+        assert f"metadata.{name}" in other.json()["detail"]
 
 
 def test_progress_ends_a_wait_that_asks_for_it(client: Client) -> None:

@@ -202,7 +202,7 @@ async def test_a_seek_moves_a_connection_that_is_open(settings: Settings) -> Non
         ('{"type":"publish","messageID":"M","content":1}', "input.invalid"),
         ('{"type":"publish","messageID":"m"}', "input.invalid"),
         ('{"type":"publish","messageID":"m","content":NaN}', "input.invalid"),
-        ('{"type":"publish","messageID":"m","content":"\\ud800"}', "input.invalid"),
+        (r'{"type":"publish","messageID":"\ud800","content":1}', "input.invalid"),
         (
             '{"type":"publish","messageID":"m","content":"' + "x" * 1_048_575 + '"}',
             "input.too-large",

@@ -128,6 +128,7 @@ async def test_name_topic_and_endpoint_are_enough(client: Client) -> None:
         assert received.headers["waystation-subscription"] == client.name
         shown = await client.of("GET")
         assert "secret" not in shown, "it is told once"
+        assert made.pop("warning") is None
         assert shown == {name: value for name, value in made.items() if name != "secret"}
 
 
@@ -424,7 +425,7 @@ async def test_a_redrive_counts_first_and_then_delivers_in_order(client: Client)
         begun = await client.of("POST", "/redrive", {"group": "g"})
         done = await client.ended(begun["id"])
         assert (done["count"], done["progress"]["settled"], done["progress"]["open"]) == (3, 3, 0)
-        told = [each.headers["webhook-id"] for each in endpoint.received[before:]]
+        told = [each.headers["waystation-id"] for each in endpoint.received[before:]]
         assert told == ["g-0", "g-1", "g-2"]
         (row,) = (await client.of("GET", "/operations"))["operations"]
         assert row == done
@@ -463,7 +464,8 @@ async def test_a_skip_and_a_purge_and_a_reset(client: Client) -> None:
         reset = await client.of("POST", "/reset", {"to": "beginning"})
         assert (reset["state"], reset["asked"]) == ("done", {"to": "beginning"})
         again = (await endpoint.until(before + 2))[before:]
-        assert [each.headers["webhook-id"] for each in again] == ["g-0.2", "g-1.2"]
+        assert [each.headers["waystation-id"] for each in again] == ["g-0", "g-1"]
+        assert all(each.headers["webhook-id"].split(":")[1] == "2" for each in again)
 
 
 @pytest.mark.parametrize(

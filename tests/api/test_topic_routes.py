@@ -11,6 +11,7 @@ import pytest
 from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import ask, request_bytes, wire
+from waystation import Waystation
 from waystation.settings import HttpSettings
 from waystation.testing.station import quick_settings
 from waystation.topic_settings import TopicSettings
@@ -416,3 +417,55 @@ def test_a_limit_in_shadow_refuses_nobody_and_tells_nothing(open_url: str) -> No
     answers = [client.produce(b"x") for _ in range(5)]
     assert [each.status for each in answers] == [200] * 5
     assert not [each for each in answers if each.header("ratelimit")]
+
+
+# -- Lone surrogates, as JSON.stringify writes them -------------------------------------------
+
+EVENT = b'{"specversion":"1.0","id":"a","source":"s","type":"t",'
+LONE = b'{"t":"\\ud83d","u":"\\ud83d\\ude00\\\\ud83d"}'
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (BATCH, b'{"messages":[{"id":"a","data":%b}]}'),
+        (BATCH, b'{"messages":[{"id":"a","data":%b,"headers":[["x-a","b"]]}]}'),
+        (
+            "application/cloudevents+json",
+            b'{"specversion":"1.0","id":"a","source":"s","type":"t","data":%b}',
+        ),
+    ],
+)
+def test_produce_of_a_lone_surrogate_keeps_its_bytes(
+    topic: TopicClient, content_type: str, body: bytes
+) -> None:
+    answer = topic.produce(body % LONE, {"Content-Type": content_type})
+
+    assert answer.status == 200, answer
+    with Waystation(topic.url) as client:
+        (message,) = client.topics.messages(topic.name, id="a")
+    assert message.stored == LONE
+    assert message.content == {"t": "\ud83d", "u": "\U0001f600\\ud83d"}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (BATCH, b'{"messages":[{"id":"\\ud83d","data":1}]}'),
+        (BATCH, b'{"messages":[{"text":"\\ud83d"}]}'),
+        (
+            "application/cloudevents+json",
+            b'{"specversion":"1.0","id":"\\ud83d","source":"s","type":"t","data":1}',
+        ),
+        (
+            "application/cloudevents+json",
+            EVENT + b'"datacontenttype":"a/b","data":"\\ud83d"}',
+        ),
+    ],
+)
+def test_produce_of_a_lone_surrogate_outside_of_json_data_is_refused(
+    topic: TopicClient, content_type: str, body: bytes
+) -> None:
+    answer = topic.produce(body, {"Content-Type": content_type})
+
+    assert problem(answer) == (400, "input.invalid")

@@ -23,8 +23,8 @@ from waystation.topics.upkeep import LEASE_KEY, PERIOD_SECONDS
 
 DEFAULTS = {
     "grouped": False,
-    "max_bytes": None,
-    "max_age_seconds": None,
+    "max_bytes": 268_435_456,
+    "max_age_seconds": 604_800.0,
     "full_policy": "refuse",
     "dedup_seconds": 0.0,
     "json_schema": None,

@@ -254,6 +254,16 @@ def test_many_are_started_with_a_result_for_each(client: Client, external_id: st
     assert (same["duplicate"], same["metadata"]["txId"]) == (True, taken)
 
 
+def test_start_of_a_list_warns_of_each_by_its_place(client: Client) -> None:
+    orders = [{"type": "plain"}, {"type": "plain", "metadata": {"dead_line": "1h"}}]
+    answer = client.ask("POST", "/v1/transactions", {"transactions": orders})
+    fine, warned = answer.json()["results"]
+    assert "warnings" not in fine
+    (warning,) = warned["warnings"]
+    assert warning.startswith("transactions[1].metadata.dead_line is not an option")
+    assert warning.endswith("Did you mean deadline?")
+
+
 def test_a_list_of_which_nothing_was_started_is_a_problem(client: Client) -> None:
     orders = [{"type": "nobody"}, {"type": "inner"}]
     answer = client.ask("POST", "/v1/transactions", {"transactions": orders})
@@ -349,7 +359,7 @@ def test_a_client_that_hangs_up_while_it_waits_leaves_nothing_behind(client: Cli
     client.until(transaction_id, "waiting_switch")
     with wire(client.url) as connection:
         connection.send(
-            f"GET /v1/transactions/{transaction_id}?wait=20s HTTP/1.1\r\n"
+            f"GET /v1/transactions/{transaction_id}?wait=20s HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {client.key}\r\n\r\n".encode()
         )
     client.switch(transaction_id, "approved", "no")

@@ -74,8 +74,8 @@ async def test_a_client_that_vanishes_while_it_sends_is_no_error_of_ours(
 ) -> None:
     async with serving(settings) as running:
         for start in (
-            b"PUT /channel/ch/message/m HTTP/1.1\r\nContent-Length: 9\r\n\r\n12",
-            b"POST /v1/keys HTTP/1.1\r\nContent-Length: 9\r\n\r\n{",
+            b"PUT /channel/ch/message/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n12",
+            b"POST /v1/keys HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
         ):
             async with async_wire(running.url) as connection:
                 connection.send(start)

@@ -49,7 +49,7 @@ async def test_a_fetch_reads_across_the_turn_in_the_order_of_the_seed(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
-        # Given the example of the seed: a cursor at 2^53 - 3, a clock at -(2^53 - 1) + 1
+        # Given the example of DSPS: a cursor at 2^53 - 3, a clock at -(2^53 - 1) + 1
         await opened.set_clock("ch", 2**53 - 3)
         await opened.channels.subscribe("default", "ch", "s")
         clocks = await publish(opened, "ch", "m1", "m2", "m3", "m4")

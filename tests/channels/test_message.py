@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.channels.message import decode_message, encode_message, is_json
+from waystation.channels.message import decode_message, encode_message
+from waystation.json_text import is_json, load_json
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
@@ -36,6 +37,14 @@ json_values = st.recursive(
         b'"x"',
         b'""',
         b'"\\ud83d\\ude00"',
+        b'"\\ud83d"',
+        b'"\\ud800"',
+        b'"\\udc00x"',
+        b'["\\ud83d",1e999]',
+        b'[1e999,"\\ud800"]',
+        b'"\\\\ud83d"',
+        b'"\\ud83d\\ud83d\\ude00\\ude00"',
+        b'{"\\uDfFf":"\\\\\\uD800"}',
         '"ä\u2028😀"'.encode(),
         b"[]",
         b"{}",
@@ -70,9 +79,14 @@ def test_any_json_value_is_accepted_and_read_back_byte_for_byte(content: bytes) 
         b"'x'",
         b'"\x01"',
         b'"\\x"',
-        b'"\\ud800"',
-        b'"\\udc00x"',
-        b'[1e999,"\\ud800"]',
+        b'"\\ud83"',
+        b'"\\ud83g"',
+        b'"\\ud83d',
+        b'"\\ud83d\\"',
+        b"\\ud83d",
+        b'["\\ud83d",NaN]',
+        b'["\\ud83d",]',
+        b'"\\ud83d\xff"',
         b'"\xff"',
         b'[1e999,"\xff"]',
         b"\xef\xbb\xbf1",
@@ -122,3 +136,16 @@ def test_what_another_program_left_there_is_no_message(body: bytes) -> None:
 def test_what_another_library_writes_is_accepted(value: object) -> None:
     assert is_json(json.dumps(value).encode())
     assert is_json(json.dumps(value, ensure_ascii=False, indent=1).encode())
+
+
+@given(st.text(st.characters(exclude_categories=())), st.binary(max_size=8))
+def test_decode_message_of_any_string_bytes_returns_them(text: str, junk: bytes) -> None:
+    escaped = json.dumps(text).encode()[:-1]
+    junk = junk.translate(None, delete=bytes(range(0x20)) + b'"\\')
+    content = b'%b%b"' % (escaped, junk)
+
+    message = decode_message(encode_message("m1", content))
+
+    assert message is not None
+    assert bytes(message.content) == content
+    assert load_json(content) == json.loads(content.decode(errors="replace"))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -20,11 +17,11 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.kit.channel_model import ModelChannel, Mortal, following
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.kit.examples import RecordProperty, run_machine
 from waystation.channels.handles import encode_handle
 from waystation.errors import InvalidInputError, SubscriptionNotFoundError
 from waystation.store import keys
@@ -32,10 +29,6 @@ from waystation.store.embedded import EmbeddedServer
 
 _T = TypeVar("_T")
 
-EXAMPLES_USUALLY = 150
-EXAMPLES = int(os.environ.get("EXAMPLES", EXAMPLES_USUALLY))
-BATCH = 30
-SECONDS_MAX = 8.0
 EXPIRE = 9_985
 TTL = EXPIRE + 15
 #: Time moves in steps of fifty seconds: what a run takes in real time must not be mistaken for one.
@@ -233,26 +226,9 @@ class ChannelMachine(RuleBasedStateMachine):
             assert expected[key][1] - STEP_SECONDS < left <= expected[key][1], key
 
 
-def test_channels_behave_as_their_model_does(bridge: Bridge) -> None:
+def test_channels_behave_as_their_model_does(
+    bridge: Bridge, record_property: RecordProperty
+) -> None:
     """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
     ChannelMachine.bridge = bridge
-    until = time.monotonic() + SECONDS_MAX
-    for batch in range(EXAMPLES // BATCH):
-        if batch and EXAMPLES == EXAMPLES_USUALLY and time.monotonic() > until:
-            break  # A busy machine looks at fewer, but never at none.
-        run_state_machine_as_test(
-            ChannelMachine,
-            settings=settings(
-                max_examples=BATCH,
-                stateful_step_count=60,
-                deadline=None,
-                print_blob=True,
-                # Making a failure small takes minutes: only when asked to look harder.
-                phases=[
-                    each
-                    for each in Phase
-                    if each is not Phase.shrink or EXAMPLES > EXAMPLES_USUALLY
-                ],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+    run_machine(ChannelMachine, record_property, steps=60)

@@ -1,7 +1,7 @@
-"""The key-value scenario of seed 002, step by step, on the real store.
+"""The key-value scenario of DSPS's documentation, step by step, on the real store.
 
-The seed counts time in steps of one; here a step is a hundred seconds, so that the seconds a slow
-machine takes are not mistaken for one. Two rows differ from the seed on purpose, and only in the
+It counts time in steps of one; here a step is a hundred seconds, so that the seconds a slow
+machine takes are not mistaken for one. Two rows differ from it on purpose, and only in the
 clock's TTL: the clock lives at least as long as any cursor, since a clock that began again below
 a living cursor would look like one that went round.
 """

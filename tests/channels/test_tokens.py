@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import hashlib
 import hmac
 import json
 import time
@@ -81,13 +80,18 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def forged(header: dict[str, Any] | bytes, claims: dict[str, Any] | bytes, key: bytes) -> str:
+def forged(
+    header: dict[str, Any] | bytes,
+    claims: dict[str, Any] | bytes,
+    key: bytes,
+    digest: str = "sha256",
+) -> str:
     """A token signed with HMAC, whatever its header says."""
     parts = [
         each if isinstance(each, bytes) else json.dumps(each).encode() for each in (header, claims)
     ]
     text = ".".join(map(encoded, parts))
-    return f"{text}.{encoded(hmac.digest(key, text.encode(), hashlib.sha256))}"
+    return f"{text}.{encoded(hmac.digest(key, text.encode(), digest))}"
 
 
 # -- Times and claims ------------------------------------------------------------------------
@@ -274,6 +278,22 @@ def test_a_public_key_never_passes_for_a_shared_secret(
         assert not accepts(rule, forged({"alg": "HS256"}, {"iss": "me"}, text))
     with pytest.raises(SettingsError, match="no key file is fit for HS256"):
         verifier_of(shared(pem, algorithms=(kind, "HS256")))
+
+
+@pytest.mark.parametrize("secret", ["HS256", "HS384", "HS512"])
+@pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if not each.startswith("HS")])
+def test_rule_with_public_key_alone_refuses_tokens_signed_with_that_key_as_secret(
+    tmp_path: Path, algorithm: str, secret: str
+) -> None:
+    """The rule names no HS algorithm, so no key of it may ever verify an HMAC."""
+    rule, public = rule_for(algorithm, tmp_path), key_for(algorithm).public_key()
+    encoding, form = serialization.Encoding, serialization.PublicFormat.SubjectPublicKeyInfo
+    pem, der = (public.public_bytes(each, form) for each in (encoding.PEM, encoding.DER))
+    for text in (pem, pem.strip(), pem.replace(b"\n", b"\r\n"), der):
+        token = forged({"alg": secret}, {"iss": "me"}, text, secret.replace("HS", "sha"))
+        assert not accepts(rule, token)
+        lying = forged({"alg": algorithm}, {"iss": "me"}, text, secret.replace("HS", "sha"))
+        assert not accepts(rule, lying)
 
 
 def test_a_token_without_a_signature_passes_only_where_that_is_wanted(secret_file: str) -> None:

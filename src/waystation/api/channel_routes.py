@@ -13,10 +13,10 @@ from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.channels import Channels, Fetched
 from waystation.channels.handles import encode_handle
-from waystation.channels.message import is_json
 from waystation.durations import parse_duration
 from waystation.errors import MessageMalformedError
 from waystation.ids import is_name
+from waystation.json_text import is_json
 
 _DEFAULT_LIMIT = 64
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII).fullmatch

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -17,12 +19,25 @@ from waystation.telemetry import metrics
 
 #: A client that takes nothing of its reply for so long is not waited for (DSPS's write timeout).
 STALLED_SECONDS_MAX = 60.0
+#: A large reply is not waited for longer than this and its bytes at such a rate.
+READ_BYTES_PER_SECOND_MIN = 65_536
+#: Bytes in the write buffers of all connections. Beyond, those that took nothing for longest end.
+UNSENT_BYTES_MAX = 128 * 1_048_576
 #: A request may have so many times the bytes of a body, or twice those of the largest that any
 #: route takes: for its chunks' framing, and for a body that was refused. Many clients read only
 #: after they have sent all, so it is taken and thrown away; hanging up at once would often cost
 #: them the answer.
 _BODIES_MAX = 16
 _HEAD_TOO_LARGE = b"431 Request Header Fields Too Large"
+#: Headers of a request, and trailers of a chunked one. Each takes far more memory than its bytes.
+HEADERS_MAX = 256
+TRAILERS_MAX = 64
+#: Requests that wait on one connection for the reply to an earlier one.
+PIPELINED_MAX = 100
+#: A body may come in so many pieces of any size; beyond, a piece must have so many bytes on
+#: average. Each piece costs a call, however small it is.
+_PIECES_MAX = 10_000
+_PIECE_BYTES_MIN = 16
 _upgrade = re.compile(rb"\r\n(upgrade):[ \t]*([^\r\n]*)", re.IGNORECASE)
 #: How the paths of WebSockets end. Elsewhere an offer to become one is ignored like any other.
 _is_socket = re.compile(rb"/socket(?:[? ]|$)").search
@@ -67,12 +82,21 @@ class BoundedConnection(HttpToolsProtocol):
     came = 0
     large = False
     head_done = False
+    #: Trailers of the present request, and their bytes.
+    trailers = 0
+    trailer_bytes = 0
+    #: Pieces of the present request's body, and their bytes.
+    pieces = 0
+    body_bytes = 0
     #: Whether bytes of a request are still owed by the client.
     owed = True
     placed = False
     #: Bytes of a reply that the client has not taken yet, and when it last took some.
     unsent = 0
     taken_at = 0.0
+    #: When a large reply must have been taken; 0 without one. And whether all of it was written.
+    reply_until = 0.0
+    reply_written = False
     #: Since when nothing was asked; 0 while there is something to do.
     idle_since = 0.0
     #: The request that is being answered, or was the last one.
@@ -108,7 +132,34 @@ class BoundedConnection(HttpToolsProtocol):
                 self.scope["state"][SURPLUS] = True
         self.begun_at = self.loop.time()
         self.head_done = False
+        self.trailers = self.trailer_bytes = 0
+        self.pieces = self.body_bytes = 0
         self.owed = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_done:
+            self._drop_trailer(name, value)
+            return
+        if len(self.headers) >= HEADERS_MAX:
+            self._refuse(_HEAD_TOO_LARGE)
+            raise ValueError("too many headers")  # Ends the parser's work.
+        super().on_header(name, value)
+
+    def _drop_trailer(self, name: bytes, value: bytes) -> None:
+        """Count a trailer and drop it, because uvicorn would add it to the request's headers."""
+        self.trailers += 1
+        self.trailer_bytes += len(name) + len(value) + 4
+        if self.trailers > TRAILERS_MAX or self.trailer_bytes > self.bounds.header_bytes_max:
+            self._refuse(_HEAD_TOO_LARGE)
+            raise ValueError("too many trailers")
+
+    def on_body(self, body: bytes) -> None:
+        self.pieces += 1
+        self.body_bytes += len(body)
+        if self.pieces > _PIECES_MAX and self.body_bytes < self.pieces * _PIECE_BYTES_MIN:
+            self._refuse(b"413 Content Too Large")
+            raise ValueError("too many pieces of a body")
+        super().on_body(body)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
@@ -128,6 +179,9 @@ class BoundedConnection(HttpToolsProtocol):
             if size > self.bounds.header_bytes_max:
                 self._refuse(_HEAD_TOO_LARGE)
                 raise ValueError("the head is too large")  # Ends the parser's work.
+        if problem := self._head_problem():
+            self._refuse(b"400 Bad Request")
+            raise ValueError(problem)
         upgrade = self.parser.should_upgrade()
         if upgrade and self._has_body():
             # Hiding the header failed, since it came in two pieces; its body would be lost.
@@ -135,9 +189,23 @@ class BoundedConnection(HttpToolsProtocol):
             raise ValueError("an upgrade with a body")
         self.head_done = True
         if upgrade or not self.url.startswith(b"/") or b"#" in self.url:
+            # These are rare, and uvicorn would queue them without a bound.
+            if self.pipeline:
+                self.transport.close()
+                raise ValueError("an unusual request in a pipeline")
             super().on_headers_complete()
         else:
             self._begin_request()
+
+    def _head_problem(self) -> str:
+        """Return why the headers are refused: hosts and credentials must leave no choice."""
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            return "a request has one Host header"
+        if names.count(b"authorization") > 1:
+            return "a request has one Authorization header at most"
+        return ""
 
     def _begin_request(self) -> None:
         """What uvicorn does for a plain request, without what only others need."""
@@ -166,9 +234,14 @@ class BoundedConnection(HttpToolsProtocol):
         )
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
-        else:
+        elif len(self.pipeline) < PIPELINED_MAX:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
+        else:
+            # Without a word, which would be taken for the reply to an earlier request.
+            metrics.http_shed.inc()
+            self.transport.close()
+            raise ValueError("too many pipelined requests")
 
     def _has_body(self) -> bool:
         return any(
@@ -241,6 +314,11 @@ class BoundedConnection(HttpToolsProtocol):
             self.unsent, self.taken_at = unsent, now
         elif now - self.taken_at > STALLED_SECONDS_MAX:
             self.transport.abort()
+        if unsent == 0 and self.reply_written:
+            self.reply_until = 0.0
+        if self.reply_until and now > self.reply_until:
+            metrics.http_shed.inc()
+            self.transport.abort()
 
     def _give_up_waiting(self) -> None:
         if self.cycle is None and self.came == 0:
@@ -296,7 +374,35 @@ def hang_up(send: Send) -> None:
     cycle.transport.abort()
 
 
+@contextmanager
+def reading(send: Send, size: int) -> Iterator[None]:
+    """Give a client a deadline to take a large reply, which the block sends."""
+    cycle = getattr(send, "__self__", None)
+    transport = cycle.transport if isinstance(cycle, RequestResponseCycle) else None
+    connection = transport.get_protocol() if transport is not None else None
+    if not isinstance(connection, BoundedConnection):
+        yield
+        return
+    allowed = STALLED_SECONDS_MAX + size / READ_BYTES_PER_SECOND_MIN
+    connection.reply_until = connection.loop.time() + allowed
+    connection.reply_written = False
+    try:
+        yield
+    finally:
+        connection.reply_written = True
+
+
 def expire_slow(connections: set[Any], now: float) -> None:
-    """The sweep."""
+    """End connections whose clients are too slow; run this once a second."""
     for connection in list(connections):
         connection.expire(now)
+    unsent = sum(connection.unsent for connection in connections)
+    if unsent <= UNSENT_BYTES_MAX:
+        return
+    for connection in sorted(connections, key=lambda each: float(each.taken_at)):
+        if connection.unsent:
+            metrics.http_shed.inc()
+            connection.transport.abort()
+            unsent -= connection.unsent
+            if unsent <= UNSENT_BYTES_MAX:
+                return

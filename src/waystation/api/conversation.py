@@ -25,7 +25,6 @@ from waystation.api.stream_opening import AWAY_SECONDS, STORE_AWAY
 from waystation.api.streams import Stream
 from waystation.channels import Channels
 from waystation.channels.handles import decode_handle, encode_handle
-from waystation.channels.message import is_json
 from waystation.channels.stream import ChannelStream, StreamRead
 from waystation.errors import (
     InvalidInputError,
@@ -34,6 +33,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.ids import require_name
+from waystation.json_text import is_json, shield, unshield
 from waystation.telemetry.logging import logger
 
 _log = logger("http")
@@ -123,7 +123,13 @@ class Conversation:
             return StreamRead(messages=[], lost=0, more=True)
 
     async def _say(self, frame: bytes) -> None:
-        await self._send({"type": "websocket.send", "text": frame.decode()})
+        try:
+            text = frame.decode()
+        except UnicodeDecodeError:
+            # A text frame must be UTF-8. A message that DSPS accepted need not be.
+            await self._send({"type": "websocket.send", "bytes": frame})
+        else:
+            await self._send({"type": "websocket.send", "text": text})
 
     # -- Client to server --------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class Conversation:
                 await self._ack(frame.ackHandle)
             else:
                 about = {"messageID": frame.messageID}
-                await self._publish(frame.messageID, bytes(frame.content))
+                await self._publish(frame.messageID, unshield(bytes(frame.content)))
         except WaystationError as error:
             if status_of(error) == 500:
                 raise
@@ -190,8 +196,18 @@ class Conversation:
 
 def _read(text: str) -> Ack | Publish:
     try:
-        frame: Ack | Publish = _decode_frame(text.encode())
+        return _decode_shielded(text.encode())
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         told = str(error) if isinstance(error, msgspec.ValidationError) else "it is not JSON"
         raise InvalidInputError(f"The frame cannot be read: {told}.") from error
-    return frame
+
+
+def _decode_shielded(frame: bytes) -> Ack | Publish:
+    """Return a frame whose content is to be passed to `unshield`."""
+    try:
+        found: Ack | Publish = _decode_frame(frame)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        found = _decode_frame(shield(frame))
+    return found

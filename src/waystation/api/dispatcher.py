@@ -15,12 +15,13 @@ import secrets
 from collections.abc import Callable
 
 from waystation.access import Access, Gate, Scope
-from waystation.api.connection import SURPLUS
+from waystation.api.connection import SURPLUS, reading
 from waystation.api.cors import Cors
 from waystation.api.live_reply import LiveReply, SocketReply
 from waystation.api.problems import dsps_error_for, problem, problem_for, status_of
 from waystation.api.reply import (
     CLOSE,
+    PART_BYTES,
     TEXT,
     Header,
     Heads,
@@ -28,6 +29,8 @@ from waystation.api.reply import (
     Reply,
     Send,
     expects_continue,
+    hold_reply,
+    send_body,
     write_whole,
 )
 from waystation.api.reply import Scope as AsgiScope
@@ -113,12 +116,14 @@ class Dispatcher:
                 name, reply = route.path, await self._call(route, request, begun)
             else:
                 name, reply = route
-            # The short way out, unless a client's own text is in the headers, as its origin.
-            if request.origin is not None or not write_whole(send, reply, self._heads, request.id):
-                await self._send(request, reply, send)
             # Methods are free text on the wire; only those of a route may become a label.
             label = scope["method"] if name[0] == "/" else "-"
-            metrics.http.of(label, name, reply.status).note(self._seconds() - begun)
+            # Before it is sent, because a slow reader says nothing about the server.
+            took = self._seconds() - begun
+            # The short way out, unless a client's own text is in the headers, as its origin.
+            if request.origin is not None or not write_whole(send, reply, self._heads, request.id):
+                reply = await self._send(request, reply, send)
+            metrics.http.of(label, name, reply.status).note(took)
         except ClientGoneError:
             pass
         except asyncio.CancelledError:
@@ -235,18 +240,40 @@ class Dispatcher:
         scope = {**request.scope, "path": path, "root_path": ""}
         scope["state"] = {**scope.get("state", {}), "request": request, "admit": self._admit}
         extra = self._common_headers(request)
+        start: dict[str, object] = {}
 
         async def send_with_headers(message: dict[str, object]) -> None:
+            nonlocal start
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc]
+                # Sent with the body, in whose place there may be another reply.
+                start = message
                 status = message["status"]
                 assert isinstance(status, int)
                 method = request.scope["method"]
                 label = method if method in _WIDE_METHODS else "-"
                 metrics.http.of(label, "wide", status).note(self._seconds() - begun)
-            await send(message)
+                return
+            body = message.get("body", b"")
+            assert isinstance(body, bytes)
+            await self._send_wide(request, start, body, send)
 
         await self._wide(scope, request._receive, send_with_headers)  # type: ignore[operator]
+
+    async def _send_wide(
+        self, request: Request, start: dict[str, object], body: bytes, send: Send
+    ) -> None:
+        """Send a reply of the wide application, or 503 in its place."""
+        if len(body) <= PART_BYTES or request.access is None:
+            await send(start)
+            await send({"type": "http.response.body", "body": body})
+            return
+        try:
+            with hold_reply(request.access.project, len(body)), reading(send, len(body)):
+                await send(start)
+                await send_body(send, body)
+        except BusyError as error:
+            await self._send_now(request, self._failure(error, request, dsps=False), send)
 
     async def _admit(self, request: Request, needed: Scope) -> Access:
         await self._check(request, needed)
@@ -298,7 +325,22 @@ class Dispatcher:
             return (*common, *self._cors.headers(request.origin))
         return common
 
-    async def _send(self, request: Request, reply: Reply, send: Send) -> None:
+    async def _send(self, request: Request, reply: Reply, send: Send) -> Reply:
+        """Send a reply, or 503 in its place if slow readers hold too many bytes; return it."""
+        size = len(reply.body)
+        if size <= PART_BYTES or request.access is None:
+            await self._send_now(request, reply, send)
+            return reply
+        try:
+            with hold_reply(request.access.project, size), reading(send, size):
+                await self._send_now(request, reply, send)
+        except BusyError as error:
+            dsps = _is_dsps(self._path(request.scope["path"]))
+            reply = self._failure(error, request, dsps=dsps)
+            await self._send_now(request, reply, send)
+        return reply
+
+    async def _send_now(self, request: Request, reply: Reply, send: Send) -> None:
         headers = [*reply.headers, *self._common_headers(request)]
         if expects_continue(send):
             # The client holds its body back and may never send it: nothing can follow.
@@ -309,7 +351,7 @@ class Dispatcher:
         if isinstance(reply, LiveReply):
             await reply.run(send)
         else:
-            await send({"type": "http.response.body", "body": reply.body})
+            await send_body(send, reply.body)
 
 
 def _is_dsps(path: str) -> bool:

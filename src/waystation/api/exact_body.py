@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar.dto import AbstractDTO
 
+from waystation.decoding import decode_json
 from waystation.errors import InvalidInputError
+from waystation.json_text import shield
 
 if TYPE_CHECKING:
     from litestar._openapi.schema_generation import SchemaCreator
@@ -29,9 +31,29 @@ class ExactBody(AbstractDTO[_T]):
     """Decodes by msgspec alone; the document tells the type as it does of any other body."""
 
     def decode_bytes(self, value: bytes) -> _T:
-        """The body as the handler gets it."""
+        """Return the body as the handler gets it.
+
+        A handler passes each `msgspec.Raw` field to `unshield` (see `waystation.json_text`).
+        """
         try:
-            return msgspec.json.decode(value, type=self.model_type)
+            # Because msgspec looks into no field of type `Raw`.
+            value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"The body is not UTF-8: byte {error.start} is invalid."
+            ) from error
+        try:
+            try:
+                return decode_json(value, self.model_type)
+            except msgspec.DecodeError:
+                shielded = shield(value)
+                if shielded == value:
+                    raise
+            return decode_json(shielded, self.model_type)
+        except RecursionError as error:
+            raise InvalidInputError("The JSON of the body is nested too deep.") from error
+        except UnicodeDecodeError as error:
+            raise InvalidInputError("The body has a lone surrogate in a name.") from error
         except msgspec.MsgspecError as error:
             raise InvalidInputError(f"The body cannot be accepted: {error}.") from error
 

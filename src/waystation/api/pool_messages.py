@@ -17,6 +17,7 @@ from waystation.durations import parse_duration
 from waystation.envelope import Envelope, Headers, pack, unpack
 from waystation.errors import InvalidInputError, TooLargeError
 from waystation.ids import Identity, SequentialIdentity
+from waystation.json_text import unshield
 from waystation.pools.answers import ANSWER_TO, Answer
 from waystation.pools.held import Letter, Taken
 from waystation.pools.mail import BATCH_MAX
@@ -149,7 +150,7 @@ class PoolMessages:
         return envelopes
 
     def _one(self, project: str, message: _Message, trace: str | None) -> Envelope:
-        data, usual = payload_of(message.data, message.text, message.base64)
+        data, usual = payload_of(unshield(bytes(message.data)), message.text, message.base64)
         content_type = usual if message.content_type is None else message.content_type
         kept = [
             (check_header_name(name), check_header_value(value, field="headers"))
@@ -171,9 +172,8 @@ class PoolMessages:
         return envelope
 
 
-def payload_of(raw: msgspec.Raw, text: str | None, base64: bytes | None) -> tuple[bytes, str]:
+def payload_of(data: bytes, text: str | None, base64: bytes | None) -> tuple[bytes, str]:
     """The bytes that were given, and the content type that they have unless another is told."""
-    data = bytes(raw)
     if (data != b"") + (text is not None) + (base64 is not None) > 1:
         raise InvalidInputError("Only one of data, text and base64 can be given.", field="data")
     if text is not None:

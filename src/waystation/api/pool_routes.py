@@ -18,6 +18,7 @@ from waystation.ids import Identity
 from waystation.pool_errors import PoolFullError
 from waystation.pools import Pool, Pools
 from waystation.pools.answers import Answer
+from waystation.pools.definition import require_answers
 from waystation.pools.held import Enqueued
 
 
@@ -35,6 +36,8 @@ class PoolRoutes:
         project, (name,) = request.access.project, request.params
         pool = await self._pools.use(project, name)
         received = self._messages.read(project, name, request, await request.body())
+        if received.wait_seconds is not None:
+            require_answers(pool)
         items = await self._pools.enqueue(project, name, received.letters)
         told = [
             _enqueued(each.id, item) for each, item in zip(received.letters, items, strict=True)

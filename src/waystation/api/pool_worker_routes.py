@@ -21,6 +21,7 @@ from waystation.api.pool_routes import row
 from waystation.api.reply import Reply, json_reply
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route
+from waystation.decoding import decode_json
 from waystation.errors import ForbiddenError, InvalidInputError
 from waystation.pools import Pool, Pools
 from waystation.pools.held import Nack, Session, Taken, Takings
@@ -251,7 +252,7 @@ class PoolWorkerRoutes:
     async def answer(self, request: Request) -> Reply:
         """POST /v1/pools/{pool}/workers/{uid}/answer"""
         pool, _, given = await self._said(request, Payload)
-        data, usual = payload_of(given.data, given.text, given.base64)
+        data, usual = payload_of(bytes(given.data), given.text, given.base64)
         ticket = parse_ticket(given.answer_to)
         if ticket is not None:
             # A step gets JSON.
@@ -267,7 +268,7 @@ class PoolWorkerRoutes:
         name, uid = request.params
         body = await request.body()
         try:
-            said = msgspec.json.decode(body, type=type_)
+            said = decode_json(body, type_)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInputError(f"The body cannot be accepted: {error}.") from error
         return await self._pools.use(request.access.project, name), uid, said

@@ -13,6 +13,7 @@ from waystation.api.routes import Route
 from waystation.catalogue import Catalogue
 from waystation.errors import WaystationError
 from waystation.node_upkeep import NodeUpkeep
+from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
 
@@ -38,11 +39,21 @@ class Readiness:
     working: Callable[[], bool] = field(default=lambda: True)
     #: Whether this process hears of shards to deliver; true for one that delivers none.
     delivering: Callable[[], bool] = field(default=lambda: True)
+    #: Number of endpoints of subscriptions whose breaker is not closed in this process. Their names
+    #: are for those who may see the project.
+    open_breakers: Callable[[], int] = field(default=lambda: 0)
 
     @property
     def notes(self) -> list[str]:
         """What a person should know, although the process is ready."""
-        return [*self.opened.notes, *self.upkeep.notes]
+        notes = [*self.opened.notes, *self.upkeep.notes]
+        if count := self.open_breakers():
+            notes.append(
+                f"The circuit breakers of {count} endpoints are open: no requests but probes are"
+                " sent to them. `waystation subscription shards NAME` shows the shards, and"
+                " `waystation subscription resume NAME` closes the breaker of a repaired endpoint."
+            )
+        return notes
 
     async def problems(self) -> dict[str, str]:
         """What is wrong, by part; empty when the process is ready."""
@@ -113,7 +124,11 @@ class ProbeRoutes:
 
     async def metrics(self, request: Request) -> Reply:
         """GET /metrics"""
-        return Reply(200, metrics.exposition(), ((b"content-type", metrics.CONTENT_TYPE.encode()),))
+        access = request.access
+        # An operator's key belongs to the default project; without keys everybody is one.
+        everything = access is None or access.project == DEFAULT_PROJECT
+        text = metrics.exposition("" if everything else access.project)  # type: ignore[union-attr]
+        return Reply(200, text, ((b"content-type", metrics.CONTENT_TYPE.encode()),))
 
     def routes(self) -> list[Route]:
         """The rows of the route table."""
@@ -189,7 +204,7 @@ class ProbeRoutes:
                 summary="Metrics in OpenMetrics text",
                 responses={
                     200: (
-                        "All metrics.",
+                        "All metrics for an operator's key; a project's own for its keys.",
                         metrics.CONTENT_TYPE.partition(";")[0],
                         {"type": "string"},
                     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from waystation.errors import BusyError
+from waystation.telemetry import metrics
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,6 +25,12 @@ CLOSE = (b"connection", b"close")
 
 #: Different heads that are kept; a reply may have a header with a value of its own.
 _HEADS_MAX = 200
+
+#: A larger body is sent in parts of this size, each when the client has taken most of the last.
+PART_BYTES = 65_536 * 4
+#: Bodies of large replies that clients have not taken yet: of all together, and of one project.
+REPLIES_BYTES_MAX = 256 * 1_048_576
+REPLIES_BYTES_OF_PROJECT_MAX = 128 * 1_048_576
 
 encode = msgspec.json.Encoder().encode
 
@@ -38,6 +49,44 @@ class Reply:
 def json_reply(value: object, status: int = 200, headers: tuple[Header, ...] = ()) -> Reply:
     """A JSON reply, ended by a newline as curl users like it."""
     return Reply(status, encode(value) + b"\n", (JSON, *headers))
+
+
+class _Budget:
+    """Bytes of large replies on their way, by project."""
+
+    used_bytes: ClassVar[Counter[str]] = Counter()
+
+
+@contextmanager
+def hold_reply(project: str, size: int) -> Iterator[None]:
+    """Count the bytes of a large reply for the length of the block, which sends it.
+
+    Raise BusyError if all replies, or those of the project, would have too many bytes.
+    """
+    used = _Budget.used_bytes
+    if (
+        used.total() + size > REPLIES_BYTES_MAX
+        or used[project] + size > REPLIES_BYTES_OF_PROJECT_MAX
+    ):
+        metrics.http_shed.inc()
+        raise BusyError("Slow readers hold as many bytes of replies as the server can keep.")
+    used[project] += size
+    try:
+        yield
+    finally:
+        used[project] -= size
+        if not used[project]:
+            del used[project]
+
+
+async def send_body(send: Send, body: bytes) -> None:
+    """Send a body and end the reply. A large one goes in parts, as fast as the client reads."""
+    start = 0
+    while len(body) - start > PART_BYTES:
+        part = body[start : start + PART_BYTES]
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        start += PART_BYTES
+    await send({"type": "http.response.body", "body": body[start:] if start else body})
 
 
 def expects_continue(send: Send) -> bool:
@@ -74,6 +123,8 @@ def write_whole(send: Send, reply: Reply, heads: Heads, request_id: bytes) -> bo
     """
     cycle = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or CLOSE in reply.headers:
+        return False
+    if len(reply.body) > PART_BYTES:
         return False
     if (
         cycle.response_started

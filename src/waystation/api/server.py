@@ -33,6 +33,7 @@ from waystation.api.subscription_routes import SubscriptionRoutes
 from waystation.api.topic_routes import TopicRoutes
 from waystation.api.transaction_routes import TransactionRoutes
 from waystation.api.wide import wide_app, wide_document
+from waystation.api.wide_history import history_place
 from waystation.channels.listing import ChannelListing
 from waystation.channels.revocation import Revocation
 from waystation.channels.tokens import TokenVerifier
@@ -68,6 +69,7 @@ class ApiServer:
             stopping=lambda: self._stopping,
             working=lambda: host is None or host.healthy,
             delivering=lambda: node.subscriptions.healthy,
+            open_breakers=lambda: len(node.subscriptions.standings.open_breakers),
         )
         self._desk = open_desk(
             node.subscriptions, node.opened.store, node.logs, node.browser, clock=node.clock
@@ -224,6 +226,7 @@ class ApiServer:
             clock=node.clock,
             identity=node.identity,
             time_machine=node.opened.time_machine,
+            history_place=history_place(node.settings, node.opened.dataset),
             body_bytes_max=settings.body_bytes_max,
         )
 

@@ -36,6 +36,8 @@ class CreatedSubscription(ShownSubscription, kw_only=True):
 
     #: What its requests are signed with; None where nothing is signed.
     secret: str | None
+    #: Why its number of shards cannot follow when its topic grows; None if it can.
+    warning: str | None = None
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -76,9 +78,11 @@ def shown(subscription: Subscription) -> ShownSubscription:
     return ShownSubscription(**_fields(subscription))
 
 
-def created(subscription: Subscription, secret: str | None) -> CreatedSubscription:
+def created(
+    subscription: Subscription, secret: str | None, warning: str | None
+) -> CreatedSubscription:
     """A subscription with its secret."""
-    return CreatedSubscription(**_fields(subscription), secret=secret)
+    return CreatedSubscription(**_fields(subscription), secret=secret, warning=warning)
 
 
 def shown_operation(operation: Operation, project: str) -> ShownOperation:

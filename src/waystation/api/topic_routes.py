@@ -202,7 +202,14 @@ def _problem(error: WaystationError, request: Request) -> Reply:
 
 def _page(page: Page) -> Reply:
     messages = [_shown(found) for found in page.messages]
-    return json_reply({"messages": messages, "cursor": page.cursor, "ended": page.ended})
+    return json_reply(
+        {
+            "messages": messages,
+            "cursor": page.cursor,
+            "ended": page.ended,
+            "damaged": page.damaged,
+        }
+    )
 
 
 def _shown(found: Found) -> dict[str, object]:

@@ -118,13 +118,30 @@ _FOUND = _object(
     time_ms=_WHOLE,
     message=_MESSAGE,
 )
+_MISSING = _object(
+    "storage",
+    "partition",
+    "from_offset",
+    "to_offset",
+    storage=_WHOLE,
+    partition=_WHOLE,
+    from_offset=_WHOLE,
+    to_offset=_WHOLE,
+)
 _PAGE = _object(
     "messages",
     "cursor",
     "ended",
+    "damaged",
     messages={"type": "array", "items": _FOUND},
     cursor=_TEXT,
     ended={"type": "boolean", "description": "Whether all that is there now was seen."},
+    damaged={
+        "type": "array",
+        "items": _MISSING,
+        "description": "Offsets that are missing from the log, though retention did not remove "
+        "them: from `from_offset` up to, but not including, `to_offset`.",
+    },
 )
 
 

@@ -23,7 +23,7 @@ from waystation.errors import InvalidInputError, OutcomeUnknownError, Waystation
 from waystation.telemetry.logging import logger
 from waystation.transaction_errors import DuplicateTransactionError, TransactionUnknownError
 from waystation.transactions.engine import Engine
-from waystation.transactions.order import read_moment, read_orders
+from waystation.transactions.order import Order, read_moment, read_orders
 from waystation.transactions.start import Receipt
 from waystation.transactions.starter import Result
 from waystation.transactions.states import State
@@ -64,12 +64,12 @@ class TransactionRoutes:
         orders, many = read_orders(await request.body(), traceparent=trace.decode("latin-1"))
         if many:
             results = await self._starter.start_many(request.access.project, orders)
-            return json_reply({"results": _told(results)})
+            return json_reply({"results": _told(orders, results)})
         receipt = await self._starter.start(request.access.project, orders[0])
         summary = receipt.summary
         if orders[0].long_poll:
             summary = await self._end_of(receipt, request)
-        return json_reply(summary, 200 if receipt.duplicate else 201)
+        return json_reply(_warned(orders[0], summary), 200 if receipt.duplicate else 201)
 
     async def get(self, request: Request) -> Reply:
         """GET /v1/transactions/{id}?wait=30s&after=7"""
@@ -204,14 +204,24 @@ def _row(method: str, path: str, handler: Handler, told: schemas.Told) -> Route:
     )
 
 
-def _told(results: Sequence[Result]) -> list[object]:
+def _warned(order: Order, summary: Summary) -> Summary:
+    """Add the warnings of an order to the reply, if it has any."""
+    if not order.warnings:
+        return summary
+    return msgspec.structs.replace(summary, warnings=order.warnings)
+
+
+def _told(orders: Sequence[Order], results: Sequence[Result]) -> list[object]:
     """What became of each order of a list; raises where nothing was started."""
     problems = [each for each in results if isinstance(each, WaystationError)]
     if len(problems) == len(results):
         # Doubt first: a client that is told "full" would send all of it again.
         unknown = (each for each in problems if isinstance(each, OutcomeUnknownError))
         raise next(unknown, problems[0])
-    return [each.summary if isinstance(each, Receipt) else _refused(each) for each in results]
+    return [
+        _warned(order, each.summary) if isinstance(each, Receipt) else _refused(each)
+        for order, each in zip(orders, results, strict=True)
+    ]
 
 
 def _refused(error: WaystationError) -> dict[str, object]:

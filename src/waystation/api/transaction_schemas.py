@@ -86,6 +86,10 @@ _ORDER = {
                     "description": "A wait that was answered with the end takes back a webhook "
                     "that was not sent yet.",
                 },
+                cancelWebhook={
+                    "type": ["boolean", "null"],
+                    "description": "The same as `pollReplyCancelsWebhook`.",
+                },
                 reply={
                     **_WHERE,
                     "description": "Of older clients: `shortpoll`, `longpoll`, or a webhook.",
@@ -93,7 +97,8 @@ _ORDER = {
                 lang={"type": ["string", "null"], "maxLength": 100},
                 traceLevel={"type": ["string", "integer", "null"]},
             ),
-            "description": "Names that are not known are kept.",
+            "description": "Names that are not known are kept. `warnings` of the reply tell of "
+            "those that look like an option.",
         },
         data={"description": "Any JSON: the input of the first step."},
     ),
@@ -149,6 +154,12 @@ _SUMMARY = _object(
     progressReport={"description": "The newest progress report, until the end."},
     data={"description": "The output, once there is one."},
     duplicate={"type": "boolean", "description": "The start was known: this is what is there."},
+    warnings={
+        "type": "array",
+        "items": _TEXT,
+        "description": "Only in the reply to a start: names in its metadata that look like "
+        "options and have no effect.",
+    },
 )
 _REFUSED = _object(
     "error", error=_object("code", "detail", code=_TEXT, detail=_TEXT, existing_id=_TEXT)
@@ -198,8 +209,9 @@ START = Told(
     description=(
         "One, or a list. All of a request is accepted by its form, or nothing of it is. Of a list "
         "each then has a summary or an error of its own; when nothing was started, the answer is "
-        "a problem. A start with an external id can be repeated: if it asks for the same, the "
-        "answer is 200 with what is there and `duplicate`, else 409 with `existing_id`."
+        "a problem. A start with an external id can be repeated: if its content is the same "
+        "(type, data and metadata but for `poll`, as parsed), the answer is 200 with what is "
+        "there and `duplicate`, else 409 with `existing_id`."
     ),
     request_body={
         "description": "What to start.",
@@ -215,7 +227,7 @@ START = Told(
         **_problems(
             s400="The request or an order is malformed.",
             s404="There is no such pipeline in this project.",
-            s409="The external id is taken by another: `existing_id`.",
+            s409="The external id is taken by a start with other content: `existing_id`.",
             s413="The body or a transaction is over the limit.",
             s422="The pipeline cannot be started from outside, or replies cannot be sent as asked.",
             s503="Not now, or the outcome is unknown: `code` tells which.",

@@ -27,6 +27,7 @@ from waystation.api.request import Request as OurRequest
 from waystation.api.wide_archive import ArchiveController
 from waystation.api.wide_channels import ChannelController
 from waystation.api.wide_deliveries import DeliveryController
+from waystation.api.wide_history import HistoryController, HistoryPlace
 from waystation.api.wide_keys import KeyController, ProjectController
 from waystation.api.wide_nodes import NodeController
 from waystation.api.wide_pipelines import PipelineController
@@ -123,6 +124,7 @@ def wide_app(
     clock: Clock,
     identity: Identity,
     time_machine: TimeMachine | None,
+    history_place: HistoryPlace,
     body_bytes_max: int,
 ) -> Litestar:
     """Builds the application. It serves no document of its own: ours has all routes."""
@@ -147,6 +149,7 @@ def wide_app(
                 "clock": clock,
                 "identity": identity,
                 "time_machine": time_machine,
+                "history_place": history_place,
             }
         ),
         exception_handlers={Exception: _on_error, HTTPException: _on_error},
@@ -170,6 +173,7 @@ def _versioned() -> Router:
             ArchiveController,
             ChannelController,
             DeliveryController,
+            HistoryController,
             ProjectController,
             KeyController,
             NodeController,

@@ -14,9 +14,9 @@ from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.channels import Channels
 from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
-from waystation.channels.message import is_json
 from waystation.errors import InvalidInputError
 from waystation.ids import NAME_PATTERN, require_name
+from waystation.json_text import is_json, unshield
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 _PAGE_MAX = 1000
@@ -143,10 +143,13 @@ class ChannelController(Controller):
         With a bounded backlog, the messages that found no room are told as `full`; 507 only when
         that is all of them.
         """
+        messages: list[tuple[str, bytes]] = []
         for position, each in enumerate(data.messages):
             # The pattern of the document lets a closing newline through; this does not.
             require_name(each.id, field=f"messages[{position}].id")
-            if not is_json(bytes(each.content)):
+            content = unshield(bytes(each.content))
+            messages.append((each.id, content))
+            if not is_json(content):
                 raise InvalidInputError(
                     f"The content of message {each.id} is not JSON that can be kept.",
                     field=f"messages[{position}].content",
@@ -154,7 +157,7 @@ class ChannelController(Controller):
         published = await _channels(state).publish_many(
             _project(request),
             require_name(channel, field="channel"),
-            [(each.id, bytes(each.content)) for each in data.messages],
+            messages,
         )
         return PublishedMessages(
             messages=[

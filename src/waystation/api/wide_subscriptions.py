@@ -103,12 +103,14 @@ class SubscriptionController(Controller):
     ) -> CreatedSubscription:
         """Creates a subscription, which delivers from then on; 409 where there is one.
 
-        Its requests are signed with the secret that is told here.
+        Its requests are signed with the secret that is told here. `warning` says if its number
+        of shards cannot follow when the topic grows.
         """
         subscriptions = dispatch(state).subscriptions
         made = await subscriptions.create(project_of(request), data.name, data)
         secrets = await subscriptions.secrets(made)
-        return created(made, secrets[0].text if secrets else None)
+        warning = await subscriptions.growth_warning(made)
+        return created(made, secrets[0].text if secrets else None, warning)
 
     @get("/{subscription:str}", opt={"scope": Scope.READ}, summary="Look at a subscription")
     async def show(
@@ -178,7 +180,7 @@ class SubscriptionController(Controller):
     async def resume(
         self, request: Request[Any, Any, Any], state: State, subscription: FromPath[str]
     ) -> ShownSubscription:
-        """Delivers again, also to an endpoint that was disabled or asked to be left alone."""
+        """Deliver again, also to an endpoint that was disabled or held or has an open breaker."""
         resumed = await dispatch(state).subscriptions.resume(project_of(request), subscription)
         await desk(state).enable(resumed)
         return shown(resumed)
@@ -192,7 +194,7 @@ class SubscriptionController(Controller):
     async def test(
         self, request: Request[Any, Any, Any], state: State, subscription: FromPath[str]
     ) -> Sample:
-        """Sends one made-up message, signed as any other, and shows request and reply."""
+        """Send one made-up, signed message; return request and reply. Success closes breakers."""
         return await dispatch(state).send_sample(project_of(request), subscription)
 
     @post(

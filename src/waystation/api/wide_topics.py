@@ -59,6 +59,8 @@ class NewStorageTopic(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     partitions: Partitions
     #: Which version it is to be added to: then a repetition after a lost reply adds no second one.
     version: Version | None = None
+    #: Add it although subscriptions stop before it, because their shard count cannot follow.
+    force: bool = False
 
 
 class ShownStorageTopic(msgspec.Struct, kw_only=True):
@@ -207,9 +209,12 @@ class TopicController(Controller):
         topic: FromPath[str],
         data: JSONBody[NewStorageTopic],
     ) -> ShownTopic:
-        """Adds a storage topic at the end; messages go there after a switch."""
+        """Adds a storage topic at the end; messages go there after a switch.
+
+        409 `topic.growth-stops-subscriptions` if subscriptions could not follow, unless `force`.
+        """
         changed = await _topics(state).add_storage_topic(
-            _project(request), topic, data.partitions, version=data.version
+            _project(request), topic, data.partitions, version=data.version, force=data.force
         )
         return _shown(changed, warning=_warning(data.partitions))
 
@@ -220,14 +225,18 @@ class TopicController(Controller):
         state: State,
         topic: FromPath[str],
         version: FromQuery[int | None] = None,
+        force: FromQuery[bool] = False,
     ) -> ShownTopic:
         """Produces to the next storage topic from now on; at the last one nothing changes.
 
         With the version that is to be switched, a repetition after a lost reply answers 409 and
-        skips no storage topic.
+        skips no storage topic. 409 `topic.growth-stops-subscriptions` if subscriptions could not
+        follow, unless `force`.
         """
         return _shown(
-            await _topics(state).switch_produce(_project(request), topic, version=version)
+            await _topics(state).switch_produce(
+                _project(request), topic, version=version, force=force
+            )
         )
 
     @get("/{topic:str}/where", opt={"scope": Scope.READ}, summary="Find a group")

@@ -1,4 +1,4 @@
-"""Channels: HTTP pub/sub whose messages stay until they expire (seed 002)."""
+"""Channels: HTTP pub/sub whose messages stay until they expire."""
 
 from __future__ import annotations
 

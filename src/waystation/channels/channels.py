@@ -1,7 +1,7 @@
 """The verbs of channels: publish, subscribe, fetch, ack, seek, unsubscribe.
 
-All state is in the store (seed 002; `store/keys.py`), each verb is one script call, and every
-script is repeatable, so a lost connection costs a second try and nothing else.
+All state is in the store, under the keys of DSPS (`store/keys.py`). Each verb is one script call,
+and every script is repeatable, so a lost connection costs a second try and nothing else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looking at channels: which there are, who subscribes, and how far behind each one is.
 
-There is no index, since the keys are those of seed 002: a page is found by scanning the key space
+There is no index, since the keys are those of DSPS: a page is found by scanning the key space
 in bounded steps, and no step holds the store up. So a page ends after the step in which it became
 full: it may hold more than was asked for, or nothing; only one without a cursor is the last. What
 is there all the time is listed, perhaps twice; what comes or goes meanwhile may be or not.

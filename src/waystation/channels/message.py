@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from waystation.json_text import is_json_of_any_bytes
+
 
 class Message(msgspec.Struct, frozen=True):
     """A message as it lies in the store; the content is kept as raw JSON."""
@@ -35,45 +37,29 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     last: int | None
 
 
-#: What `encode_message` makes.
+#: What `encode_message` and DSPS make.
 _own_form = re.compile(rb'\{"id":"([0-9a-z_-]+)","content":(.*)\}', re.DOTALL).fullmatch
 _decode_message = msgspec.json.Decoder(Message).decode
-_decode_any = msgspec.json.Decoder().decode
 
 
 def decode_message(body: bytes) -> Message | None:
-    """Reads a stored message; None when it is not one (another program wrote it)."""
+    """Return a stored message, its content byte for byte.
+
+    DSPS stores lone surrogates and invalid UTF-8; a message with them is a message. Return None if
+    the body is not JSON of this form: another program wrote it.
+    """
     try:
         return _decode_message(body)
     except RecursionError:
         # How deep JSON may be depends on the stack, which was not as full when this was accepted.
         own = _own_form(body)
-        return Message(own.group(1).decode(), msgspec.Raw(own.group(2))) if own else None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+        own = _own_form(body)
+        if own is not None and not is_json_of_any_bytes(own.group(2)):
+            return None
+    return Message(own.group(1).decode(), msgspec.Raw(own.group(2))) if own else None
 
 
 def encode_message(message_id: str, content: bytes) -> bytes:
     """The stored form. `content` must be JSON already; the id is a name and needs no escaping."""
     return b'{"id":"%b","content":%b}' % (message_id.encode(), content)
-
-
-def is_json(content: bytes) -> bool:
-    """Whether `content` is one JSON value, strictly: UTF-8, no NaN, no lone surrogates."""
-    try:
-        _decode_any(content)
-    except msgspec.ValidationError:
-        # "Number out of range": 1e999 is JSON all the same, and is passed on as it is.
-        return _is_json_with_huge_numbers(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
-def _is_json_with_huge_numbers(content: bytes) -> bool:
-    try:
-        content.decode()
-        msgspec.json.decode(content, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

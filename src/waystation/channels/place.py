@@ -10,7 +10,7 @@ import math
 from waystation.channels.rules import Terms
 from waystation.store import keys
 
-#: Kept beyond the expiry, so that what a slow client was just told of is still there (seed 002).
+#: Kept beyond the expiry, so that what a slow client was just told of is still there.
 TTL_MARGIN_SECONDS = 15
 
 
