@@ -111,7 +111,7 @@ def test_the_commands_of_hearing_of_transactions_work_from_the_first_to_the_last
         told = dict(zip(lines, map(typist.type, lines), strict=True))
 
         outputs = list(told.values())
-        assert outputs[2].startswith("started tx-0000")
+        assert outputs[2].startswith("started tx-00")
         assert outputs[3] == "picked-up is set, and was waited for\n"
         assert " is success, order, " in outputs[4]
         heard = receiver.line()

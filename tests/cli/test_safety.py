@@ -29,6 +29,18 @@ def test_what_lies_in_the_data_directory_is_its_owners_alone(tmp_path: Path) -> 
             assert not file.stat().st_mode & 0o077, file
 
 
+@pytest.mark.slow
+def test_station_in_a_readable_data_directory_creates_private_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    with running_station(tmp_path, "dev", "--port", "0", "--data", "data"):
+        files = list(data.rglob("*"))
+        assert {"catalogue.db-wal", "archive.db-wal", "server.log", "keeper.log"} <= {
+            file.name for file in files
+        }
+        assert [file for file in files if file.stat().st_mode & 0o077] == []
+
+
 def test_a_stop_is_heard_while_the_store_is_not_there_yet(tmp_path: Path) -> None:
     store = tmp_path / "data" / "store"
     store.mkdir(parents=True)

@@ -59,6 +59,24 @@ def lines_of(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]
 # -- Topics ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("max_bytes=null", "max_age_seconds=null"), "each keeps any number of bytes, forever"),
+        (("max_bytes=1000", "max_age_seconds=90"), "each keeps 1,000 bytes, for 90 s unless"),
+        (("max_bytes=1024", "max_age_seconds=86400"), "each keeps 1 KiB, for 1 day unless"),
+    ],
+)
+def test_topic_create_tells_limits(
+    here: Run, station: Station, options: tuple[str, str], told: str
+) -> None:
+    words = [word for option in options for word in ("-o", option)]
+    made = here("topic", "create", "limited", *words, "--url", station.url)
+    assert told in made.stdout
+    assert here("topic", "delete", "limited", "--url", station.url).returncode == 0
+    assert here("topic", "purge", "limited", "--yes", "--url", station.url).returncode == 0
+
+
 def test_a_topic_is_made_grown_and_shown(here: Run, station: Station) -> None:
     url = ("--url", station.url)
     assert "topic create" in here("topic", "list", *url).stdout
@@ -71,7 +89,8 @@ def test_a_topic_is_made_grown_and_shown(here: Run, station: Station) -> None:
     listed = here("topic", "list", *url)
     shown = here("topic", "show", "crates", *url)
 
-    assert (made.returncode, made.stdout) == (0, "crates has 2 partitions\n")
+    limits = "each keeps 256 MiB, for 7 days unless a reader needs it longer"
+    assert (made.returncode, made.stdout) == (0, f"crates has 2 partitions; {limits}\n")
     assert "storage topic 1 with 10 partitions (K 5)" in added.stdout
     assert "topic switch crates" in added.stdout
     assert "multiples of 4" in " ".join(added.stderr.split()), "10 is not advised"
@@ -332,6 +351,33 @@ def test_tail_by_default_prints_only_what_comes_from_now_on(client: Waystation) 
     client.topics.produce("orders", "new", group="g7")
 
     assert next(follower).content == "new"
+
+
+def test_tail_and_browse_of_a_damaged_topic_name_the_missing_offsets(
+    here: Run, station: Station, client: Waystation
+) -> None:
+    client.topics.create("orders", partitions=1)
+    client.topics.produce_many("orders", [NewMessage(n) for n in range(5)])
+    node = station._running().node
+    store = node.opened.store
+
+    async def remove(offset: int) -> None:
+        (log,) = [each for each in await node.logs.names() if each.startswith("t.default.orders.")]
+        stream = f"{{{log}.0}}:log"
+        ((entry, _),) = await store.call("XRANGE", stream, offset, offset)
+        await store.call("XDEL", stream, entry)
+
+    station._await(remove(2))
+    asked = ("--url", station.url, "--json")
+
+    tail = here("topic", "tail", "orders", "--from", "beginning", "--count", "4", *asked)
+    browse = here("topic", "browse", "orders", "--partition", "0", *asked)
+
+    for told in (tail, browse):
+        assert "log.damaged: offsets 2 to 2 of 0/0 are missing" in " ".join(told.stderr.split())
+        assert "gone before" not in told.stderr
+    assert [json.loads(each)["offset"] for each in tail.stdout.splitlines()] == [0, 1, 3, 4]
+    assert [each["offset"] for each in json.loads(browse.stdout)["messages"]] == [0, 1, 3, 4]
 
 
 def test_tail_says_what_was_gone_before_it_could_be_printed(

@@ -16,7 +16,6 @@ from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.test_examples import ROOT, as_curl_would
 from waystation.testing import Station
 
-README = ROOT / "README.md"
 TOPICS = ROOT / "docs" / "concepts" / "topics.md"
 PRODUCING = ROOT / "docs" / "guides" / "producing.md"
 BROWSING = ROOT / "docs" / "guides" / "browsing.md"
@@ -109,7 +108,7 @@ def test_the_python_of_producing_md_works(
     assert len(names["receipts"]) == 10
 
 
-@pytest.mark.parametrize(("page", "count"), [(README, 5), (PRODUCING, 6)])
+@pytest.mark.parametrize(("page", "count"), [(PRODUCING, 6)])
 def test_the_commands_work_from_the_first_to_the_last(
     here: Run,  # noqa: F811 (the fixture)
     station: Station,

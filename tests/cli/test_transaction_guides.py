@@ -101,7 +101,7 @@ def test_the_commands_of_writing_transactions_work_from_the_first_to_the_last(
 
     assert re.fullmatch(r"tx-\w+ is success, order, since \S+\n  external id o-7\n.*\n", ended)
     assert ended.splitlines()[-1] in WRITING.read_text(encoding="utf-8")
-    assert started.startswith("started tx-0000")
+    assert started.startswith("started tx-00")
     assert why.startswith("waiting_switch  It waits for switch approved")
     assert switched == "approved is set, and was waited for\n"
     assert " is success, big-order, " in waited

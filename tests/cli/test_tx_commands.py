@@ -117,6 +117,13 @@ def test_a_transaction_from_start_to_end(run: Run, station: dict[str, Any], here
     assert (shown["metadata"]["status"], shown["data"]) == ("success", {"cents": 500})
 
 
+def test_tx_start_with_an_unknown_option_warns_beside_the_output(here: Here) -> None:
+    done = here("tx", "start", "refund", "1", "-m", "webhok=https://shop.example/")
+    assert (done.returncode, done.stdout.startswith("started tx-")) == (0, True)
+    assert "metadata.webhok is not an option" in done.stderr
+    assert "Did you mean webhook?" in done.stderr
+
+
 def test_the_exit_code_tells_whether_it_went_well(here: Here) -> None:
     transaction_id = started(here, "refund", "1")
     until(here, transaction_id, "waiting_switch")

@@ -172,7 +172,7 @@ async def test_it_begins_at_the_end_at_the_beginning_or_at_a_time(station_url: s
         seen: dict[str, set[str]] = {}
         for each in await stage.endpoint.until(6):
             name = each.headers["waystation-subscription"].rpartition("-")[2]
-            seen.setdefault(name, set()).add(each.headers["webhook-id"])
+            seen.setdefault(name, set()).add(each.headers["waystation-id"])
         assert seen == {
             "all": {"old-0", "new-0", "last-0"},
             "some": {"new-0", "last-0"},
@@ -294,7 +294,8 @@ async def test_a_purge_a_reset_a_sample_and_a_new_secret(station_url: str) -> No
         before = len(stage.endpoint.received)
         assert (await subs.reset(stage.name, to="beginning")).state == "done"
         again = (await stage.endpoint.until(before + 3))[before:]
-        assert [each.headers["webhook-id"] for each in again] == ["g-0.2", "g-1.2", "g-2.2"]
+        assert [each.headers["waystation-id"] for each in again] == ["g-0", "g-1", "g-2"]
+        assert all(each.headers["webhook-id"].split(":")[1] == "2" for each in again)
         sample = await subs.test(stage.name)
         assert (sample.status, sample.problem) == (200, "")
         secret = await subs.rotate_secret(stage.name)

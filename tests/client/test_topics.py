@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import inspect
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -495,3 +497,36 @@ def test_every_error_that_a_station_can_tell_becomes_its_class() -> None:
         body = msgspec.json.encode({"code": kind.code, "detail": "So it is."})
         raised = error_for(Answer(400, body))
         assert (raised.code, str(raised)) == (kind.code, "So it is.")
+
+
+@pytest.mark.slow
+def test_topic_with_default_options_keeps_settled_messages_for_seven_days() -> None:
+    with Station() as station, Waystation(station.url) as ws:
+        options: dict[str, dict[str, Any]] = {
+            "settled": {},
+            "unsettled": {},
+            "unlimited": {"max_age_seconds": None, "max_bytes": None},
+        }
+        for name, chosen in options.items():
+            ws.topics.create(name, partitions=1, **chosen)
+            ws.subscriptions.create(name, topic=name, endpoint="channel:c")
+            if name == "unsettled":
+                ws.subscriptions.pause(name)
+            ws.topics.produce(name, {"n": 1}, id=f"{name}-1")
+        for name in ("settled", "unlimited"):
+            until(lambda name=name: ws.subscriptions.shards(name).lag == 0)  # type: ignore[misc]
+        station.advance(days=6)
+        counts = {name: ws.topics.state(name).messages for name in options}
+        assert counts == {"settled": 1, "unsettled": 1, "unlimited": 1}
+        station.advance(days=2)
+        until(lambda: ws.topics.state("settled").messages == 0)
+        assert ws.topics.state("unsettled").messages == 1
+        assert ws.topics.state("unlimited").messages == 1
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, at most 30 s."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

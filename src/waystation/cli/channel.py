@@ -170,7 +170,10 @@ def _show(batch: Batch, *, as_json: bool, acknowledged: bool) -> None:
             }
         )
         return
-    rows = [(each.id, printable(bytes(each.raw).decode())) for each in batch.messages]
+    rows = [
+        (each.id, printable(bytes(each.raw).decode(errors="backslashreplace")))
+        for each in batch.messages
+    ]
     emit_table(("id", "content"), rows, empty="Nothing unread.")
     if batch.lost:
         console.print(Text(f"{batch.lost} messages were gone before they were fetched", "yellow"))

@@ -90,5 +90,5 @@ def _show(message: Received, *, as_json: bool) -> None:
     if as_json:
         emit_json({"id": message.id, "content": message.raw})
         return
-    content = printable(bytes(message.raw).decode())
+    content = printable(bytes(message.raw).decode(errors="backslashreplace"))
     console.print(Text.assemble((message.id, "cyan"), "  ", content), soft_wrap=True)

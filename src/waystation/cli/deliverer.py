@@ -57,7 +57,7 @@ def deliver(
         status = f"{settings.deliverer.status_host}:{running.status_port}"
         emit_json(
             {
-                "deliverer": f"{settings.deliverer.topic_prefix}_outbound",
+                "deliverer": settings.deliverer.outbound,
                 "store": str(running.opened.store.address),
                 "status": status if running.status_port else "none",
                 "events": [each.list for each in settings.deliverer.events],

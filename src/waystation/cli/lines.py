@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from waystation.cli.output import problems
+from waystation.json_text import shield
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,10 +48,10 @@ def read_lines(descriptor: int) -> Iterator[list[Line]]:
 
 
 def json_problem(text: bytes) -> str:
-    """Why a text is not JSON; empty when it is."""
+    """Return why a text is not JSON in UTF-8; an empty text if it is. Lone surrogates are fine."""
     try:
         text.decode()
-        msgspec.json.decode(text, type=msgspec.Raw)
+        msgspec.json.decode(shield(text), type=msgspec.Raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return str(error)
     return ""

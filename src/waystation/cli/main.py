@@ -27,6 +27,7 @@ _COMMANDS = {
     "demo": ("demo", "demo"),
     "config": ("config", "app"),
     "keys": ("keys", "app"),
+    "store": ("store", "app"),
     "bench": ("bench", "bench"),
     "channel": ("channel", "app"),
     "topic": ("topic", "app"),

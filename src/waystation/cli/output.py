@@ -6,24 +6,25 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from waystation.errors import WaystationError
 
-console = Console(highlight=False)
-problems = Console(stderr=True, highlight=False)
-
 _INDENT = " " * len("error ")
 #: Columns for output that is not a terminal's: cells are not broken into lines.
 _UNBROKEN = 100_000
-#: Characters that terminals may obey; JSON allows those from 7f on inside of strings.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: Characters that terminals obey or that change the order or the lines of a text: controls but tab
+#: and newline, marks of direction, line separators, and surrogates, which cannot be written.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def quoted(text: str) -> str:
@@ -32,13 +33,42 @@ def quoted(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same text, with what a terminal would obey written as JSON escapes."""
+    """Return the text with the characters that a terminal would obey written as JSON escapes."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
+class SafeConsole(Console):
+    """A console that escapes what a terminal would obey in everything that it prints.
+
+    Styles are no part of the text here, so only characters that somebody wrote are escaped.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield segments that are safe to print."""
+        for segment in super().render(renderable, options):
+            if segment.control or not _CONTROL.search(segment.text):
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+console = SafeConsole(highlight=False)
+problems = SafeConsole(stderr=True, highlight=False)
+
+
 def emit_json(value: Any) -> None:
-    """One JSON document on one line."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    """Write one JSON document on one line.
+
+    A pipe gets every byte of a message as it is stored. A terminal gets the same JSON with the
+    characters that it would obey written as escapes.
+    """
+    document = msgspec.json.encode(value, enc_hook=str) + b"\n"
+    if sys.stdout.isatty():
+        document = printable(document.decode(errors="replace")).encode()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(document)
     sys.stdout.flush()
 
 
@@ -60,7 +90,8 @@ def make_table(
             no_wrap=column in whole,
         )
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        # Before the widths of columns are known, or escapes would shift them.
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     return table
 
 
@@ -83,7 +114,7 @@ def emit_table(
     if console.is_terminal:
         console.print(table)
         return
-    wide = Console(file=console.file, highlight=False, width=_UNBROKEN)
+    wide = SafeConsole(file=console.file, highlight=False, width=_UNBROKEN)
     with wide.capture() as captured:
         wide.print(table)
     for line in captured.get().rstrip("\n").split("\n"):
@@ -94,7 +125,7 @@ def emit_error(error: WaystationError, *, as_json: bool = False) -> None:
     """What went wrong and what to do next."""
     if as_json:
         told = {"error": error.message, "code": error.code, "hint": error.hint}
-        sys.stderr.write(msgspec.json.encode(told).decode() + "\n")
+        sys.stderr.write(printable(msgspec.json.encode(told).decode()) + "\n")
         return
     text = Text.assemble(("error ", "bold red"), _indented(error.message))
     if error.hint:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.panel import Panel
 from rich.text import Text
@@ -119,9 +120,6 @@ def _run_until_stopped(settings: Settings, *, as_json: bool) -> None:
 
 
 async def _run(settings: Settings, *, as_json: bool) -> None:
-    from waystation.api.server import ApiServer, settle_memory  # noqa: PLC0415
-    from waystation.node import open_node  # noqa: PLC0415
-
     configure_logging(format=settings.log.format, level=settings.log.level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,26 +128,60 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     try:
-        node = await _opened_unless_stopped(open_node(settings), stop)
-        if node is None:
-            return
-        try:
-            server = ApiServer(node)
-            port = await server.start()
-            try:
-                settle_memory()
-                async with _history(node):
-                    _announce(node, port, as_json=as_json)
-                    await stop.wait()
-                    _log.info("stopping")
-            finally:
-                await server.stop()
-        finally:
-            await node.close()
+        port = await _serve_data_set(settings, stop, as_json=as_json)
+        while port and not stop.is_set():
+            # All that a node has in memory is of the lost data set: it is opened anew, on the same
+            # port, for the one that replaces it.
+            http = msgspec.structs.replace(settings.http, port=port)
+            settings = msgspec.structs.replace(settings, http=http)
+            port = await _serve_data_set(settings, stop)
         await _leave_behind()
     finally:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+async def _serve_data_set(
+    settings: Settings, stop: asyncio.Event, *, as_json: bool | None = None
+) -> int:
+    """Serve until the process is told to stop or the store has a data set that replaces this one.
+
+    Returns the port; 0 when the signal came before the node was open. `as_json` is None for a
+    station that was announced before.
+    """
+    from waystation.api.server import ApiServer, settle_memory  # noqa: PLC0415
+    from waystation.node import open_node  # noqa: PLC0415
+
+    node = await _opened_unless_stopped(open_node(settings), stop)
+    if node is None:
+        return 0
+    try:
+        server = ApiServer(node)
+        port = await server.start()
+        try:
+            settle_memory()
+            async with _history(node):
+                if as_json is None:
+                    _log.info("data set replaced", dataset=node.opened.dataset)
+                else:
+                    _announce(node, port, as_json=as_json)
+                await _first_of(stop, node.opened.store.data_set.replaced)
+                _log.info("stopping")
+        finally:
+            await server.stop()
+    finally:
+        await node.close()
+    return port
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @asynccontextmanager

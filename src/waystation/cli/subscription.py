@@ -77,6 +77,8 @@ def create(
     if made.secret and not as_json:
         console.print(Text(f"  signed with {made.secret}", style="dim"), soft_wrap=True)
         note("The secret is not shown again; `subscription secret --rotate` makes another.")
+    if made.warning and not as_json:
+        note(made.warning)
 
 
 @app.command()
@@ -177,7 +179,7 @@ def resume(
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver again."""
+    """Deliver again, and at once: a paused subscription, or one whose endpoint was repaired."""
     with open_station(url, key) as station:
         resumed = station.subscriptions.resume(name)
     _tell(resumed, f"{name} delivers", as_json=as_json)
@@ -221,7 +223,10 @@ def send_sample(
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Send one made-up, signed message to the endpoint; print request and reply."""
+    """Send one made-up, signed message to the endpoint; print request and reply.
+
+    A success closes the circuit breaker of the endpoint.
+    """
     with open_station(url, key) as station:
         sample = station.subscriptions.test(name)
     if as_json:

@@ -258,7 +258,7 @@ def _rows(
     rows: list[tuple[object, ...]] = [
         (
             each.shard,
-            each.state,
+            f"{each.state} ({each.reason})" if each.reason == "breaker_open" else each.state,
             each.owner or "nobody",
             f"{each.lag:,}",
             f"{(each.lag - former[each.shard]) / seconds:+,.0f}" if each.shard in former else "",

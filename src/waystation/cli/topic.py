@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -31,6 +31,8 @@ app.command()(tail)
 
 _OPTIONS = "An option as name=value, such as grouped=true or dedup_seconds=3600; may be repeated."
 OptionOption = Annotated[list[str] | None, typer.Option("--option", "-o", help=_OPTIONS)]
+_FORCE = "Also if subscriptions stop there, because their shard count cannot follow."
+ForceOption = Annotated[bool, typer.Option("--force", help=_FORCE)]
 
 
 @app.command()
@@ -44,7 +46,7 @@ def create(
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic."""
+    """Create a topic. By default each partition keeps 256 MiB and messages for seven days."""
     chosen: Any = _options(options)
     with open_station(url, key, scope="admin") as station:
         try:
@@ -54,7 +56,8 @@ def create(
                 "See it with `waystation topic show`; a deleted one comes back with `restore`."
             )
             raise
-    _tell(made, f"{topic} has {_partitions(made.storage[0].partitions)}", as_json=as_json)
+    told = f"{topic} has {_partitions(made.storage[0].partitions)}; {_kept(made.options)}"
+    _tell(made, told, as_json=as_json)
 
 
 @app.command()
@@ -143,13 +146,14 @@ def _show_partitions(topic: Topic, standing: TopicStanding) -> None:
 def add_storage(
     topic: TopicArgument,
     partitions: Annotated[int, typer.Argument(help="Its number of partitions.", min=1)],
+    force: ForceOption = False,
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Add a storage topic; messages go there after a switch."""
     with open_station(url, key, scope="admin") as station:
-        changed = station.topics.add_storage_topic(topic, partitions)
+        changed = station.topics.add_storage_topic(topic, partitions, force=force)
     last = changed.storage[-1]
     chain = f"K {last.factor}" if last.factor > 1 else "K 1, a new chain"
     told = f"{topic} has storage topic {len(changed.storage) - 1} with {_partitions(partitions)}"
@@ -164,13 +168,14 @@ def switch(
         int | None,
         typer.Option("--version", help="Only if this is the topic's version.", min=1),
     ] = None,
+    force: ForceOption = False,
     url: UrlOption = "",
     key: KeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Produce to the next storage topic from now on; at the last one nothing changes."""
     with open_station(url, key, scope="admin") as station:
-        changed = station.topics.switch_produce(topic, version=version)
+        changed = station.topics.switch_produce(topic, version=version, force=force)
     pointer = changed.produce_pointer
     told = f"{topic} is produced to storage topic {pointer}, the "
     told += "last one" if pointer + 1 == len(changed.storage) else "next one can follow"
@@ -283,6 +288,29 @@ def _options(texts: list[str] | None) -> dict[str, Any]:
     from waystation.client.topics import TopicOptions  # noqa: PLC0415 (help must not wait for HTTP)
 
     return read_options(texts, TopicOptions.__annotations__, {})
+
+
+def _kept(options: Mapping[str, Any]) -> str:
+    """Return a sentence about the limits of a topic."""
+    size, seconds = options.get("max_bytes"), options.get("max_age_seconds")
+    room = "any number of bytes" if size is None else _binary(size)
+    if seconds is None:
+        return f"each keeps {room}, forever"
+    return f"each keeps {room}, for {_days(seconds)} unless a reader needs it longer"
+
+
+def _binary(size: int) -> str:
+    """Return a number of bytes with the largest unit that leaves it whole."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power and size % (1 << power) == 0:
+            return f"{size >> power} {unit}"
+    return f"{size:,} bytes"
+
+
+def _days(seconds: float) -> str:
+    """Return a duration in days, if it is whole days, or in seconds."""
+    days, rest = divmod(seconds, 86_400)
+    return f"{days:.0f} day{'' if days == 1 else 's'}" if days and not rest else f"{seconds:g} s"
 
 
 def _partitions(count: int) -> str:

@@ -12,7 +12,7 @@ from waystation.cli.output import emit_json, emit_table
 from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
-from waystation.cli.topic_messages import payload_of, place_of, time_of
+from waystation.cli.topic_messages import payload_of, place_of, read_messages, time_of
 from waystation.clock import Clock
 from waystation.errors import InvalidInputError, OffsetOutOfRangeError
 
@@ -55,7 +55,7 @@ def browse(
         chosen["since"] = parse_moment(since, clock=Clock())
     with open_station(url, key, scope="read") as station:
         if chosen:
-            found = list(islice(station.topics.messages(topic, **chosen), limit))
+            found = list(islice(read_messages(station.topics, topic, **chosen), limit))
         else:
             found = _newest(station.topics, topic, limit)
     if as_json:
@@ -85,10 +85,10 @@ def _newest(topics: Topics, topic: str, limit: int) -> list[TopicMessage]:
             place: dict[str, Any] = {"storage": storage, "partition": each.partition}
             try:
                 start = max(each.first, each.end - limit)
-                newest = list(islice(topics.messages(topic, **place, offset=start), limit))
+                newest = list(islice(read_messages(topics, topic, **place, offset=start), limit))
             except OffsetOutOfRangeError:
                 # It was let go since; then what is kept is less than was asked for.
-                newest = list(islice(topics.messages(topic, **place), limit))
+                newest = list(islice(read_messages(topics, topic, **place), limit))
             found += newest
         if len(found) >= limit:
             break

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.cli.output import printable
+from waystation.cli.patience import note
 
 if TYPE_CHECKING:
-    from waystation.client import TopicMessage
+    from waystation.client import MessagePage, TopicMessage
+    from waystation.client.sync_topics import Topics
+
+
+def read_messages(topics: Topics, topic: str, **wishes: Any) -> Iterator[TopicMessage]:
+    """Yield messages page after page, and tell on standard error which ones are missing."""
+    page = topics.page(topic, limit=1000, **wishes)
+    fixed = {name: value for name, value in wishes.items() if name not in ("offset", "since")}
+    while True:
+        note_missing(page)
+        yield from page.messages
+        if page.ended:
+            return
+        page = topics.page(topic, limit=1000, **fixed, cursor=page.cursor)
+
+
+def note_missing(page: MessagePage) -> None:
+    """Tell on standard error which messages are missing from a damaged log."""
+    for each in page.damaged:
+        note(
+            f"log.damaged: offsets {each.from_offset} to {each.to_offset - 1} of"
+            f" {each.storage}/{each.partition} are missing"
+        )
 
 
 def place_of(message: TopicMessage) -> str:

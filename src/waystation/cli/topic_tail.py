@@ -23,7 +23,7 @@ from waystation.cli.patience import note, patiently
 from waystation.cli.positions import parse_position
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
-from waystation.cli.topic_messages import payload_of, place_of, time_of
+from waystation.cli.topic_messages import note_missing, payload_of, place_of, time_of
 from waystation.clock import Clock
 from waystation.errors import InvalidInputError, OffsetOutOfRangeError
 
@@ -143,10 +143,16 @@ class Follower:
             return []
         page = self._page(partition, place)
         place.start = {"cursor": page.cursor}
+        note_missing(page)
         if page.messages:
             first, last = page.messages[0], page.messages[-1]
-            if place.next_offset is not None and first.offset > place.next_offset:
-                gone = first.offset - place.next_offset
+            missing = sum(
+                each.to_offset - each.from_offset
+                for each in page.damaged
+                if each.to_offset <= first.offset
+            )
+            if place.next_offset is not None and first.offset > place.next_offset + missing:
+                gone = first.offset - place.next_offset - missing
                 note(f"{gone:,} messages were gone before they could be printed")
             place.next_offset = last.offset + 1
         if page.ended:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from waystation.cli.exits import FAILED
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, emit_table
+from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.patience import note
 from waystation.cli.station import open_station
 from waystation.cli.tx_list import list_
@@ -68,6 +68,8 @@ def start(
             deadline=deadline or None,
         )
         summary = started.summary
+        for warning in summary.warnings:
+            note(printable(warning))
         if wait:
             note(_told(started))
             summary = started.wait(wait)

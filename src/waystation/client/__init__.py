@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from waystation.client.sync_transactions import Transaction
     from waystation.client.topics import (
         MessagePage,
+        MissingRange,
         Receipt,
         Topic,
         TopicMessage,
@@ -80,6 +81,7 @@ __all__ = [
     "GroupStanding",
     "Journal",
     "MessagePage",
+    "MissingRange",
     "NewMessage",
     "Operation",
     "OperationInfo",
@@ -135,6 +137,7 @@ _HOMES = {
     "GroupStanding": "subscriptions",
     "Journal": "transactions",
     "MessagePage": "topics",
+    "MissingRange": "topics",
     "NewMessage": "parcels",
     "Operation": "sync_operations",
     "OperationInfo": "subscriptions",

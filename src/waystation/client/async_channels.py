@@ -11,8 +11,6 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import (
@@ -32,6 +30,7 @@ from waystation.client.messages import (
 )
 from waystation.errors import ChannelFullError
 from waystation.ids import Identity, RandomIdentity, require_name
+from waystation.json_values import encode_json
 
 
 class AsyncChannels:
@@ -128,9 +127,7 @@ class AsyncChannels:
         wishes = {"to": to, "clock": clock, "time_ms": time_ms}
         body = {key: value for key, value in wishes.items() if value is not None}
         path = f"{_control(channel)}/subscribers/{name}/seek"
-        return decode_answer(
-            await self._caller.call("POST", path, body=msgspec.json.encode(body)), Sought
-        )
+        return decode_answer(await self._caller.call("POST", path, body=encode_json(body)), Sought)
 
     async def channels(self) -> AsyncIterator[ChannelInfo]:
         """Yields all channels of the project, each once, in no order."""

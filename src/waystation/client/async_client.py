@@ -8,6 +8,7 @@ from typing import Self
 from waystation.client.async_archive import AsyncArchive
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.async_deliveries import AsyncDeliveries
+from waystation.client.async_history import AsyncHistory
 from waystation.client.async_pipelines import AsyncPipelines
 from waystation.client.async_pools import AsyncPools
 from waystation.client.async_subscriptions import AsyncSubscriptions
@@ -31,6 +32,7 @@ class AsyncWaystation:
         self.archive = AsyncArchive(self._transport)
         self.channels = AsyncChannels(self._transport)
         self.deliveries = AsyncDeliveries(self._transport)
+        self.history = AsyncHistory(self._transport)
         self.pipelines = AsyncPipelines(self._transport)
         self.pools = AsyncPools(self._transport)
         self.subscriptions = AsyncSubscriptions(self._transport)

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.deliveries import (
     DeliveryAttempt,
@@ -17,6 +15,7 @@ from waystation.client.deliveries import (
     FailedPage,
 )
 from waystation.client.messages import decode_answer, raise_for
+from waystation.json_values import encode_json
 
 _T = TypeVar("_T")
 _PATH = "/v1/deliveries"
@@ -84,7 +83,7 @@ class AsyncDeliveries:
         return decode_answer(answer, kind)
 
     async def _post(self, path: str, content: dict[str, Any], kind: type[_T]) -> _T:
-        body = msgspec.json.encode(content)
+        body = encode_json(content)
         answer = await self._transport.request("POST", f"{_PATH}{path}", body=body)
         raise_for(answer)
         return decode_answer(answer, kind)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.async_waiting import AsyncWaiting
@@ -13,6 +11,7 @@ from waystation.client.messages import decode_answer
 from waystation.client.subscription_requests import path_of
 from waystation.client.subscriptions import OperationInfo, Progress
 from waystation.durations import Duration
+from waystation.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 
@@ -94,7 +93,7 @@ class AsyncOperations:
 
     async def begin(self, name: str, verb: str, asked: dict[str, Any]) -> AsyncOperation:
         """Begins one; a dry run counts."""
-        body, path = msgspec.json.encode(asked), f"{path_of(name)}/{verb}"
+        body, path = encode_json(asked), f"{path_of(name)}/{verb}"
         answer = await self._caller.call("POST", path, body=body, repeatable=False)
         return AsyncOperation(self, name, decode_answer(answer, OperationInfo))
 

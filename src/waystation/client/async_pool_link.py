@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import msgspec
-
 from waystation.client.async_background import AsyncCondition, AsyncFlag
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.messages import decode_answer
@@ -22,6 +20,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.ids import Identity
+from waystation.json_values import encode_json
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
 from waystation.telemetry.logging import logger
 
@@ -64,7 +63,7 @@ class AsyncPoolLink:
 
     async def register(self) -> None:
         """Begins a session; the same one, if this process has it already."""
-        body = msgspec.json.encode({"nonce": self._nonce})
+        body = encode_json({"nonce": self._nonce})
         async with self._registering:
             answer = await self._caller.call("PUT", self._path, body=body)
             self._registered = decode_answer(answer, Registered)
@@ -81,7 +80,7 @@ class AsyncPoolLink:
         """Says something until it is heard; while the station is away, again and again."""
         while True:
             session = self._session.session
-            sent = msgspec.json.encode({"session": session, **body})
+            sent = encode_json({"session": session, **body})
             patience = POLL_SECONDS if query else 0.0
             try:
                 answer = await self._caller.call(
@@ -104,7 +103,7 @@ class AsyncPoolLink:
 
     async def say_once(self, verb: str) -> None:
         """At the end, when nobody waits for a station that is away: its leases run out."""
-        body = msgspec.json.encode({"session": self._session.session})
+        body = encode_json({"session": self._session.session})
         try:
             await self._caller.call("POST", f"{self._path}/{verb}", body=body)
         except WaystationError as error:

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.async_background import AsyncHandler
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_pool_worker import AsyncPoolWorker
@@ -41,12 +39,14 @@ from waystation.client.pools import (
     Sent,
     SentBatch,
     batch_of,
+    not_sent,
     path_of,
     selection_of,
 )
 from waystation.durations import Duration, duration_ms
 from waystation.errors import ConflictError
 from waystation.ids import RandomIdentity, require_name
+from waystation.json_values import encode_json
 from waystation.pool_errors import PoolFullError
 
 _PAGE = 1000
@@ -65,7 +65,7 @@ class AsyncPools:
     async def create(self, name: str, **options: Unpack[PoolOptions]) -> Pool:
         """Creates a pool; ConflictError when there is one."""
         body = {"name": require_name(name, field="name"), "options": options}
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = await self._caller.call("POST", PATH, body=sent, repeatable=False)
         return decode_answer(answer, Pool)
 
@@ -97,7 +97,7 @@ class AsyncPools:
             raise ConflictError(f"Pool {name} has version {now.version}, not {version}.")
         # The version that the other options were read from, so that none of them is undone.
         body = {"version": now.version, "options": {**now.options, **options}}
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = await self._caller.call("PUT", path_of(name), body=sent, repeatable=False)
         return decode_answer(answer, Pool)
 
@@ -158,8 +158,7 @@ class AsyncPools:
             try:
                 answer = await self._caller.call("POST", path, body=body, content_type=BATCH_FORM)
             except PoolFullError:
-                full = {"outcome": "full", "number": 0, "owner": "-", "epoch": 0, "pending": 0}
-                results += [msgspec.convert({"id": each.id, **full}, Sent) for _, each in some]
+                results += [not_sent(each.id) for _, each in some]
             else:
                 results += decode_answer(answer, SentBatch).results
         return results
@@ -208,7 +207,7 @@ class AsyncPools:
     async def assign(self, name: str, key: str, *, worker: str = "") -> str:
         """Gives a key a worker, or the one that is named; who has it then."""
         path = f"{path_of(name, 'keys')}?{urlencode({'key': key})}"
-        body = msgspec.json.encode({"uid": worker})
+        body = encode_json({"uid": worker})
         return decode_answer(await self._caller.call("PUT", path, body=body), Assigned).owner
 
     async def forget(self, name: str, key: str) -> None:

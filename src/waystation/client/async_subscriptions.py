@@ -12,8 +12,6 @@ from datetime import datetime
 from typing import Any, Literal, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_operations import AsyncOperation, AsyncOperations
 from waystation.client.async_transport import AsyncTransport
@@ -48,6 +46,7 @@ from waystation.client.subscriptions import (
 from waystation.durations import Duration
 from waystation.errors import ConflictError
 from waystation.ids import require_name
+from waystation.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 _PAGE = 1000
@@ -129,7 +128,7 @@ class AsyncSubscriptions:
         body: dict[str, Any] = {"version": now.version, "options": changed}
         if endpoint is not None:
             body["endpoint"] = endpoint
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = await self._caller.call("PUT", path_of(name), body=sent, repeatable=False)
         return decode_answer(answer, Subscription)
 
@@ -314,5 +313,5 @@ class AsyncSubscriptions:
         return await self._caller.call("GET", f"{path_of(name)}/{what}?{query_of(query)}")
 
     async def _post(self, path: str, content: dict[str, Any] | None = None) -> Answer:
-        body = None if content is None else msgspec.json.encode(content)
+        body = None if content is None else encode_json(content)
         return await self._caller.call("POST", path, body=body, repeatable=False)

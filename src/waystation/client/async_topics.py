@@ -13,8 +13,6 @@ from datetime import datetime
 from typing import Any, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_producer import AsyncProducer, send_once
 from waystation.client.async_transport import AsyncTransport
@@ -44,6 +42,7 @@ from waystation.client.topics import (
 from waystation.clock import Clock
 from waystation.errors import ConflictError, WaystationError
 from waystation.ids import Identity, RandomIdentity, require_name
+from waystation.json_values import encode_json
 
 _PATH = "/v1/topics"
 
@@ -105,24 +104,33 @@ class AsyncTopics:
         return await self._change("PUT", f"{_path(topic)}/options", body)
 
     async def add_storage_topic(
-        self, topic: str, partitions: int, *, version: int | None = None
+        self, topic: str, partitions: int, *, version: int | None = None, force: bool = False
     ) -> Topic:
-        """Appends a storage topic; messages go on to the one before until a switch.
+        """Append a storage topic. Messages go to the one before it until a switch.
 
-        With the version that it is to be added to, the call can be repeated without harm.
+        With the version that it is to be added to, the call can be repeated without harm. Raise
+        GrowthStopsSubscriptionsError if subscriptions could not follow, unless `force` is set.
         """
-        body = {"partitions": partitions}
+        body: dict[str, Any] = {"partitions": partitions}
         if version is not None:
             body["version"] = version
+        if force:
+            body["force"] = True
         return await self._change("POST", f"{_path(topic)}/storage-topics", body)
 
-    async def switch_produce(self, topic: str, *, version: int | None = None) -> Topic:
-        """Produces to the next storage topic from now on; at the last one it stays.
+    async def switch_produce(
+        self, topic: str, *, version: int | None = None, force: bool = False
+    ) -> Topic:
+        """Produce to the next storage topic from now on; at the last one it stays.
 
         With the version that is to be switched, the call can be repeated: ConflictError, and no
-        storage topic is skipped.
+        storage topic is skipped. Raise GrowthStopsSubscriptionsError if subscriptions could not
+        follow, unless `force` is set.
         """
-        query = "" if version is None else f"?version={version}"
+        wish: dict[str, Any] = {} if version is None else {"version": version}
+        if force:
+            wish["force"] = "true"
+        query = f"?{urlencode(wish)}" if wish else ""
         return await self._change("POST", f"{_path(topic)}/switch{query}")
 
     async def block(self, topic: str) -> Topic:
@@ -258,7 +266,9 @@ class AsyncTopics:
         answer = await self._caller.call("GET", f"{_path(topic)}/messages?{query}")
         page = decode_answer(answer, FoundPage)
         messages = [each.as_message(codec) for each in page.messages]
-        return MessagePage(messages=messages, cursor=page.cursor, ended=page.ended)
+        return MessagePage(
+            messages=messages, cursor=page.cursor, ended=page.ended, damaged=page.damaged
+        )
 
     async def messages(
         self,
@@ -294,7 +304,7 @@ class AsyncTopics:
         return decode_answer(await self._caller.call("GET", f"{_path(topic)}/state"), TopicStanding)
 
     async def _change(self, method: str, path: str, content: dict[str, Any] | None = None) -> Topic:
-        body = None if content is None else msgspec.json.encode(content)
+        body = None if content is None else encode_json(content)
         answer = await self._caller.call(method, path, body=body, repeatable=False)
         return decode_answer(answer, Topic)
 

@@ -10,7 +10,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from waystation import errors, transaction_errors
+from waystation.decoding import decode_json
 from waystation.errors import WaystationError
+from waystation.json_text import free_mark, load_json, shield, unshield
+from waystation.json_values import encode_json
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -22,8 +25,8 @@ class Received(msgspec.Struct, frozen=True):
 
     @property
     def content(self) -> Any:
-        """The content, decoded."""
-        return msgspec.json.decode(self.raw)
+        """The decoded content. Lone surrogates stay; each invalid byte becomes U+FFFD."""
+        return load_json(bytes(self.raw))
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,14 +165,24 @@ BATCH_BYTES_MAX = 256 * 1024
 def decode_answer(answer: Answer, kind: type[_T]) -> _T:
     """Reads a reply."""
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return decode_json(answer.body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise errors.StationUnreachableError("What answered is not a station.") from error
 
 
 def decode_batch(answer: Answer) -> Batch:
-    """Reads the reply of a fetch."""
-    return decode_answer(answer, Batch)
+    """Return the reply of a fetch, each content byte for byte."""
+    try:
+        return msgspec.json.decode(answer.body, type=Batch)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # A message with a lone surrogate, or no reply of a station.
+        mark = free_mark(answer.body)
+    shielded = decode_answer(Answer(answer.status, shield(answer.body, mark)), Batch)
+    messages = [
+        Received(each.id, msgspec.Raw(unshield(bytes(each.raw), mark)))
+        for each in shielded.messages
+    ]
+    return msgspec.structs.replace(shielded, messages=messages)
 
 
 def encode_batches(messages: Iterable[tuple[str, Any]]) -> Iterator[tuple[list[str], bytes]]:
@@ -193,14 +206,14 @@ def encode_content(content: Any) -> bytes:
     """JSON for a message; `msgspec.Raw` and bytes are taken as JSON already."""
     if isinstance(content, bytes):
         return content
-    return msgspec.json.encode(content)
+    return encode_json(content, field="content")
 
 
 def _one_value(content: Any, message_id: str) -> bytes:
     """The content, if it is one JSON value: bytes that are more could pass for other messages."""
     encoded = encode_content(content)
     try:
-        msgspec.json.decode(encoded, type=msgspec.Raw)
+        msgspec.json.decode(shield(encoded), type=msgspec.Raw)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise errors.MessageMalformedError(
             f"The content of message {message_id} is not JSON: {error}."
@@ -228,7 +241,7 @@ def raise_for(answer: Answer) -> None:
 def error_for(answer: Answer) -> WaystationError:
     """The error that a reply tells of, as the class that has its code."""
     try:
-        told = msgspec.json.decode(answer.body, type=Problem)
+        told = decode_json(answer.body, Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         told = Problem()
     return told.as_error(answer.status)

@@ -16,6 +16,7 @@ from waystation.client.codec import Codec, told
 from waystation.client.topics import Produced
 from waystation.errors import InvalidInputError
 from waystation.ids import Identity
+from waystation.json_values import encode_json
 
 #: What one request holds at most; a single message may be larger.
 BATCH_MESSAGES_MAX = 500
@@ -105,7 +106,7 @@ def pack(message: NewMessage, *, codec: Codec | None, identity: Identity) -> Par
         if (value := getattr(message, name)) is not None:
             fields[name] = value
     try:
-        return Parcel(message_id, msgspec.json.encode(fields))
+        return Parcel(message_id, encode_json(fields))
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidInputError(f"The message cannot be sent: {error}.", field="data") from error
 
@@ -136,7 +137,7 @@ def _payload(data: Any) -> tuple[str, Any, str]:
         _require_json(bytes(data))
         return "data", data, _JSON
     try:
-        return "data", msgspec.Raw(msgspec.json.encode(data)), _JSON
+        return "data", msgspec.Raw(encode_json(data, field="data")), _JSON
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidInputError(f"The payload cannot be JSON: {error}.", field="data") from error
 
@@ -150,7 +151,7 @@ def _encoded(text: str) -> bytes:
 
 def _shorter(text: bytes) -> tuple[str, Any]:
     """Text as text, or as base64 where its quotes, line ends and the like would make it longer."""
-    quoted = msgspec.json.encode(text.decode())
+    quoted = encode_json(text.decode())
     if len(quoted) > len(text) * 4 // 3 + 4:
         return "base64", text
     return "text", msgspec.Raw(quoted)

@@ -12,6 +12,7 @@ import msgspec
 from waystation.client.codec import Codec, codings_of
 from waystation.client.topics import ShownMessage
 from waystation.ids import Identity
+from waystation.json_text import load_json
 
 
 class GiveUpError(Exception):
@@ -113,7 +114,7 @@ class PoolMessage:
         """The payload as what it says it is: JSON decoded, text, else bytes."""
         kind = self.content_type.partition(";")[0].strip().lower()
         if kind == "application/json" or kind.endswith("+json"):
-            return msgspec.json.decode(self.payload)
+            return load_json(self.payload)
         return self.payload.decode() if kind == "text/plain" else self.payload
 
 

@@ -14,6 +14,7 @@ from waystation.client.parcels import NewMessage, pack
 from waystation.client.topics import ShownMessage
 from waystation.errors import InvalidInputError
 from waystation.ids import Identity, require_name
+from waystation.json_values import encode_json
 
 PATH = "/v1/pools"
 BATCH_FORM = "application/vnd.waystation.batch+json"
@@ -46,6 +47,8 @@ class PoolOptions(TypedDict, total=False):
     #: Whether agents with the redis-events plugin serve it.
     mirror: bool
     agent_key_ms: int
+    #: Whether the agents of a mirrored pool answer messages that carry `txn_id`.
+    agents_answer: bool
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +164,11 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     answer: ShownAnswer | None = None
 
 
+def not_sent(message_id: str) -> Sent:
+    """Return the result for a message that the pool had no room for."""
+    return Sent(id=message_id, outcome="full", number=0, owner="-", epoch=0, pending=0)
+
+
 class SentBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one request."""
 
@@ -223,11 +231,11 @@ def batch_of(messages: Iterable[tuple[str, NewMessage]], identity: Identity) -> 
         if message.group is not None or message.not_before is not None:
             raise InvalidInputError("In a pool the key is the group, and nothing is delayed.")
         body = pack(message, codec=None, identity=identity).body
-        parts.append(b'{"key":%b,%b' % (msgspec.json.encode(key), body[1:]))
+        parts.append(b'{"key":%b,%b' % (encode_json(key), body[1:]))
     return b'{"messages":[%b]}' % b",".join(parts)
 
 
 def selection_of(numbers: Sequence[int] | None) -> bytes:
     """Which dead letters; None: all of them."""
     asked = {"all": True} if numbers is None else {"numbers": list(numbers)}
-    return msgspec.json.encode(asked)
+    return encode_json(asked)

@@ -80,6 +80,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     #: Signs its requests; told once, when it is created. None where nothing is signed.
     secret: str | None = None
+    #: Why its number of shards cannot follow when its topic grows; told when it is created.
+    warning: str | None = None
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):

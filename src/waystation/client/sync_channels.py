@@ -13,8 +13,6 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-import msgspec
-
 from waystation.client.messages import (
     Batch,
     ChannelInfo,
@@ -34,6 +32,7 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.errors import ChannelFullError
 from waystation.ids import Identity, RandomIdentity, require_name
+from waystation.json_values import encode_json
 
 
 class Channels:
@@ -128,9 +127,7 @@ class Channels:
         wishes = {"to": to, "clock": clock, "time_ms": time_ms}
         body = {key: value for key, value in wishes.items() if value is not None}
         path = f"{_control(channel)}/subscribers/{name}/seek"
-        return decode_answer(
-            self._caller.call("POST", path, body=msgspec.json.encode(body)), Sought
-        )
+        return decode_answer(self._caller.call("POST", path, body=encode_json(body)), Sought)
 
     def channels(self) -> Iterator[ChannelInfo]:
         """Yields all channels of the project, each once, in no order."""

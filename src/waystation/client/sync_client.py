@@ -11,6 +11,7 @@ from waystation.client.environment import key_from_environment, station_url
 from waystation.client.sync_archive import Archive
 from waystation.client.sync_channels import Channels
 from waystation.client.sync_deliveries import Deliveries
+from waystation.client.sync_history import History
 from waystation.client.sync_pipelines import Pipelines
 from waystation.client.sync_pools import Pools
 from waystation.client.sync_subscriptions import Subscriptions
@@ -33,6 +34,7 @@ class Waystation:
         self.archive = Archive(self._transport)
         self.channels = Channels(self._transport)
         self.deliveries = Deliveries(self._transport)
+        self.history = History(self._transport)
         self.pipelines = Pipelines(self._transport)
         self.pools = Pools(self._transport)
         self.subscriptions = Subscriptions(self._transport)

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.deliveries import (
     DeliveryAttempt,
     DeliveryCount,
@@ -19,6 +17,7 @@ from waystation.client.deliveries import (
 )
 from waystation.client.messages import decode_answer, raise_for
 from waystation.client.sync_transport import Transport
+from waystation.json_values import encode_json
 
 _T = TypeVar("_T")
 _PATH = "/v1/deliveries"
@@ -80,7 +79,7 @@ class Deliveries:
         return decode_answer(answer, kind)
 
     def _post(self, path: str, content: dict[str, Any], kind: type[_T]) -> _T:
-        body = msgspec.json.encode(content)
+        body = encode_json(content)
         answer = self._transport.request("POST", f"{_PATH}{path}", body=body)
         raise_for(answer)
         return decode_answer(answer, kind)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from waystation.client.messages import decode_answer
 from waystation.client.subscription_requests import path_of
 from waystation.client.subscriptions import OperationInfo, Progress
@@ -15,6 +13,7 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
 from waystation.durations import Duration
+from waystation.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 
@@ -96,7 +95,7 @@ class Operations:
 
     def begin(self, name: str, verb: str, asked: dict[str, Any]) -> Operation:
         """Begins one; a dry run counts."""
-        body, path = msgspec.json.encode(asked), f"{path_of(name)}/{verb}"
+        body, path = encode_json(asked), f"{path_of(name)}/{verb}"
         answer = self._caller.call("POST", path, body=body, repeatable=False)
         return Operation(self, name, decode_answer(answer, OperationInfo))
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import msgspec
-
 from waystation.client.messages import decode_answer
 from waystation.client.pool_messages import Registered
 from waystation.client.pools import path_of
@@ -24,6 +22,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.ids import Identity
+from waystation.json_values import encode_json
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
 from waystation.telemetry.logging import logger
 
@@ -66,7 +65,7 @@ class PoolLink:
 
     def register(self) -> None:
         """Begins a session; the same one, if this process has it already."""
-        body = msgspec.json.encode({"nonce": self._nonce})
+        body = encode_json({"nonce": self._nonce})
         with self._registering:
             answer = self._caller.call("PUT", self._path, body=body)
             self._registered = decode_answer(answer, Registered)
@@ -83,7 +82,7 @@ class PoolLink:
         """Says something until it is heard; while the station is away, again and again."""
         while True:
             session = self._session.session
-            sent = msgspec.json.encode({"session": session, **body})
+            sent = encode_json({"session": session, **body})
             patience = POLL_SECONDS if query else 0.0
             try:
                 answer = self._caller.call(
@@ -106,7 +105,7 @@ class PoolLink:
 
     def say_once(self, verb: str) -> None:
         """At the end, when nobody waits for a station that is away: its leases run out."""
-        body = msgspec.json.encode({"session": self._session.session})
+        body = encode_json({"session": self._session.session})
         try:
             self._caller.call("POST", f"{self._path}/{verb}", body=body)
         except WaystationError as error:

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.codec import Codec
 from waystation.client.messages import decode_answer
 from waystation.client.parcels import Headers, NewMessage
@@ -39,6 +37,7 @@ from waystation.client.pools import (
     Sent,
     SentBatch,
     batch_of,
+    not_sent,
     path_of,
     selection_of,
 )
@@ -49,6 +48,7 @@ from waystation.client.sync_transport import Transport
 from waystation.durations import Duration, duration_ms
 from waystation.errors import ConflictError
 from waystation.ids import RandomIdentity, require_name
+from waystation.json_values import encode_json
 from waystation.pool_errors import PoolFullError
 
 _PAGE = 1000
@@ -67,7 +67,7 @@ class Pools:
     def create(self, name: str, **options: Unpack[PoolOptions]) -> Pool:
         """Creates a pool; ConflictError when there is one."""
         body = {"name": require_name(name, field="name"), "options": options}
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = self._caller.call("POST", PATH, body=sent, repeatable=False)
         return decode_answer(answer, Pool)
 
@@ -99,7 +99,7 @@ class Pools:
             raise ConflictError(f"Pool {name} has version {now.version}, not {version}.")
         # The version that the other options were read from, so that none of them is undone.
         body = {"version": now.version, "options": {**now.options, **options}}
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = self._caller.call("PUT", path_of(name), body=sent, repeatable=False)
         return decode_answer(answer, Pool)
 
@@ -160,8 +160,7 @@ class Pools:
             try:
                 answer = self._caller.call("POST", path, body=body, content_type=BATCH_FORM)
             except PoolFullError:
-                full = {"outcome": "full", "number": 0, "owner": "-", "epoch": 0, "pending": 0}
-                results += [msgspec.convert({"id": each.id, **full}, Sent) for _, each in some]
+                results += [not_sent(each.id) for _, each in some]
             else:
                 results += decode_answer(answer, SentBatch).results
         return results
@@ -210,7 +209,7 @@ class Pools:
     def assign(self, name: str, key: str, *, worker: str = "") -> str:
         """Gives a key a worker, or the one that is named; who has it then."""
         path = f"{path_of(name, 'keys')}?{urlencode({'key': key})}"
-        body = msgspec.json.encode({"uid": worker})
+        body = encode_json({"uid": worker})
         return decode_answer(self._caller.call("PUT", path, body=body), Assigned).owner
 
     def forget(self, name: str, key: str) -> None:

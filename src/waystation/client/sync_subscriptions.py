@@ -14,8 +14,6 @@ from datetime import datetime
 from typing import Any, Literal, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.messages import Answer, decode_answer
 from waystation.client.subscription_requests import (
     PATH,
@@ -50,6 +48,7 @@ from waystation.client.sync_waiting import Waiting
 from waystation.durations import Duration
 from waystation.errors import ConflictError
 from waystation.ids import require_name
+from waystation.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 _PAGE = 1000
@@ -131,7 +130,7 @@ class Subscriptions:
         body: dict[str, Any] = {"version": now.version, "options": changed}
         if endpoint is not None:
             body["endpoint"] = endpoint
-        sent = msgspec.json.encode(body)
+        sent = encode_json(body)
         answer = self._caller.call("PUT", path_of(name), body=sent, repeatable=False)
         return decode_answer(answer, Subscription)
 
@@ -312,5 +311,5 @@ class Subscriptions:
         return self._caller.call("GET", f"{path_of(name)}/{what}?{query_of(query)}")
 
     def _post(self, path: str, content: dict[str, Any] | None = None) -> Answer:
-        body = None if content is None else msgspec.json.encode(content)
+        body = None if content is None else encode_json(content)
         return self._caller.call("POST", path, body=body, repeatable=False)

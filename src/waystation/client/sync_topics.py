@@ -15,8 +15,6 @@ from datetime import datetime
 from typing import Any, Unpack
 from urllib.parse import urlencode
 
-import msgspec
-
 from waystation.client.codec import Codec
 from waystation.client.messages import decode_answer
 from waystation.client.parcels import (
@@ -46,6 +44,7 @@ from waystation.client.topics import (
 from waystation.clock import Clock
 from waystation.errors import ConflictError, WaystationError
 from waystation.ids import Identity, RandomIdentity, require_name
+from waystation.json_values import encode_json
 
 _PATH = "/v1/topics"
 
@@ -107,24 +106,33 @@ class Topics:
         return self._change("PUT", f"{_path(topic)}/options", body)
 
     def add_storage_topic(
-        self, topic: str, partitions: int, *, version: int | None = None
+        self, topic: str, partitions: int, *, version: int | None = None, force: bool = False
     ) -> Topic:
-        """Appends a storage topic; messages go on to the one before until a switch.
+        """Append a storage topic. Messages go to the one before it until a switch.
 
-        With the version that it is to be added to, the call can be repeated without harm.
+        With the version that it is to be added to, the call can be repeated without harm. Raise
+        GrowthStopsSubscriptionsError if subscriptions could not follow, unless `force` is set.
         """
-        body = {"partitions": partitions}
+        body: dict[str, Any] = {"partitions": partitions}
         if version is not None:
             body["version"] = version
+        if force:
+            body["force"] = True
         return self._change("POST", f"{_path(topic)}/storage-topics", body)
 
-    def switch_produce(self, topic: str, *, version: int | None = None) -> Topic:
-        """Produces to the next storage topic from now on; at the last one it stays.
+    def switch_produce(
+        self, topic: str, *, version: int | None = None, force: bool = False
+    ) -> Topic:
+        """Produce to the next storage topic from now on; at the last one it stays.
 
         With the version that is to be switched, the call can be repeated: ConflictError, and no
-        storage topic is skipped.
+        storage topic is skipped. Raise GrowthStopsSubscriptionsError if subscriptions could not
+        follow, unless `force` is set.
         """
-        query = "" if version is None else f"?version={version}"
+        wish: dict[str, Any] = {} if version is None else {"version": version}
+        if force:
+            wish["force"] = "true"
+        query = f"?{urlencode(wish)}" if wish else ""
         return self._change("POST", f"{_path(topic)}/switch{query}")
 
     def block(self, topic: str) -> Topic:
@@ -260,7 +268,9 @@ class Topics:
         answer = self._caller.call("GET", f"{_path(topic)}/messages?{query}")
         page = decode_answer(answer, FoundPage)
         messages = [each.as_message(codec) for each in page.messages]
-        return MessagePage(messages=messages, cursor=page.cursor, ended=page.ended)
+        return MessagePage(
+            messages=messages, cursor=page.cursor, ended=page.ended, damaged=page.damaged
+        )
 
     def messages(
         self,
@@ -296,7 +306,7 @@ class Topics:
         return decode_answer(self._caller.call("GET", f"{_path(topic)}/state"), TopicStanding)
 
     def _change(self, method: str, path: str, content: dict[str, Any] | None = None) -> Topic:
-        body = None if content is None else msgspec.json.encode(content)
+        body = None if content is None else encode_json(content)
         answer = self._caller.call(method, path, body=body, repeatable=False)
         return decode_answer(answer, Topic)
 

@@ -11,6 +11,7 @@ import msgspec
 from waystation.client.codec import Codec, codings_of
 from waystation.client.messages import Problem
 from waystation.errors import WaystationError
+from waystation.json_text import load_json
 
 
 class RateLimit(TypedDict, total=False):
@@ -26,8 +27,9 @@ class TopicOptions(TypedDict, total=False):
 
     #: Every message needs a group.
     grouped: bool
-    #: Per partition; None: no bound.
+    #: Limit of each partition in bytes, by default 256 MiB; None: no limit.
     max_bytes: int | None
+    #: Age at which messages are deleted, by default seven days; None: never.
     max_age_seconds: float | None
     full_policy: Literal["refuse", "drop_and_count"]
     #: How long a message id is remembered; 0: not at all.
@@ -159,7 +161,7 @@ class TopicMessage:
         """The payload as what it says it is: JSON decoded, text, else bytes."""
         kind = self.content_type.partition(";")[0].strip().lower()
         if kind == "application/json" or kind.endswith("+json"):
-            return msgspec.json.decode(self.payload)
+            return load_json(self.payload)
         return self.payload.decode() if kind == "text/plain" else self.payload
 
 
@@ -215,12 +217,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets of a partition that are missing, though retention did not remove them."""
+
+    storage: int
+    partition: int
+    #: From the first one up to, but not including, `to_offset`.
+    from_offset: int
+    to_offset: int
+
+
 class FoundPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of messages as a station tells it."""
 
     messages: list[Found]
     cursor: str
     ended: bool
+    damaged: list[MissingRange] = []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +244,8 @@ class MessagePage:
     cursor: str
     #: Whether everything that is there now was seen.
     ended: bool
+    #: Messages that are missing from the log (`log.damaged`); those behind them follow.
+    damaged: list[MissingRange] = field(default_factory=list)
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
+from waystation.json_values import encode_json
 
 #: What a switch can be set to.
 Scalar = str | int | float | bool
@@ -43,6 +44,8 @@ class TransactionSummary(msgspec.Struct, frozen=True, kw_only=True, rename="came
     data: msgspec.Raw
     #: The start was known already.
     duplicate: bool = False
+    #: Of a start: names in its metadata that look like options and have no effect.
+    warnings: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -211,7 +214,7 @@ def encode_order(
 def encode_body(body: object, *, field: str) -> bytes:
     """A body as JSON; the error names the field that is most likely none."""
     try:
-        return msgspec.json.encode(body)
+        return encode_json(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"The {field} is not JSON: {error}.", field=field) from error
 

@@ -1,0 +1,80 @@
+"""Everything that commands print for people is safe for a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.text import Text
+
+from waystation.cli import output
+from waystation.cli.output import SafeConsole, emit_error, emit_json, emit_table, printable
+from waystation.errors import WaystationError
+
+#: An escape sequence, its C1 form, marks that turn a text around, a separator, half a smiley.
+DANGEROUS = "a\x1b[31mb\x9b2Jc\u202ed\u2066e\u200ff\u2028g\ud83dh\x07\x7f\r"
+ESCAPED = r"a\u001b[31mb\u009b2Jc\u202ed\u2066e\u200ff\u2028g\ud83dh\u0007\u007f\u000d"
+
+
+def test_printable_text_has_no_characters_that_a_terminal_obeys() -> None:
+    assert printable(DANGEROUS) == ESCAPED
+    assert printable("zwölf\t🚀\n") == "zwölf\t🚀\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+def test_console_escapes_every_text_and_keeps_styles(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    file = io.StringIO()
+    safe = SafeConsole(
+        file=file,
+        force_terminal=terminal,
+        highlight=False,
+        width=300,
+        color_system="standard" if terminal else None,
+    )
+    monkeypatch.setattr(output, "console", safe)
+
+    safe.print(Text.assemble((DANGEROUS, "red"), " end"))
+    safe.print(DANGEROUS, markup=False)
+    emit_table(("label", "state"), [(DANGEROUS, "live"), ("x", "gone")], empty="")
+
+    text = file.getvalue()
+    assert text.count(ESCAPED.partition("g")[0]) == 3
+    styles = ("\x1b[31m", "\x1b[0m", "\x1b[1m") if terminal else ()
+    for style in styles:
+        text = text.replace(style, "")
+    assert printable(text) == text
+    rows = text.splitlines()[-2:]
+    assert rows[0].index("live") == rows[1].index("gone")
+
+
+def test_emit_error_escapes_messages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = WaystationError(DANGEROUS[:20], hint=DANGEROUS[:20])
+    file = io.StringIO()
+    monkeypatch.setattr(output, "problems", SafeConsole(file=file, width=300))
+
+    emit_error(error)
+    emit_error(WaystationError("a\x9bb\u202e"), as_json=True)
+
+    assert printable(file.getvalue()) == file.getvalue()
+    said = capsys.readouterr().err
+    assert printable(said) == said
+    assert json.loads(said)["error"] == "a\x9bb\u202e"
+
+
+def test_emit_json_escapes_for_a_terminal_and_not_for_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for terminal in (False, True):
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, encoding="utf-8")
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal, raising=False)
+        monkeypatch.setattr("sys.stdout", stream)
+        emit_json({"label": "a\x9bb\u202e"})
+        said = raw.getvalue().decode()
+        assert json.loads(said) == {"label": "a\x9bb\u202e"}
+        assert (printable(said) == said) is terminal
