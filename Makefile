@@ -14,6 +14,10 @@ ON_CLUSTER := WAYSTATION_TEST_STORE=cluster $(PYTEST)
 CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions tests/topics \
 	tests/transactions $(addprefix tests/store/test_,leases.py census.py format.py time_machine.py)
 
+# Tests against a model, bounded by examples; the summary tells how many ran.
+MODELS := $(patsubst %,tests/%/test_model.py,channels subscriptions topics transactions) \
+	tests/transactions/test_archive_model.py
+
 .PHONY: demo test verify check docs core dev clean
 
 demo: core
@@ -29,7 +33,7 @@ verify: dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(HEAVY)
 	$(BIN)/python -m pytest -m slow -p no:xdist $(ALONE)
 	$(ON_CLUSTER) $(CORE)
-	EXAMPLES=400 $(PYTEST) tests/api/test_openapi.py tests/channels/test_model.py tests/topics/test_model.py tests/transactions/test_model.py
+	EXAMPLES=400 $(PYTEST) --timeout=900 tests/api/test_openapi.py $(MODELS)
 
 check: dev
 	$(BIN)/ruff check .

@@ -37,9 +37,9 @@ CLIENT = ROOT / "src" / "waystation" / "client"
 
 #: Modules of the client that are written once; the others of async_* know asyncio by name.
 GENERATED = (
-    *("archive", "caller", "channels", "client", "deliveries", "operations", "pipelines"),
-    *("pool_hand", "pool_link", "pool_worker", "pools", "producer", "subscriptions"),
-    *("topics", "transactions", "waiting", "webhooks"),
+    *("archive", "caller", "channels", "client", "deliveries", "history", "operations"),
+    *("pipelines", "pool_hand", "pool_link", "pool_worker", "pools", "producer"),
+    *("subscriptions", "topics", "transactions", "waiting", "webhooks"),
 )
 #: How asynchronous code becomes ordinary code; in this order.
 UNASYNC = (

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 import uvloop
 
+from tests.kit.examples import RAN
 from tests.kit.postgres import PostgresServer, postgres_server
 from waystation.settings import Settings
 from waystation.testing.servers import on_cluster
@@ -47,6 +48,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         alone = [item for item in items if item.get_closest_marker("single_server")]
         config.hook.pytest_deselected(items=alone)
         items[:] = [item for item in items if item not in alone]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report how many examples each model test ran, so that a run that tested less shows."""
+    ran = [
+        (report.nodeid, value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == RAN
+    ]
+    if ran:
+        terminalreporter.section("examples of model tests")
+        for test, count in sorted(ran):
+            terminalreporter.write_line(f"{count:>6} {test}")
 
 
 @pytest.fixture

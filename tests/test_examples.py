@@ -65,15 +65,3 @@ def as_curl_would(line: str, url: str, folder: Path | None = None) -> str:
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
         return str(reply.read().decode())
-
-
-def test_the_curl_lines_of_the_readme_work(station: Station) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^curl .*$", text, re.MULTILINE)
-    assert len(lines) == 3
-
-    outputs = [as_curl_would(line, station.url) for line in lines]
-
-    shown = re.search(r'\{"channelID".*', text)
-    assert shown is not None
-    assert outputs[-1].partition('"ackHandle"')[0] == shown.group().partition('"ackHandle"')[0]

@@ -187,15 +187,15 @@ def send_garbage(talk: Talk) -> None:
         connection.send(f"{PAYLOAD} {talk.keys.admin}\r\n\r\n".encode())
         talk.replies.append(connection.answer())
     with wire(talk.url) as connection:
-        head = f"authorization: Bearer {talk.keys.admin}\r\nbad header {PAYLOAD}\r\n"
+        head = f"host: a\r\nauthorization: Bearer {talk.keys.admin}\r\nbad header {PAYLOAD}\r\n"
         connection.send(f"GET /v1/keys HTTP/1.1\r\n{head}\r\n".encode())
         talk.replies.append(connection.answer())
     with wire(talk.url) as connection:
-        head = f"authorization: Bearer {talk.keys.admin}\r\nx: {PAYLOAD * 2000}\r\n"
+        head = f"host: a\r\nauthorization: Bearer {talk.keys.admin}\r\nx: {PAYLOAD * 2000}\r\n"
         connection.send(f"GET /v1/keys HTTP/1.1\r\n{head}\r\n".encode())
         talk.replies.append(connection.answer())
     with wire(talk.url) as connection:
-        head = f"authorization: Bearer {talk.keys.write}\r\ncontent-length: 999\r\n"
+        head = f"host: a\r\nauthorization: Bearer {talk.keys.write}\r\ncontent-length: 999\r\n"
         connection.send(f"PUT /channel/orders/message/x HTTP/1.1\r\n{head}\r\n{PAYLOAD}".encode())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -72,3 +73,17 @@ def test_no_constraint_names_an_address() -> None:
     for line in lines[1:]:
         assert "://" not in line
         assert line.count("==") == 1
+
+
+def test_package_states_its_licence_and_ships_the_files_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    text = (ROOT / "LICENSE").read_text()
+
+    assert project["project"]["license"] == "Apache-2.0"
+    assert project["project"]["license-files"] == ["LICENSE"]
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    shipped = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    for name in ("LICENSE", "SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"):
+        assert (ROOT / name).is_file()
+        assert name in shipped

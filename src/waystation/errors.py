@@ -45,6 +45,12 @@ class TooLargeError(InvalidInputError):
     code = "input.too-large"
 
 
+class NotFiniteError(InvalidInputError):
+    """A value has NaN or Infinity, which JSON cannot express; `field` is its path."""
+
+    code = "input.not-finite"
+
+
 class ForbiddenAddressError(InvalidInputError):
     """The endpoint is, or leads to, an address that requests must not reach.
 
@@ -161,6 +167,15 @@ class StoreUnavailableError(StoreError):
     code = "store.unavailable"
 
 
+class StoreDataLostError(StoreUnavailableError):
+    """The store does not have the data set that this process works with; the call was NOT applied.
+
+    All calls are refused until the data is back or an operator accepts the loss.
+    """
+
+    code = "store.data-lost"
+
+
 class StoreFullError(StoreError):
     """The store is out of memory or disk; the call was NOT applied."""
 
@@ -265,6 +280,18 @@ class OffsetOutOfRangeError(LogError):
         self.end = end
 
 
+class LogDamagedError(LogError):
+    """Entries of a log are missing, though retention has not removed them; the rest can be read."""
+
+    code = "log.damaged"
+
+    def __init__(self, message: str = "", *, start: int = 0, end: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        #: The offsets from `start` up to, but not including, `end` are missing.
+        self.start = start
+        self.end = end
+
+
 class TopicNotFoundError(NotFoundError):
     """There is no such topic in the project, or it was deleted."""
 
@@ -275,6 +302,12 @@ class TopicSubscribedError(ConflictError):
     """A topic was to be deleted or purged that subscriptions read; nothing was written."""
 
     code = "topic.subscribed"
+
+
+class GrowthStopsSubscriptionsError(ConflictError):
+    """Subscriptions could not follow their topic into a storage topic; nothing was written."""
+
+    code = "topic.growth-stops-subscriptions"
 
 
 class TopicBlockedError(WaystationError):

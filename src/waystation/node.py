@@ -6,13 +6,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from waystation.access import Gate
 from waystation.archive import Archive
 from waystation.catalogue import Catalogue, catalogue_at
 from waystation.channels import Channels
 from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
-from waystation.errors import InvalidInputError, SettingsError
+from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.ids import Identity, RandomIdentity
 from waystation.logs.streams import StreamLogs
 from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
@@ -21,8 +23,9 @@ from waystation.pools.opening import PoolDesk, open_pools
 from waystation.reach import Reach
 from waystation.settings import Settings
 from waystation.store import Census
+from waystation.store.data_set import REPLACED_MAX
 from waystation.store.format import stamp_archive
-from waystation.store.opening import OpenStore, open_store
+from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
 from waystation.telemetry.logging import logger
@@ -33,6 +36,7 @@ from waystation.topics.within import Within
 from waystation.transactions.app import App
 from waystation.transactions.archive_opening import open_archive
 from waystation.transactions.callbacks import CallbackUrls, open_secret
+from waystation.transactions.cells import open_cells
 from waystation.transactions.engine import Engine, open_engine
 from waystation.transactions.replies import Replies, open_replies
 from waystation.transactions.watch import Watch
@@ -131,7 +135,6 @@ async def open_transactions(
         urls=reach.urls,
         archive=archive,
         retention_days=settings.archive.retention_days,
-        records_full=settings.history.full,
         recorded=settings.history.record == "full",
     )
     undo.push_async_callback(engine.close)
@@ -231,6 +234,64 @@ async def open_gate(settings: Settings, catalogue: Catalogue, *, clock: Clock) -
     return gate
 
 
+async def settle_cells(settings: Settings, opened: OpenStore, logs: StreamLogs) -> Settings:
+    """Open the cells of transactions; return settings that name their actual number."""
+    transactions = settings.transactions
+    cells = await open_cells(opened.store, logs, transactions.cells, full=settings.history.full)
+    transactions = msgspec.structs.replace(transactions, cells=cells)
+    return msgspec.structs.replace(settings, transactions=transactions)
+
+
+async def accept_loss(settings: Settings, *, lost: str = "") -> tuple[str, str, bool]:
+    """Accept that the store lost its data set, or the one named `lost`.
+
+    Returns the id that is lost, the id that the store has now, and whether anything was lost. The
+    store is changed before the catalogue; a crash between the two is repaired by a repetition, or
+    by the next node that opens.
+    """
+    catalogue = open_catalogue(settings)
+    await catalogue.open()
+    try:
+        known = await catalogue.data_sets()
+        if lost and lost not in known:
+            known = (lost, *known)
+        dataset, changed = await accept_store_loss(settings, known)
+        if changed:
+            await _remember_data_set(catalogue, dataset)
+        return known[0], dataset, changed
+    finally:
+        await catalogue.close()
+
+
+async def _open_known_store(
+    settings: Settings, catalogue: Catalogue, *, clock: Clock, identity: Identity
+) -> OpenStore:
+    """Open the store, which must have the data set that the catalogue knows."""
+    known = await catalogue.data_sets()
+    opened = await open_store(settings, clock=clock, identity=identity, known=known)
+    try:
+        await _remember_data_set(catalogue, opened.dataset)
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+async def _remember_data_set(catalogue: Catalogue, dataset: str) -> None:
+    """Make a data set the newest of the catalogue."""
+    known = await catalogue.data_sets()
+    if known[:1] == (dataset,):
+        return
+    after = (dataset, *(each for each in known if each != dataset))[: REPLACED_MAX + 1]
+    if await catalogue.change_data_sets(known, after):
+        return
+    if (await catalogue.data_sets())[:1] != (dataset,):
+        raise StoreDataLostError(
+            f"The catalogue was given another data set than {dataset} at the same time.",
+            hint="All processes that share a catalogue must name the same store.",
+        )
+
+
 async def open_node(
     settings: Settings,
     *,
@@ -246,13 +307,14 @@ async def open_node(
         undo.push_async_callback(catalogue.close)
         gate = await open_gate(settings, catalogue, clock=clock)
         undo.push_async_callback(gate.close)
-        opened = await open_store(settings, clock=clock, identity=identity)
+        opened = await _open_known_store(settings, catalogue, clock=clock, identity=identity)
         undo.push_async_callback(opened.close)
         for note in opened.notes:
             _log.warning("store", note=note)
+        logs = StreamLogs(opened.store)
+        settings = await settle_cells(settings, opened, logs)
         guard = open_guard(settings.delivery)
         channels = open_channels(settings, opened, guard, clock=clock)
-        logs = StreamLogs(opened.store)
         delivery = await open_delivery(settings, opened, logs, guard, clock=clock)
         undo.push_async_callback(delivery.close)
         topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)
@@ -272,6 +334,7 @@ async def open_node(
         upkeep = NodeUpkeep(
             topics, logs, engine, watch, pools, opened, chores, clock=clock, owner=owner
         )
+        upkeep.others.append(subscriptions.notes)
         await upkeep.start()
         undo.push_async_callback(upkeep.close)
         census = await open_census(opened, limits, clock=clock, process=identity.token(16))

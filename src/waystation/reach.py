@@ -14,7 +14,7 @@ from waystation.delivery.sender import Sender
 from waystation.envelope import Envelope, pack
 from waystation.errors import InvalidChannelError, InvalidInputError, NotFoundError
 from waystation.ids import require_name
-from waystation.pool_errors import PoolFullError
+from waystation.pool_errors import PoolCannotAnswerError, PoolFullError
 from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter
 from waystation.pools.pools import Pools
@@ -64,6 +64,12 @@ class Reach:
         self, project: str, pool: str, key: str, message: Envelope, answer_to: str
     ) -> None:
         if answer_to:
+            if (await self.pools.use(project, pool)).options.mirror:
+                # Agents answer by a list that the relay reads, which resumes no transaction.
+                raise PoolCannotAnswerError(
+                    f"A transaction cannot wait for an answer of agents, who serve pool '{pool}'.",
+                    field="wait",
+                )
             headers = (*message.headers, (ANSWER_TO, answer_to))
             message = msgspec.structs.replace(message, headers=headers)
         letter = Letter(message.id, key, pack(message))

@@ -21,6 +21,7 @@ from waystation.bench.history import HISTORY, QUICK, Reading
 from waystation.bench.processes import family_bytes, family_cpu_seconds
 from waystation.bench.sender import Stage
 from waystation.bench.workshop import Workshop
+from waystation.transactions.cells import CELLS_DEFAULT
 
 BARS = {
     "topic_read_vs_parquet": 0.4,
@@ -54,7 +55,10 @@ def test_transactions_are_measured_with_their_record_and_without(tmp_path: Path)
     with Workshop(tmp_path / "shop", "memory", {}) as shop:
         for record in ("none", "full"):
             assert shop.lives(record, 1_000).sample().operations == 1_000
-            ends[record] = records_in(shop.store.address.path, "{tx.0}:log:head")
+            ends[record] = sum(
+                records_in(shop.store.address.path, f"{{tx.{cell}}}:log:head")
+                for cell in range(CELLS_DEFAULT)
+            )
     assert ends["none"] == 0 < ends["full"]
 
 

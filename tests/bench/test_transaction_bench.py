@@ -109,8 +109,9 @@ def test_every_contender_of_ours_measures_a_real_station(tmp_path: Path) -> None
     for name, sample in samples.items():
         assert sample.operations > 0, name
         assert sample.store_cpu_seconds > 0, name
-    # And what was started is what was worked off, but for the moment before the first look
-    assert 900 < samples["drain.ours"].operations <= 1200
+    # And what was started is what was worked off, but for the moment before the first look: in its
+    # first turn a worker claims from all cells, 300 together
+    assert 700 < samples["drain.ours"].operations <= 1200
     assert 0 < samples["idle.ours"].figures["cpu_percent"] < 100
     assert samples["pace.ours"].operations == 40
     assert 0 < samples["pace.ours"].figures["p50_ms"] <= samples["pace.ours"].figures["p99_ms"]

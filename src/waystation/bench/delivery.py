@@ -43,6 +43,9 @@ class _Plan:
     pipeline_seconds: float
     many_rounds: int
     many_seconds: float
+    uneven_rounds: int
+    #: Messages of each group where a tenth of the groups fails.
+    uneven_each: int
     #: Groups whose bytes are counted.
     weighed: int
     #: Age of the run after which no further round is begun: grouped, failing, pipeline, many.
@@ -60,6 +63,8 @@ _QUICK = _Plan(
     pipeline_seconds=0.5,
     many_rounds=5,
     many_seconds=1.0,
+    uneven_rounds=1,
+    uneven_each=5,
     weighed=10_000,
     seconds_max=(30, 65, 85, 110),
 )
@@ -74,6 +79,8 @@ _FULL = _Plan(
     pipeline_seconds=1.5,
     many_rounds=9,
     many_seconds=4.0,
+    uneven_rounds=3,
+    uneven_each=20,
     weighed=50_000,
 )
 
@@ -89,11 +96,12 @@ def _measure(run: Run, folder: Path) -> None:
         messages_of_a_failing_group=_EACH,
         subscriptions=LANES,
         messages_per_second=MESSAGES_PER_SECOND,
+        uneven=[list(each) for each in _uneven(plan).values()],
         weighed=plan.weighed,
         rounds=plan.grouped_rounds,
     )
     run.steps = 2 * (plan.grouped_rounds + plan.pipeline_rounds + plan.many_rounds)
-    run.steps += 2 * plan.failing_rounds + _AIOHTTP_ROUNDS + 3
+    run.steps += 2 * plan.failing_rounds + 4 * plan.uneven_rounds + _AIOHTTP_ROUNDS + 3
     grouped_max, failing_max, pipeline_max, many_max = plan.seconds_max
     with Endpoints(folder) as stage:
         run.versions["store"] = asyncio.run(store_version(stage.store))
@@ -109,6 +117,10 @@ def _measure(run: Run, folder: Path) -> None:
             stage.contender("failing.grouped", "deliver_failing", [GROUPS, _EACH], fails),
         ]
         run.rounds("memory", contenders, rounds=plan.failing_rounds, seconds_max=failing_max)
+        for name, (groups, each, failing) in _uneven(plan).items():
+            run.rounds(
+                "memory", stage.uneven(name, groups, each, failing), rounds=plan.uneven_rounds
+            )
         pipeline = [plan.pipeline_items, plan.pipeline_seconds]
         contenders = [
             stage.contender("pipeline.start_batch", "start_ours", plan.pipeline_seconds),
@@ -120,6 +132,11 @@ def _measure(run: Run, folder: Path) -> None:
         run.rounds("memory", stage.weighs(plan.weighed), rounds=1)
 
 
+def _uneven(plan: _Plan) -> dict[str, tuple[int, int, int]]:
+    """Return the loads in which some groups fail: groups, messages of each, failing groups."""
+    return {"first_groups": (200, 20, 20), "tenth": (1000, plan.uneven_each, 100)}
+
+
 class Endpoints(Stage):
     """The stage of `bench sender`, with receivers that answer as a round wants it."""
 
@@ -128,6 +145,14 @@ class Endpoints(Stage):
     ) -> Contender:
         """One who delivers to the first receiver."""
         return Contender(name, "caller", partial(self._deliver, job, amount, answers or {}))
+
+    def uneven(self, name: str, groups: int, each: int, failing: int) -> list[Contender]:
+        """A plain loop and a subscription; the first attempts of the first groups fail."""
+        answers = {"first_fails": failing, "status": 500}
+        return [
+            self.contender(f"{name}.loop", "deliver_by_loop", [groups, each], answers),
+            self.contender(f"{name}.ours", "deliver_failing", [groups, each], answers),
+        ]
 
     def many(self, seconds: float, hanging: int) -> Contender:
         """Fifty subscriptions; all endpoints answer, or the last one hangs."""
@@ -188,6 +213,21 @@ DELIVERY = Benchmark(
             0.3,
             _rates("failing.grouped", "failing.bare"),
             "the same, 1,000 groups of 60 messages, 5 % of all requests fail, backoff 100 ms",
+        ),
+        _promise(
+            "first_20_of_200_groups_failing_vs_loop",
+            2.0,
+            _rates("first_groups.loop", "first_groups.ours"),
+            "seconds until 4,000 messages are delivered, the first 20 of 200 groups fail each first"
+            " attempt / seconds of a plain loop over a stream",
+            most=True,
+        ),
+        _promise(
+            "tenth_of_1000_groups_failing_vs_loop",
+            2.0,
+            _rates("tenth.loop", "tenth.ours"),
+            "the same, 100 of 1,000 groups fail each first attempt; 20 messages a group, quick 5",
+            most=True,
         ),
         _promise(
             "pipeline_endpoint_vs_start_batch",

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pycurl
+import redis.asyncio
 
 from waystation.bench.bench_app import NO_OP, app
 from waystation.bench.benchmark import BenchmarkError
@@ -40,7 +41,7 @@ from waystation.bench.delivery_node import (
 from waystation.bench.http_load import CONTENT
 from waystation.bench.log_load import used_bytes
 from waystation.bench.report import Sample
-from waystation.bench.send_load import aiohttp_session, send_bare_loop, senders
+from waystation.bench.send_load import CONCURRENT, aiohttp_session, send_bare_loop, senders
 from waystation.bench.target import Target, Window
 from waystation.clock import Clock
 from waystation.delivery.request import Outgoing
@@ -64,6 +65,9 @@ _ATTEMPT_SECONDS_MAX = 0.4
 RETRIED, FATAL = 409, 422
 #: A fast machine is through before the time is over.
 _LOOK_SECONDS = 0.01
+#: The stream of the plain loop, entries that are added and read at a time.
+_STREAM = "bench-loop"
+_ADDED = _READ = 1000
 #: Requests of the bare client that differ; then they come again.
 _REQUESTS = 5000
 
@@ -105,19 +109,89 @@ async def deliver_grouped(target: Target, amount: list[float]) -> Sample:
 
 
 async def deliver_failing(target: Target, amount: list[int]) -> Sample:
-    """So many groups with so many messages each, until all are delivered, whatever fails."""
+    """Deliver so many groups with so many messages each, whatever fails; from the first attempt."""
     groups, each = amount
     async with delivering(target) as node, collecting():
         await produce(node, groups * each, groups=groups)
         retry = RetryPolicy(first_seconds=BACKOFF_SECONDS, multiplier=1.0, attempts=100)
-        before = delivered()
+        before, attempted = delivered(), delivered(None)
         await subscribe(node, url(target), SubscriptionOptions(retry=retry))
-        await until_delivered(before + 1)
+        await until_delivered(attempted + 1, None)
         window = Window(target, os.getpid())
         await until_delivered(before + groups * each)
         sample = window.close(groups * each)
         await until_acknowledged(node, groups * each, clean=True)
         return sample
+
+
+async def deliver_by_loop(target: Target, amount: list[int]) -> Sample:
+    """Deliver the same as `deliver_failing` with a plain loop over a stream of the store.
+
+    It keeps the order of groups, retries after the same backoff, and forgets all if it crashes.
+    """
+    groups, each = amount
+    store: Any = redis.asyncio.Redis(unix_socket_path=target.store_path)
+    for first in range(0, groups * each, _ADDED):
+        adding = store.pipeline(transaction=False)
+        for number in range(first, min(groups * each, first + _ADDED)):
+            fields = {
+                "group": f"order-{number % groups}",
+                "id": f"m-{number}",
+                "data": data(number),
+            }
+            adding.xadd(_STREAM, fields)
+        await adding.execute()
+    await store.xgroup_create(_STREAM, _STREAM, id="0")
+    permits = asyncio.Semaphore(CONCURRENT)
+    waiting: dict[bytes, asyncio.Queue[tuple[bytes, dict[bytes, bytes]]]] = {}
+    ended: list[bytes] = []
+    async with aiohttp_session() as session, asyncio.TaskGroup() as tasks, collecting():
+
+        async def deliver_group(group: bytes) -> None:
+            for _ in range(each):
+                entry, fields = await waiting[group].get()
+                attempt = 1
+                while not await post(fields, attempt):
+                    attempt += 1
+                    await asyncio.sleep(BACKOFF_SECONDS)
+                ended.append(entry)
+
+        async def acknowledge() -> None:
+            done = 0
+            while done < groups * each:
+                await asyncio.sleep(_LOOK_SECONDS)
+                if entries := ended[done : done + _READ]:
+                    await store.xack(_STREAM, _STREAM, *entries)
+                    done += len(entries)
+
+        async def post(fields: dict[bytes, bytes], attempt: int) -> bool:
+            headers = {
+                "content-type": "application/json",
+                "webhook-id": fields[b"id"].decode(),
+                "waystation-group": fields[b"group"].decode(),
+                "waystation-attempt": str(attempt),
+            }
+            async with (
+                permits,
+                session.post(url(target), data=fields[b"data"], headers=headers) as reply,
+            ):
+                await reply.read()
+                return reply.ok
+
+        window, read = Window(target, os.getpid()), 0
+        acknowledging = tasks.create_task(acknowledge())
+        while read < groups * each:
+            found = await store.xreadgroup(_STREAM, "loop", {_STREAM: ">"}, count=_READ)
+            for entry, fields in found[0][1]:
+                read += 1
+                if (group := fields[b"group"]) not in waiting:
+                    waiting[group] = asyncio.Queue()
+                    tasks.create_task(deliver_group(group))
+                waiting[group].put_nowait((entry, fields))
+        await acknowledging
+        sample = window.close(groups * each)
+    await store.aclose()
+    return sample
 
 
 async def deliver_pipeline(target: Target, amount: list[float]) -> Sample:
@@ -173,6 +247,7 @@ async def weigh_groups(target: Target, amount: list[int]) -> Sample:
 JOBS: dict[str, Callable[[Target, Any], Awaitable[Sample]]] = {
     "deliver_aiohttp": deliver_aiohttp,
     "deliver_bare": deliver_bare,
+    "deliver_by_loop": deliver_by_loop,
     "deliver_failing": deliver_failing,
     "deliver_grouped": deliver_grouped,
     "deliver_many": deliver_many,

@@ -157,14 +157,24 @@ async def send(node: Node, topic: str, messages: list[Envelope]) -> None:
 # -- What has become of them -----------------------------------------------------------------
 
 
-def delivered(verdict: Verdict = Verdict.DONE, *, lanes: int = 0) -> int:
-    """Requests of this process that have ended so; of the subscriptions to the first lanes."""
+def delivered(verdict: Verdict | None = Verdict.DONE, *, lanes: int = 0) -> int:
+    """Return the requests of this process with this verdict; None: those that ended in any way.
+
+    Counts the subscriptions to the first lanes.
+    """
     names = [f"{NAME}-{lane}" for lane in range(lanes)] or [NAME]
-    return sum(metrics.subscription_attempts.of(each, verdict.value).value for each in names)
+    wanted = (Verdict.DONE, Verdict.AGAIN) if verdict is None else (verdict,)
+    return sum(
+        metrics.subscription_attempts.of(name, each.value).value
+        for name in names
+        for each in wanted
+    )
 
 
-async def until_delivered(count: int, verdict: Verdict = Verdict.DONE, *, lanes: int = 0) -> None:
-    """Waits until so many have ended so."""
+async def until_delivered(
+    count: int, verdict: Verdict | None = Verdict.DONE, *, lanes: int = 0
+) -> None:
+    """Wait until so many requests have this verdict; None: have been answered."""
 
     async def seen() -> int:
         return delivered(verdict, lanes=lanes)

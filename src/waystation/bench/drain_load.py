@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from waystation.bench.target import Target, Window
 from waystation.clock import Clock
 from waystation.node import Node, open_node
 from waystation.settings import AuthSettings, Settings, StoreSettings
-from waystation.store import Store
+from waystation.store import Store, keys
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions import names
 from waystation.transactions.nodes import Nodes
@@ -191,6 +191,7 @@ class _Look:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock = Clock()
+        self._cells: range | None = None
         self._seen = -1
         self._seen_at = self._clock.monotonic()
 
@@ -201,21 +202,42 @@ class _Look:
         """The node group works from now on."""
         await Nodes(self._store, clock=self._clock).tell(_GROUP, "paused", 0)
 
+    async def cells(self) -> range:
+        """Return the cells of the data set."""
+        if self._cells is None:
+            self._cells = range(int(await self._store.call("HGET", keys.FORMAT, "cells")))
+        return self._cells
+
+    async def total(self, command: str, key: Callable[[int], str]) -> int:
+        """Return the sum of a command's replies for one key of each cell."""
+        return await self.summed([(command, key(cell)) for cell in await self.cells()])
+
+    async def summed(self, commands: Sequence[tuple[Any, ...]]) -> int:
+        """Return the sum of the replies; a missing key counts as 0."""
+        total = 0
+        for reply in await self._store.pipeline(commands, repeatable=True):
+            if isinstance(reply, Exception):
+                raise reply
+            total += int(reply or 0)
+        return total
+
     async def queued(self) -> int:
-        return int(await self._store.call("LLEN", names.queue_in(0, _GROUP)))
+        return await self.total("LLEN", lambda cell: names.queue_in(cell, _GROUP))
 
     async def complete(self) -> int:
-        """Those that could be archived, less those that only sleep."""
-        archivable = await self._store.call("ZCARD", names.sorted_set(0, "toArchiveZ"))
-        return int(archivable) - await self.asleep()
+        """Return the number of transactions that can be archived and are not asleep."""
+        archivable = await self.total("ZCARD", partial(names.sorted_set, name="toArchiveZ"))
+        return archivable - await self.asleep()
 
     async def asleep(self) -> int:
-        return int(await self._store.call("ZCARD", names.sorted_set(0, "sleepingZ")))
+        return await self.total("ZCARD", partial(names.sorted_set, name="sleepingZ"))
 
     async def bytes_without_log(self) -> int:
-        """Memory of the store, the record log left out."""
-        log = await self._store.call("MEMORY", "USAGE", names.log(0), "SAMPLES", 0)
-        return await used_bytes(self._store) - int(log or 0)
+        """Return the memory of the store without the record logs."""
+        logs = await self.summed(
+            [("MEMORY", "USAGE", names.log(cell), "SAMPLES", 0) for cell in await self.cells()]
+        )
+        return await used_bytes(self._store) - logs
 
     async def until(self, seen: Callable[[], Awaitable[int]], count: int) -> None:
         """Waits until so many are seen."""
@@ -232,11 +254,14 @@ class _Look:
         await asyncio.sleep(_LOOK_SECONDS)
 
     async def verify(self, count: int) -> None:
-        """Nothing waits, nothing runs, and each state says that it has ended well."""
-        left = await self.queued() + int(
-            await self._store.call("ZCARD", names.sorted_set(0, "processingZ"))
+        """Raise BenchmarkError unless `count` transactions have ended, all with success."""
+        left = await self.queued() + await self.total(
+            "ZCARD", partial(names.sorted_set, name="processingZ")
         )
-        ids = await self._store.call("ZRANGE", names.sorted_set(0, "toArchiveZ"), 0, -1)
+        ids: list[bytes] = []
+        for cell in await self.cells():
+            key = names.sorted_set(cell, "toArchiveZ")
+            ids += await self._store.call("ZRANGE", key, 0, -1)
         good = 0
         for at in range(0, len(ids), _PAGE):
             page = ids[at : at + _PAGE]

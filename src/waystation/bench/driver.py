@@ -36,7 +36,7 @@ from waystation.bench import (
 from waystation.bench.children import answer_questions
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
-from waystation.store import Store
+from waystation.store import Store, keys
 
 Job = Callable[[Target, Any], Awaitable[Sample]]
 
@@ -85,12 +85,21 @@ async def answer(question: dict[str, Any]) -> Sample:
 
 
 async def _empty(target: Target) -> None:
-    """Every round begins alike: no keys, an append-only file that holds nothing, a quiet disk."""
+    """Begin every round alike: no data, an append-only file that holds nothing, a quiet disk.
+
+    The stamp of the data set stays, because the catalogue of the measured server knows its id.
+    """
     store = Store(target.store_address)
     try:
         # A rewrite in the middle of a window would hit one contender by chance.
         await store.call("CONFIG", "SET", "auto-aof-rewrite-percentage", "0")
+        names = ("version", "dataset", "created_ms")
+        stamp = dict(zip(names, await store.call("HMGET", keys.FORMAT, *names), strict=True))
         await store.call("FLUSHALL", "SYNC")
+        if stamp["dataset"] is not None:
+            await store.call(
+                "HSET", keys.FORMAT, *(word for pair in stamp.items() for word in pair)
+            )
         await store.call("BGREWRITEAOF")
         while b"aof_rewrite_in_progress:1" in await store.call("INFO", "persistence"):
             await asyncio.sleep(0.005)

@@ -3,15 +3,17 @@
     python -m waystation.bench.receivers COUNT
 
 A question `{"hanging": n}` begins a round in which the last `n` ports accept and never answer; the
-answer is all ports. With `"every": k, "status": s` in it each k-th request is answered so. Bodies
-that are a time (`stamp()`) are noted with how long they took to come; `{"delays_of": n}` asks for
-those of the first `n` ports. Beyond that it does as little as a server can, because it shares two
-cores with the sender that is measured.
+answer is all ports. With `"every": k, "status": s` in it each k-th request is answered so; with
+`"first_fails": k` the first attempt of each message of the groups `order-0` to `order-<k - 1>` is.
+Bodies that are a time (`stamp()`) are noted with how long they took to come; `{"delays_of": n}`
+asks for those of the first `n` ports. Beyond that it does as little as a server can, because it
+shares two cores with the sender that is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +26,8 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n
 _OTHER = b"HTTP/1.1 %d Other\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno"
 _END = b"\r\n\r\n"
 _LENGTH = b"content-length:"
+_FIRST = b"\r\nwaystation-attempt: 1\r\n"
+_GROUP = re.compile(rb"\r\nwaystation-group: order-(\d+)\r\n")
 #: Stamps begin with this; other bodies are not looked at.
 _STAMP = b"sent "
 
@@ -45,6 +49,8 @@ class Receivers:
         #: Requests so far; each n-th is answered with the other reply, none while it is 0.
         self.requests = self.every = 0
         self.other = b""
+        #: Number of groups whose messages fail at their first attempt.
+        self.first_fails = 0
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Begins a round, or tells about it."""
@@ -53,13 +59,18 @@ class Receivers:
             self.delays_ms = {port: [] for port in self.ports}
             self.requests, self.every = 0, question.get("every", 0)
             self.other = _OTHER % question.get("status", 500)
+            self.first_fails = question.get("first_fails", 0)
             return {"ports": self.ports}
         ports = self.ports[: question["delays_of"]]
         return {"delays_ms": [delay for port in ports for delay in self.delays_ms[port]]}
 
-    def reply(self) -> bytes:
-        """To the next request."""
+    def reply(self, head: bytes) -> bytes:
+        """Return the reply to the next request, which has these header lines."""
         self.requests += 1
+        if self.first_fails:
+            group = _GROUP.search(head)
+            fails = group is not None and int(group[1]) < self.first_fails and _FIRST in head
+            return self.other if fails else _OK
         return self.other if self.every and not self.requests % self.every else _OK
 
 
@@ -81,7 +92,7 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         if self._port in self._receivers.hanging:
             return
-        self._transport.write(self._receivers.reply())
+        self._transport.write(self._receivers.reply(head))
         if body.startswith(_STAMP):
             delay = _clock.monotonic() - float(body[len(_STAMP) :])
             self._receivers.delays_ms[self._port].append(delay * 1000)

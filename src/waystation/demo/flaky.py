@@ -78,7 +78,7 @@ class FlakyEndpoint:
         except WebhookVerificationError:
             self.forged += 1
             return 400
-        event, group = headers["webhook-id"], headers["waystation-group"]
+        event, group = headers["waystation-id"], headers["waystation-group"]
         order, number = int(group.rpartition("-")[2]), int(event.rpartition("-")[2])
         with self._lock:
             if order < self._broken_orders and number >= 2 and not self.mended:

@@ -76,7 +76,7 @@ def _session(stage: Stage, station: DemoStation) -> Iterator[SparkSession]:
 def _audit(
     stage: Stage, spark: SparkSession, lake: Lake, access: StorePlace, settings: Settings
 ) -> Findings:
-    from waystation.archive import archive_at  # noqa: PLC0415
+    from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
     from waystation.history.ingest import Ingest  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _audit(
         rows = Ingest(spark, lake, access).run().rows
     stage.say(f"ingested: {rows:,} rows  ({time.monotonic() - begun:.1f} s)")
     begun = time.monotonic()
-    with Live(access.url(), archive_at("", folder=settings.data_dir)) as live:
+    with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
         found = audit(
             spark,
             lake,

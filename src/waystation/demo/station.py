@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 
+from waystation.data_files import write_private
 from waystation.demo.process import DemoProcess
 from waystation.demo.receiver import Receiver
 
@@ -62,9 +63,9 @@ class DemoStation:
 
     def __enter__(self) -> DemoStation:
         secret = self.data / "webhook.secret"
-        secret.write_text(self.receiver.secret)
+        write_private(secret, self.receiver.secret)
         config = _CONFIG.format(url=self.receiver.url, secret=secret)
-        (self.data / "waystation.toml").write_text(config)
+        write_private(self.data / "waystation.toml", config)
         self.start()
         return self
 

@@ -14,7 +14,7 @@ malformed = Counter(
 )
 gaps = Counter(
     "waystation_history_gap_rows",
-    "Entries that are not in the lake, by cause (trimmed, policy).",
+    "Entries that are not in the lake, by cause (trimmed, damaged, policy).",
     ["cause"],
     registry=registry,
 )

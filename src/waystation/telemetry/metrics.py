@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
+from collections.abc import Iterator, Mapping
+from copy import copy
+
+from prometheus_client import Counter, Gauge, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from waystation.telemetry import history_metrics
@@ -31,6 +34,16 @@ def _durations(name: str, help_text: str, *bounds: float) -> Measure:
 #: Requests and their times, by route.
 http = Measures()
 registry.register(http)
+store_memory_used = Gauge(
+    "waystation_store_memory_used_bytes",
+    "Memory that the fullest server of the store uses.",
+    registry=registry,
+)
+store_memory_limit = Gauge(
+    "waystation_store_memory_limit_bytes",
+    "Memory that the fullest server of the store may use; 0 without a limit.",
+    registry=registry,
+)
 http_in_flight = Gauge(
     "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
 )
@@ -311,7 +324,34 @@ log_warned = Gauge(
 )
 
 
-def exposition() -> bytes:
-    """All metrics in OpenMetrics text."""
-    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+#: Labels whose values are names of a project's things, with the project before a dot.
+_NAME_LABELS = ("pool", "subscription")
+
+
+class _ProjectMetrics:
+    """The samples of the registry that are labelled with a thing of one project."""
+
+    def __init__(self, project: str) -> None:
+        self._prefix = f"{project}."
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics that have such samples, with these alone."""
+        for metric in registry.collect():
+            own = [each for each in metric.samples if self._is_own(each.labels)]
+            if own:
+                found = copy(metric)
+                found.samples = own
+                yield found
+
+    def _is_own(self, labels: Mapping[str, str]) -> bool:
+        return any(labels.get(name, "").startswith(self._prefix) for name in _NAME_LABELS)
+
+
+def exposition(project: str = "") -> bytes:
+    """Return metrics in OpenMetrics text: all, or those of one project's pools and subscriptions.
+
+    Metrics of the whole process tell about all projects, so they are not among those of one.
+    """
+    source = _ProjectMetrics(project) if project else registry
+    text: bytes = generate_latest(source)  # type: ignore[no-untyped-call]
     return text

@@ -1,9 +1,7 @@
-"""The story of the README runs as it is printed: in the end a broken endpoint gets all in order."""
+"""examples/flaky: once the endpoint is repaired, it gets all messages in order."""
 
 from __future__ import annotations
 
-import ast
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from tests.test_examples import ROOT
 from tests.transactions.test_reaching_guide import free_port
 
 EXAMPLE = ROOT / "examples" / "flaky"
-#: Where the printed story looks for its station and has its hook; tests have other ports.
+#: Where the story looks for its station and has its hook; tests have other ports.
 STATION, HOOK = "http://127.0.0.1:7070", "http://127.0.0.1:9000"
 
 
@@ -45,30 +43,8 @@ def endpoint(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
-def printed() -> str:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = [
-        each
-        for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        if "subscriptions.create" in each
-    ]
-    return block
-
-
-def test_the_file_is_what_is_printed() -> None:
-    """Statement by statement; how lines are broken is the formatter's."""
-    story = ast.parse((EXAMPLE / "story.py").read_text(encoding="utf-8")).body
-    wanted = ast.parse(printed()).body
-    assert [ast.dump(each) for each in story[-len(wanted) :]] == [ast.dump(each) for each in wanted]
-
-
-def test_the_story_comes_before_everything_else() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.index("subscriptions.create") < text.index("make demo") < text.index("curl")
-
-
 @pytest.mark.slow
-def test_all_is_delivered_in_order_once_the_endpoint_is_repaired(folder: Path) -> None:
+def test_flaky_example_repaired_endpoint_gets_all_messages_in_order(folder: Path) -> None:
     port = free_port()
     with (
         running_station(
