@@ -16,6 +16,7 @@ from typing import Any
 
 import pyspark
 
+from tests.history.quick_spark import QUICK_JVM
 from waystation.history.java import find_java
 
 _HOME = Path(pyspark.__file__).parent
@@ -23,8 +24,6 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _READY_SECONDS_MAX = 90.0
-#: Starts sooner, and is slower in the long run: for tests alone.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class Daemon:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -30,28 +32,41 @@ _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none
 
 
 class ReferenceRoutes:
-    """Serves the document and the page. Both are made once, from the same source."""
+    """Serve the OpenAPI document and the page; both are built at the first request for one."""
 
     def __init__(self) -> None:
-        self._document = b"{}"
-        self._page = b""
+        self._build: Callable[[], dict[str, Any]] = dict
+        self._building = asyncio.Lock()
+        self._built: tuple[bytes, bytes] | None = None
 
-    def use(self, document: dict[str, Any]) -> None:
-        """Takes the finished document, which contains these routes too."""
-        self._document = encode(document) + b"\n"
-        self._page = render(document).encode()
+    def use(self, build: Callable[[], dict[str, Any]]) -> None:
+        """Take the function that returns the document, which contains these routes too."""
+        self._build = build
 
     async def document(self, request: Request) -> Reply:
         """GET /openapi.json"""
-        return Reply(200, self._document, ((b"content-type", b"application/json"),))
+        document, _ = await self._texts()
+        return Reply(200, document, ((b"content-type", b"application/json"),))
 
     async def page(self, request: Request) -> Reply:
         """GET / and /reference"""
+        _, page = await self._texts()
         headers = (
             (b"content-type", b"text/html; charset=utf-8"),
             (b"content-security-policy", _POLICY),
         )
-        return Reply(200, self._page, headers)
+        return Reply(200, page, headers)
+
+    async def _texts(self) -> tuple[bytes, bytes]:
+        # In a thread: it takes about half a second, and other requests go on meanwhile.
+        async with self._building:
+            if self._built is None:
+                self._built = await asyncio.to_thread(self._render)
+            return self._built
+
+    def _render(self) -> tuple[bytes, bytes]:
+        document = self._build()
+        return encode(document) + b"\n", render(document).encode()
 
     def routes(self) -> list[Route]:
         """The rows of the route table."""

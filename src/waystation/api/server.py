@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import Any
 
 import uvicorn
 from litestar import Litestar
@@ -85,7 +84,7 @@ class ApiServer:
             wait_seconds_max=self._settings.poll_seconds_max,
         )
         self._streams = Streams(seconds_max=self._settings.stream_seconds_max)
-        self.app, self.document = self._build()
+        self.app = self._build()
         self._server = QuietServer(self._uvicorn_config())
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -130,7 +129,7 @@ class ApiServer:
             connection.transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _build(self) -> tuple[Dispatcher, dict[str, Any]]:
+    def _build(self) -> Dispatcher:
         node, settings = self._node, self._settings
         reference = ReferenceRoutes()
         verifier = TokenVerifier(node.settings.channels.rules)
@@ -184,9 +183,8 @@ class ApiServer:
             *reference.routes(),
         ]
         wide = self._wide(admission)
-        document = build_document(wide_document(), routes, prefix=settings.prefix)
-        reference.use(document)
-        dispatcher = Dispatcher(
+        reference.use(lambda: build_document(wide_document(), routes, prefix=settings.prefix))
+        return Dispatcher(
             RouteTable(routes),
             node.gate,
             wide=wide,
@@ -196,7 +194,6 @@ class ApiServer:
             path_prefix=settings.prefix,
             durability=node.opened.durability,
         )
-        return dispatcher, document
 
     def _wide(self, admission: ChannelAdmission) -> Litestar:
         node, settings = self._node, self._settings

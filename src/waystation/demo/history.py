@@ -31,7 +31,9 @@ QUERY = """select endpoint, count(*) attempts, count_if(status >= 500) failed
 _WHICH_URL = re.compile(r":[0-9a-f]{12}$")
 #: For a few thousand rows on a small machine: less to start, and none of what pays on long runs.
 _SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
+    ),
     "spark.sql.shuffle.partitions": "2",
 }
 

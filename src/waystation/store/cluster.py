@@ -289,9 +289,8 @@ async def _ask_map(node: Address) -> Reply:
     connection = Connection(on_lost=_end_all)
     try:
         await connection.open(node)
-        call = Call(pack(ASK_MAP), asyncio.get_running_loop().create_future(), 0.0)
-        connection.write([call])
-        return await call.future
+        (reply,) = await connection.run([ASK_MAP])
+        return reply
     finally:
         connection.abort()
 

@@ -41,9 +41,9 @@ async def connect(
         connection = Connection(on_lost=on_lost)
         try:
             async with asyncio.timeout(attempt_seconds_max):
-                questions = data_set.questions(address)
-                answers = await connection.open(address, _scripts(variant), questions)
-            data_set.check(address, answers)
+                await connection.open(address)
+                data_set.check(address, await connection.ask(data_set.questions(address)))
+                await _load_scripts(connection, variant)
             if not connection.closing:
                 return connection
             # It died after its last word to us and before this task had its turn.
@@ -62,6 +62,12 @@ async def connect(
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
 
-def _scripts(variant: int) -> list[tuple[str | bytes, ...]]:
-    """All scripts are loaded before the first call, so that NOSCRIPT stays a rare repair."""
-    return [("SCRIPT", "LOAD", each.sources[variant]) for each in registered_scripts()]
+async def _load_scripts(connection: Connection, variant: int) -> None:
+    """Load the scripts that the server lacks, so that NOSCRIPT stays a rare repair."""
+    scripts = registered_scripts()
+    if not scripts:
+        return
+    hashes = [each.shas[variant] for each in scripts]
+    (known,) = await connection.run([("SCRIPT", "EXISTS", *hashes)])
+    missing = [each for each, is_known in zip(scripts, known, strict=True) if not is_known]
+    await connection.run([("SCRIPT", "LOAD", each.sources[variant]) for each in missing])

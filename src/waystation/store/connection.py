@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -20,6 +20,8 @@ from waystation.store.wire import pack
 
 #: What the store can answer: a string, an integer, nothing, or a list of these.
 Reply = Any
+#: The words of a command.
+Command = tuple[str | bytes, ...]
 
 
 class Call:
@@ -62,24 +64,25 @@ class Connection(asyncio.Protocol):
         self._parser = hiredis.Reader()
         self._on_lost = on_lost
 
-    async def open(
-        self,
-        address: Address,
-        setup: Iterable[tuple[str | bytes, ...]] = (),
-        questions: Iterable[tuple[str | bytes, ...]] = (),
-    ) -> list[Reply | BaseException]:
-        """Connect, shake hands, run `setup` and return the replies to `questions`, errors included.
-
-        All commands leave in one write. Raises OSError, or StoreReplyError of `setup`.
-        """
+    async def open(self, address: Address) -> None:
+        """Connect and shake hands. Raises OSError or StoreReplyError."""
         await address.open(self)
-        calls, asked = (
-            [Call(pack(command), self._loop.create_future(), 0.0) for command in commands]
-            for commands in ((*address.handshake(), *setup), questions)
-        )
-        self.write([*calls, *asked])
-        await asyncio.gather(*(call.future for call in calls))
-        return await asyncio.gather(*(call.future for call in asked), return_exceptions=True)
+        await self.run(address.handshake())
+
+    async def run(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send commands in one write and return their replies; raise the first that is an error."""
+        replies = await self.ask(commands)
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies
+
+    async def ask(self, commands: Sequence[Command]) -> list[Reply | BaseException]:
+        """Send commands in one write and return their replies, errors included."""
+        calls = [Call(pack(command), self._loop.create_future(), 0.0) for command in commands]
+        if calls:
+            self.write(calls)
+        return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
 
     def write(self, calls: list[Call]) -> None:
         """Sends calls with one system call, in order."""
