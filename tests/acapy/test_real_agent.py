@@ -1,9 +1,8 @@
 """Real ACA-Py agents behind relay and deliverer.
 
-These tests need a Python with `acapy-agent` and the redis-events plugin. Neither is a dependency of
-Waystation, and both need a newer Python. WAYSTATION_TEST_ACAPY names that Python.
-WAYSTATION_TEST_ACAPY_PLUGIN names the folder that contains `redis_events` if the plugin is not
-installed.
+The tests need a Python with `acapy-agent`, which `make verify` installs (`scripts/tools.py`), or
+which WAYSTATION_TEST_ACAPY names. They also need the plugin `redis_events`, and are skipped where it
+is missing. A missing agent is a failure in CI.
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ import os
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from scripts import tools
 
 from tests.acapy.agent_world import AgentWorld, agent_world, free_port
 
@@ -38,14 +39,17 @@ print(pack_message([sys.argv[1]], None, json.dumps(ping).encode()).decode())
 
 def plugin_path() -> dict[str, str]:
     """Return the environment in which Python finds the plugin."""
-    return {"PYTHONPATH": os.environ.get("WAYSTATION_TEST_ACAPY_PLUGIN", "")}
+    return {"PYTHONPATH": str(tools.PLUGIN)}
 
 
 def acapy_python() -> str:
-    """Return the Python with ACA-Py and the plugin. Skip the test if none is named."""
-    python = os.environ.get("WAYSTATION_TEST_ACAPY", "")
-    if not python:
-        pytest.skip("WAYSTATION_TEST_ACAPY names no Python with acapy-agent and redis_events")
+    """Return the Python with ACA-Py. Skip the test without one, but fail it in CI."""
+    if not tools.PLUGIN.is_dir():
+        pytest.skip("the plugin redis_events is missing")
+    python = os.environ.get("WAYSTATION_TEST_ACAPY") or str(tools.ACAPY / "bin" / "python")
+    if not Path(python).exists():
+        missing = pytest.fail if os.environ.get("CI") else pytest.skip
+        missing("there is no Python with acapy-agent; scripts/tools.py installs one")
     run_python(python, f"import acapy_agent, {PLUGIN}")
     return python
 
