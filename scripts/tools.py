@@ -74,7 +74,7 @@ def missing_acapy() -> list[str]:
 
 
 def newer_python() -> str | None:
-    """Return a Python that ACA-Py supports, from PATH or beside the running one, as pyenv has it."""
+    """Return a Python that ACA-Py supports, from PATH or beside the running one (pyenv)."""
     siblings = Path(sys.base_prefix).parent
     found = [str(each) for minor in (13, 12) for each in siblings.glob(f"3.{minor}.*/bin/python")]
     for python in [*filter(None, map(shutil.which, ("python3.13", "python3.12"))), *found]:

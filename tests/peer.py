@@ -23,6 +23,13 @@ Answer = Callable[[list[bytes]], bytes | None]
 HANG_UP = b"hang up"
 
 
+def _usual(command: list[bytes]) -> bytes:
+    """The reply of a store that has no script."""
+    if command[:2] == [b"SCRIPT", b"EXISTS"]:
+        return b"*%d\r\n" % len(command[2:]) + b"\r\n".join([b":0"] * len(command[2:]))
+    return b"+OK"
+
+
 @asynccontextmanager
 async def peer_that(answer: Answer) -> AsyncIterator[Address]:
     """Listens on a free loopback port for the length of the block."""
@@ -39,7 +46,7 @@ async def peer_that(answer: Answer) -> AsyncIterator[Address]:
                     writer.write(said.removesuffix(HANG_UP))
                     writer.close()
                     return
-                writer.write((said if said is not None else b"+OK") + b"\r\n")
+                writer.write((said if said is not None else _usual(command)) + b"\r\n")
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

@@ -1,8 +1,8 @@
 """Real ACA-Py agents behind relay and deliverer.
 
 The tests need a Python with `acapy-agent`, which `make verify` installs (`scripts/tools.py`), or
-which WAYSTATION_TEST_ACAPY names. They also need the plugin `redis_events`, and are skipped where it
-is missing. A missing agent is a failure in CI.
+which WAYSTATION_TEST_ACAPY names. They also need the plugin `redis_events`, and are skipped where
+it is missing. A missing agent is a failure in CI.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ async def test_a_connection_that_dies_with_its_last_handshake_reply_is_replaced(
         nonlocal connections, loads
         if command[0] == b"CLIENT":
             connections, loads = connections + 1, 0
-        elif command[0] == b"SCRIPT":
+        elif command[:2] == [b"SCRIPT", b"LOAD"]:
             loads += 1
             if connections == 1 and loads == len(registered_scripts()):
                 return b"+OK\r\n" + HANG_UP
@@ -189,6 +189,15 @@ async def test_a_connection_that_dies_with_its_last_handshake_reply_is_replaced(
     async with peer_that(answer) as address, store_at(address, call_seconds_max=2) as store:
         assert await store.call("ECHO", "hello", repeatable=True) == b"hello"
         assert connections == 2
+
+
+async def test_a_server_that_answers_no_list_of_scripts_is_not_a_store() -> None:
+    def answer(command: list[bytes]) -> bytes | None:
+        return b"+OK" if command[0] == b"SCRIPT" else None
+
+    async with peer_that(answer) as address, store_at(address, call_seconds_max=2.0) as store:
+        with pytest.raises(StoreUnavailableError, match="does not tell which scripts it has"):
+            await store.call("INCR", "count")
 
 
 @pytest.mark.parametrize("noise", [b"?what", b"+one\r\n+two"], ids=["garbage", "one too many"])

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from waystation.errors import StoreDataLostError, StoreError
+from waystation.errors import StoreDataLostError, StoreError, StoreReplyError
 from waystation.store.address import Address
 from waystation.store.connection import Call, Connection
 from waystation.store.data_set import DataSet
@@ -69,5 +69,7 @@ async def _load_scripts(connection: Connection, variant: int) -> None:
         return
     hashes = [each.shas[variant] for each in scripts]
     (known,) = await connection.run([("SCRIPT", "EXISTS", *hashes)])
+    if not isinstance(known, list) or len(known) != len(scripts):
+        raise StoreReplyError("the store does not tell which scripts it has")
     missing = [each for each, is_known in zip(scripts, known, strict=True) if not is_known]
     await connection.run([("SCRIPT", "LOAD", each.sources[variant]) for each in missing])
