@@ -34,7 +34,7 @@ CHECKED = [
     response_schema_conformance,
 ]
 #: The slow set takes more.
-EXAMPLES = min(60, int(os.environ.get("EXAMPLES", "15")))
+EXAMPLES = min(60, int(os.environ.get("EXAMPLES", "8")))
 METHODS = {"get", "put", "post", "delete", "patch", "head", "options", "trace"}
 
 Operation = tuple[str, str]
