@@ -21,14 +21,16 @@ from tests.subscriptions.subscription_bench import (
     new,
     open_bench,
 )
+from waystation.catalogue import SqliteCatalogue
 from waystation.client import AsyncWaystation
 from waystation.errors import ConflictError, GrowthStopsSubscriptionsError
 from waystation.settings import Settings
+from waystation.store import Store
 from waystation.store.embedded import EmbeddedServer
 from waystation.subscription_errors import ResetOutOfRangeError, SubscriptionNotFoundError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.shards import growth_warning, readable
-from waystation.testing import serving
+from waystation.testing import CrashPoint, crash_points, serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.topics.routing import Spread
 
@@ -275,3 +277,48 @@ async def test_subscription_names_in_a_refusal_are_bounded(
             await bench.subscriptions.create(PROJECT, f"s{number}", new(shards=3))
         with pytest.raises(GrowthStopsSubscriptionsError, match="and 2 more"):
             await bench.topics.add_storage_topic(PROJECT, "orders", 12)
+
+
+@pytest.mark.slow
+def test_forced_growth_crashed_at_any_store_call_is_finished_by_a_producer_or_by_a_repeat(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    files = [tmp_path / "0.db"]
+
+    @asynccontextmanager
+    async def opened(store: Store) -> AsyncIterator[SubscriptionBench]:
+        catalogue = SqliteCatalogue(files[-1])
+        await catalogue.open()
+        yield bench_on(catalogue, store)
+        await catalogue.close()
+
+    async def prepare(store: Store) -> None:
+        # The crash points empty the store each time, so each has a catalogue of its own.
+        files.append(tmp_path / f"{len(files)}.db")
+        async with opened(store) as bench:
+            await bench.topics.create(PROJECT, "orders", partitions=4)
+            await bench.create(shards=4)
+            await bench.produce(10)
+
+    async def grow(store: Store) -> None:
+        async with opened(store) as bench:
+            topic = await bench.topics.newest(PROJECT, "orders")
+            if len(topic.storage) == 1:
+                await bench.topics.add_storage_topic(PROJECT, "orders", 6, force=True)
+            await bench.topics.switch_produce(PROJECT, "orders", force=True)
+
+    async def after(store: Store, point: CrashPoint) -> None:
+        async with opened(store) as bench:
+            # A half-done switch has sealed partitions; a producer that meets one finishes it.
+            await bench.produce(10, first=10)
+        await grow(store)
+        async with opened(store) as bench:
+            await bench.produce(10, first=20)
+            topic = await bench.topics.newest(PROJECT, "orders")
+            assert (len(topic.storage), topic.produce_pointer) == (2, 1), point
+            ends = await bench.ends(topic)
+            assert sum(ends.values()) == 30, point
+            # The subscription stops before the second storage topic, so nothing there is trimmed.
+            assert (await bench.holds(topic)).keys() == ends.keys(), point
+
+    assert crash_points(store_server.address, grow, after, prepare=prepare)
