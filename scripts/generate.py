@@ -26,8 +26,8 @@ from waystation import (
 )
 from waystation.api.problems import status_of
 from waystation.cli.exits import exit_code
+from waystation.config import Settings, load_settings
 from waystation.pools import states as pool_states
-from waystation.settings import Settings, load_settings
 from waystation.store.keys import CATALOGUE
 from waystation.subscriptions import states as subscription_states
 from waystation.testing.station import quick_settings, serving
@@ -288,7 +288,7 @@ def settings_page() -> str:
         "unknown name is an error.\n\n"
         "| setting | default | environment | what it does |\n|---|---|---|---|\n"
         + "\n".join(rows)
-        + "\n\nGenerated from `src/waystation/settings.py` and the `*_settings.py` beside it.\n"
+        + "\n\nGenerated from `src/waystation/config.py` and the `*_settings.py` beside it.\n"
     )
 
 

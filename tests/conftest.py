@@ -14,7 +14,7 @@ import uvloop
 
 from tests.kit.examples import RAN
 from tests.kit.postgres import PostgresServer, postgres_server
-from waystation.settings import Settings
+from waystation.config import Settings
 from waystation.testing.servers import on_cluster
 from waystation.testing.station import quick_settings
 

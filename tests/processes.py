@@ -11,7 +11,7 @@ from pathlib import Path
 _USER = """
 import sys
 from pathlib import Path
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1]), durability=sys.argv[2]) as server:
     print(server.process_id, flush=True)
     sys.stdin.read()

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.store import keeper
 from waystation.store.address import Address
+from waystation.store.embedded.server import supervisor
 from waystation.store.plan import server_program
 
 _READY_SECONDS_MAX = 20.0
@@ -35,7 +35,7 @@ class PlainServer:
         """Returns when the server has loaded its data, or raises when it ends before."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + _READY_SECONDS_MAX
-        while not keeper.answers(self.address.path):
+        while not supervisor.answers(self.address.path):
             assert self.process.poll() is None, (self.folder / "server.log").read_text()
             assert time.monotonic() < until, "the server does not answer"
             time.sleep(0.005)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from waystation.store import Store
 from waystation.store.address import Address
+from waystation.store.client import Store
 from waystation.testing.servers import on_cluster
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 
 
 def test_time_is_the_wall_clock_until_a_machine_moves_it() -> None:

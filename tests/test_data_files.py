@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from waystation import data_files
 from waystation.archive import archive_at
 from waystation.catalogue import catalogue_at
+from waystation.config import Settings
 from waystation.errors import SettingsError
 from waystation.history_role import child_environment
-from waystation.settings import Settings
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime import data_files
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.plan import server_plan
 
 

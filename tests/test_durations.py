@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.durations import Duration, duration_ms, parse_duration
 from waystation.errors import InvalidInputError
+from waystation.runtime.durations import Duration, duration_ms, parse_duration
 
 
 @pytest.mark.parametrize(

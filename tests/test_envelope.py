@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.envelope import Envelope, pack, unpack
+from waystation.messages.envelope import Envelope, pack, unpack
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 ENVELOPES = st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from waystation.errors import InvalidInputError
-from waystation.ids import (
+from waystation.runtime.ids import (
     CountingIdentity,
     RandomIdentity,
     SequentialIdentity,

@@ -12,7 +12,7 @@ import pytest
 from waystation import Waystation
 from waystation.client.parcels import NewMessage
 from waystation.errors import NotFiniteError
-from waystation.json_values import encode_json, same_json
+from waystation.runtime.json_values import encode_json, same_json
 
 NAN, INFINITY = float("nan"), float("inf")
 

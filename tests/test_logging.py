@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from waystation.telemetry.logging import configure_logging, logger
+from waystation.runtime.logging import configure_logging, logger
 
 _log = logger("tested")
 

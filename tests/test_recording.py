@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidInputError
-from waystation.recording import FULL, Recording, recording, require_recording, strictest
+from waystation.messages.redaction import FULL, Recording, recording, require_recording, strictest
 
 GONE = '"[redacted]"'
 

@@ -19,7 +19,7 @@ from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, Wire, ask, wire
 from tests.servers import plain_server
 from tests.stations import StationProcess, station_process
-from waystation.store import keeper
+from waystation.store.embedded.server import supervisor
 
 #: Looks like what people send; never a part of a name.
 PAYLOAD = "hunter2-4111111111111111"
@@ -247,7 +247,7 @@ def test_the_password_of_the_store_is_not_told_even_when_the_store_is_away(
 ) -> None:
     data = tmp_path / "data"
     with plain_server("--appendonly", "yes") as server:
-        assert keeper.ask(server.address.path, f"CONFIG SET requirepass {PASSWORD}".encode())
+        assert supervisor.ask(server.address.path, f"CONFIG SET requirepass {PASSWORD}".encode())
         url = f"unix://:{PASSWORD}@{server.address.path}"
         with station_process(
             data,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from waystation.config import SECRETS, LoadedSettings, Settings, load_settings
 from waystation.errors import SettingsError
-from waystation.settings import SECRETS, LoadedSettings, Settings, load_settings
 
 
 def written(folder: Path, text: str) -> Path:

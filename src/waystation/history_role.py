@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from waystation.clock import Clock
-from waystation.data_files import create_private
+from waystation.config import Settings, make_private
 from waystation.history_errors import HistoryMissingError
 from waystation.history_settings import HistorySettings
-from waystation.settings import Settings, make_private
+from waystation.runtime.clock import Clock
+from waystation.runtime.data_files import create_private
+from waystation.runtime.logging import logger
 from waystation.telemetry import history_metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("history")
 

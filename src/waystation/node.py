@@ -11,27 +11,30 @@ import msgspec
 from waystation.access import Gate
 from waystation.archive import Archive
 from waystation.catalogue import Catalogue, catalogue_at
-from waystation.channels import Channels
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import Settings
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
-from waystation.ids import Identity, RandomIdentity
 from waystation.logs.streams import StreamLogs
 from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
 from waystation.node_upkeep import NodeUpkeep
 from waystation.pools.opening import PoolDesk, open_pools
 from waystation.reach import Reach
-from waystation.settings import Settings
-from waystation.store import Census
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.logging import logger
 from waystation.store.data_set import REPLACED_MAX
 from waystation.store.format import stamp_archive
+from waystation.store.membership import Census
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
-from waystation.telemetry.logging import logger
-from waystation.topics import Browser, Deduplication, Producer, Topics
-from waystation.topics.limits import Limits
+from waystation.topics.dedup import Deduplication
+from waystation.topics.producer import Producer
+from waystation.topics.queries import Browser
+from waystation.topics.rate_limits import Limits
 from waystation.topics.schemas import Schemas
+from waystation.topics.service import Topics
 from waystation.topics.within import Within
 from waystation.transactions.app import App
 from waystation.transactions.archive_opening import open_archive

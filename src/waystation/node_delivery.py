@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waystation.channels import Channels
+from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog, open_attempt_log
 from waystation.delivery.deliverer import Deliverer
@@ -15,8 +15,8 @@ from waystation.delivery.outbox import Outbox, endpoint_of
 from waystation.delivery.sender import Sender
 from waystation.delivery_settings import DeliverySettings
 from waystation.errors import InvalidInputError, SettingsError
-from waystation.logs import Logs
-from waystation.settings import Settings
+from waystation.logs.protocol import Logs
+from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
 
 

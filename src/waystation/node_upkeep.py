@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from waystation.clock import Clock
 from waystation.logs.streams import StreamLogs
 from waystation.pools.opening import PoolDesk
-from waystation.store import Heartbeat, Leases
+from waystation.runtime.clock import Clock
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leases import Leases
 from waystation.store.opening import OpenStore
-from waystation.topics import Topics, Upkeep
+from waystation.topics.maintenance import Upkeep
+from waystation.topics.service import Topics
 from waystation.transactions.engine import Engine
 from waystation.transactions.watch import Watch
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.channels import Channels
+from waystation.channels.service import Channels
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog
 from waystation.delivery.sender import Sender
-from waystation.envelope import Envelope, pack
 from waystation.errors import InvalidChannelError, InvalidInputError, NotFoundError
-from waystation.ids import require_name
+from waystation.messages.envelope import Envelope, pack
 from waystation.pool_errors import PoolCannotAnswerError, PoolFullError
 from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter
 from waystation.pools.pools import Pools
+from waystation.runtime.ids import require_name
 from waystation.topics.within import Within
 from waystation.transactions.callbacks import CallbackUrls
 from waystation.transactions.services import Services

@@ -21,11 +21,12 @@ import aiohttp
 from tests.acapy.relay_world import v1
 from tests.cli.conftest import clean_environment, command
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
 from waystation.pool_settings import PoolSettings
 from waystation.pools import PoolOptions, Pools
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -16,14 +16,15 @@ from waystation.acapy.mirror import Mirror
 from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciled, Reconciler
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import pack
+from waystation.messages.envelope import pack
 from waystation.pool_settings import PoolSettings
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.pools.held import Enqueued, Letter, PoolLook
 from waystation.pools.mirrored import Mirrored
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 
 INBOUND = "acapy_inbound"

@@ -15,13 +15,13 @@ from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
 from waystation.acapy_settings import DelivererSettings
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.sender import Sender
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 
 LIST, RETRY = "acapy_outbound", "acapy_outbound_retry"
 #: Six attempts as the plugin makes them, in less time.

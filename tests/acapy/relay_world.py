@@ -14,9 +14,7 @@ from typing import Any
 import aiohttp
 
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import Envelope, unpack
-from waystation.ids import RandomIdentity
+from waystation.messages.envelope import Envelope, unpack
 from waystation.pool_settings import PoolSettings
 from waystation.pools import Mail, Pool, PoolOptions, Pools
 from waystation.pools.answers import ANSWER_TO, Answers
@@ -27,8 +25,11 @@ from waystation.relay.inbox import Inbox
 from waystation.relay.relay import Relay
 from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.socket_door import SocketDoor
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 
 LIMITS = {"most": 100, "bytes_max": 4_000_000, "lease_ms": 60_000}
 

@@ -28,8 +28,8 @@ from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.schedule import Schedule
 from waystation.errors import OutcomeUnknownError, StoreError
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import Answer, FakeEndpoint, private_server
 
 ONE_MORE = Schedule(attempts=2, first_seconds=0.02, jitter=0.0)

@@ -11,7 +11,7 @@ from waystation.errors import InvalidInputError, TooLargeError
 from waystation.pool_errors import PoolNotFoundError
 from waystation.pools.answers import ANSWER_BYTES_MAX, Answers
 from waystation.pools.names import Place
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 WANTED = {"~transport": {"return_route": "all"}}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.acapy.mirror_world import mirror_world
 from waystation.acapy.direct_responses import DirectResponses
 from waystation.acapy_settings import RelaySettings
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 LISTS = RelaySettings().direct_responses
 

@@ -14,15 +14,17 @@ import msgspec
 from waystation.acapy.events import EventPump
 from waystation.acapy_settings import EventRule
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import unpack
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
-from waystation.topics import Deduplication, Producer, Topics
-from waystation.topics.limits import Limits
+from waystation.messages.envelope import unpack
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import TopicOptions
+from waystation.topics.producer import Producer
+from waystation.topics.rate_limits import Limits
 from waystation.topics.schemas import Schemas
-from waystation.topics.topic import TopicOptions
+from waystation.topics.service import Topics
 from waystation.topics.within import Within
 
 LIST = "acapy-record-base"

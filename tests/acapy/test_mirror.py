@@ -11,7 +11,7 @@ from tests.stores import store_at
 from waystation.acapy.agents import read_keys, write_keys
 from waystation.acapy.mediator import adoptions, base_of
 from waystation.acapy.mirror import LISTS, OWNERS, Mirror
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def message(number: int) -> bytes:

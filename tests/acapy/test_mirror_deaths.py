@@ -8,12 +8,13 @@ import pytest
 
 from tests.acapy.mirror_world import MirrorWorld
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
 from waystation.pool_errors import PoolNotFoundError
 from waystation.pool_settings import PoolSettings
 from waystation.pools import PoolOptions, Pools
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.crash_points import Moment
 

@@ -13,12 +13,12 @@ from tests.acapy.mirror_world import mirror_world
 from tests.acapy.relay_world import open_relay as open_world
 from tests.acapy.relay_world import v1
 from waystation.acapy_settings import DoorRule
+from waystation.config import Settings
 from waystation.errors import SettingsError
 from waystation.pool_errors import MirrorTakenError
 from waystation.pools import Assignments, PoolOptions
 from waystation.relay.opening import open_relay
-from waystation.settings import Settings
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def relaying(settings: Settings, **more: Any) -> Settings:

@@ -12,8 +12,8 @@ from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.outbound_message import read_message
 from waystation.acapy.retry_set import RetrySet
 from waystation.errors import InvalidInputError
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 
 LEASE_MS = 60_000

@@ -23,12 +23,12 @@ from tests.delivery.receiver import Receiver
 from tests.servers import PlainServer, plain_server
 from waystation.acapy.retry_set import RetrySet
 from waystation.cli.plugin_environment import plugin_defaults
+from waystation.config import load_settings
 from waystation.errors import SettingsError
 from waystation.pools import Assignments
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.settings import load_settings
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.testing import Answer, FakeEndpoint
 
 STORE = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")

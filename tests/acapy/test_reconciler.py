@@ -12,7 +12,7 @@ from waystation.pools import PoolOptions
 from waystation.pools.assignments import Assignments
 from waystation.pools.held import Session
 from waystation.pools.states import WorkerState
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def test_an_agent_that_registers_gets_keys_and_finds_their_messages_in_its_lists(

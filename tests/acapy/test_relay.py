@@ -19,7 +19,7 @@ from waystation.pools.held import Letter
 from waystation.relay.door import INVITATION
 from waystation.relay.inbox import Inbox
 from waystation.relay.opening import provide
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 WIRE = "application/ssi-agent-wire"
 

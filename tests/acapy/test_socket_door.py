@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.acapy.relay_world import RelayWorld, open_relay, v1, v2
 from waystation.pools.answers import ANSWER_TO
 from waystation.relay.socket_door import UNDER_WAY_MAX
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 WANTED = {"~transport": {"return_route": "all"}}
 

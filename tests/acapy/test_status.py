@@ -12,9 +12,9 @@ from tests.proxy import Fate, proxy_to
 from waystation.relay.http_app import HttpApp
 from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.status import StatusDoor, answers
-from waystation.store import Store
 from waystation.store.address import Address
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ import pytest
 
 from waystation.access import Access, Gate, Scope, gate, new_key
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord, SqliteCatalogue
-from waystation.clock import Clock
 from waystation.errors import CatalogueError, UnauthenticatedError
-from waystation.ids import RandomIdentity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 
 
 class House:

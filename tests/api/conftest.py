@@ -13,7 +13,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.topic_client import TopicClient
 from tests.tools import require_tool
-from waystation.settings import AuthSettings
+from waystation.config import AuthSettings
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)

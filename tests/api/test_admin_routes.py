@@ -23,9 +23,7 @@ from waystation.api.request import Request
 from waystation.api.server import ApiServer
 from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.revocation import EXPIRY_MAX
-from waystation.errors import SettingsError
-from waystation.node import open_node
-from waystation.settings import (
+from waystation.config import (
     PRIVATE_NETWORKS,
     AdminSettings,
     AuthSettings,
@@ -33,7 +31,9 @@ from waystation.settings import (
     HttpSettings,
     Settings,
 )
-from waystation.telemetry.logging import sources
+from waystation.errors import SettingsError
+from waystation.node import open_node
+from waystation.runtime.logging import sources
 from waystation.testing.station import Serving, quick_settings
 
 FIRST, SECOND = "first-bearer-of-16", "second-bearer-of-16"

@@ -17,8 +17,8 @@ from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask
 from tests.stores import store_at
 from waystation import App, Wait
-from waystation.settings import AuthSettings, HttpSettings
-from waystation.store import Store
+from waystation.config import AuthSettings, HttpSettings
+from waystation.store.client import Store
 from waystation.testing.station import Serving, quick_settings
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names

@@ -13,7 +13,7 @@ from tests.api.conftest import Guarded
 from tests.kit import wire
 from waystation import AsyncWaystation, Waystation
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.settings import ChannelSettings
+from waystation.config import ChannelSettings
 from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings

@@ -11,7 +11,7 @@ from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.keys import make_keys
 from tests.kit.wire import Answer, ask
-from waystation.settings import AuthSettings, HttpSettings
+from waystation.config import AuthSettings, HttpSettings
 from waystation.testing.station import quick_settings
 
 CHANNEL = "/channel/a/subscription/polling/s"

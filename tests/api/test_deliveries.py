@@ -14,14 +14,14 @@ from waystation.access import Scope
 from waystation.access.keys import new_key
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.config import AuthSettings, ChannelSettings
 from waystation.errors import (
     InvalidInputError,
     NotFoundError,
     UnauthenticatedError,
     WaystationError,
 )
-from waystation.ids import RandomIdentity
-from waystation.settings import AuthSettings, ChannelSettings
+from waystation.runtime.ids import RandomIdentity
 from waystation.testing import serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings

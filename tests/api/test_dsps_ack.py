@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.wire import ask, async_wire, wire
 from waystation.channels.handles import encode_handle
-from waystation.settings import Settings
+from waystation.config import Settings
 from waystation.testing.station import serving
 
 NOT_FOUND = "dsps.storage.subscription-not-found"

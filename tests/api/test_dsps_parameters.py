@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.kit.wire import Wire, ask, async_wire, wire
-from waystation.settings import ChannelSettings, HttpSettings, Settings
+from waystation.config import ChannelSettings, HttpSettings, Settings
 from waystation.testing.station import quick_settings, serving
 
 NOT_FOUND = "dsps.storage.subscription-not-found"

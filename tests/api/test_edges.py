@@ -15,7 +15,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import make_keys
 from waystation import Waystation
 from waystation.api import request as request_module
-from waystation.settings import AuthSettings, HttpSettings, Settings
+from waystation.config import AuthSettings, HttpSettings, Settings
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
 

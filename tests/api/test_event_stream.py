@@ -16,7 +16,7 @@ from tests.kit.store_calls import count_calls
 from tests.kit.wire import async_ask
 from tests.stations import station_process
 from waystation.api import event_stream as event_stream_module
-from waystation.settings import ChannelSettings, HttpSettings, Settings
+from waystation.config import ChannelSettings, HttpSettings, Settings
 from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings

@@ -13,7 +13,7 @@ from tests.kit.background import background_station
 from tests.kit.wire import Wire, ask, request_bytes, wire
 from tests.stations import StationProcess, station_process
 from waystation.api.connection import HEADERS_MAX, PIPELINED_MAX, TRAILERS_MAX
-from waystation.settings import HttpSettings
+from waystation.config import HttpSettings
 from waystation.testing.station import Serving, quick_settings
 
 #: Well above one body and its copies, far below the 100 MB that are sent.

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.kit.background import background_station
 from tests.kit.wire import ask
-from waystation.settings import ChannelSettings, HttpSettings
+from waystation.config import ChannelSettings, HttpSettings
 from waystation.testing.station import Serving, quick_settings
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"

@@ -18,8 +18,8 @@ from tests.kit.topic_client import problem
 from tests.kit.wire import Answer, ask, async_ask, async_wire, request_bytes
 from waystation import pool_errors
 from waystation.api.problems import status_of
+from waystation.config import HttpSettings, Settings
 from waystation.errors import WaystationError
-from waystation.settings import HttpSettings, Settings
 from waystation.testing import serving
 from waystation.testing.station import quick_settings
 

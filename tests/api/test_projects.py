@@ -13,7 +13,7 @@ import redis
 from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask
-from waystation.settings import AuthSettings
+from waystation.config import AuthSettings
 from waystation.testing.station import quick_settings
 
 #: Each could mean something to the store, to a path or to a log if it were let through.

@@ -15,7 +15,7 @@ from tests.kit.reply_events import waiting_events
 from tests.kit.wire import Answer, ask
 from tests.stores import store_at
 from waystation import App, Wait
-from waystation.settings import DeliverySettings, HttpSettings
+from waystation.config import DeliverySettings, HttpSettings
 from waystation.store.address import Address
 from waystation.testing.station import Serving, quick_settings
 from waystation.transaction_settings import WebhookSettings

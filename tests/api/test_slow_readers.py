@@ -15,8 +15,8 @@ import pytest
 from tests.kit.wire import Wire, ask, async_ask, port_of, request_bytes
 from tests.stations import station_process
 from waystation.api import connection, reply
+from waystation.config import Settings
 from waystation.errors import BusyError
-from waystation.settings import Settings
 from waystation.testing import serving
 from waystation.testing.station import Serving
 

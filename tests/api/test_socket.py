@@ -22,7 +22,7 @@ from tests.kit.wire import SECONDS_MAX, async_ask, async_wire, async_wires, requ
 from tests.stations import station_process
 from waystation.api import request as request_module
 from waystation.api import socket_connection
-from waystation.settings import HttpSettings, Settings
+from waystation.config import HttpSettings, Settings
 from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings

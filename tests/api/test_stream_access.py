@@ -21,8 +21,8 @@ from tests.kit.wire import async_ask
 from waystation.api.streams import Streams
 from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.revocation import Revocation
+from waystation.config import AuthSettings, ChannelSettings, HttpSettings
 from waystation.errors import UnauthenticatedError
-from waystation.settings import AuthSettings, ChannelSettings, HttpSettings
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 

@@ -18,8 +18,8 @@ from tests.kit.topic_client import TopicClient, problem
 from tests.kit.wire import Answer, ask, async_ask
 from waystation import subscription_errors
 from waystation.api.problems import status_of
+from waystation.config import Settings
 from waystation.errors import WaystationError
-from waystation.settings import Settings
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.states import ShardState
 from waystation.testing import serving

@@ -22,13 +22,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, AsyncWire, ask, async_ask, async_wire, request_bytes
 from waystation.channel_settings import ChannelRule, TokenRule
-from waystation.settings import (
-    AdminSettings,
-    AuthSettings,
-    ChannelSettings,
-    Settings,
-    StoreSettings,
-)
+from waystation.config import AdminSettings, AuthSettings, ChannelSettings, Settings, StoreSettings
 from waystation.testing.station import Serving, quick_settings, serving
 
 SECRET = b"a shared secret that is long enough for everybody"

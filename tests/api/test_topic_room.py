@@ -13,11 +13,11 @@ import pytest
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import Answer, async_ask
 from tests.proxy import Fate, Proxy, proxy_to
-from waystation.settings import StoreSettings
+from waystation.config import StoreSettings
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import TopicOptions
+from waystation.topics.model import TopicOptions
+from waystation.topics.router import hash_of
 
 
 def test_a_full_log_is_507_with_the_name_of_its_policy(open_url: str) -> None:

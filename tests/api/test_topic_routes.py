@@ -12,7 +12,7 @@ from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import ask, request_bytes, wire
 from waystation import Waystation
-from waystation.settings import HttpSettings
+from waystation.config import HttpSettings
 from waystation.testing.station import quick_settings
 from waystation.topic_settings import TopicSettings
 

@@ -18,8 +18,8 @@ from tests.kit.wire import ask, async_ask
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
 from waystation.topic_settings import TopicSettings
-from waystation.topics.topic import TopicOptions
-from waystation.topics.upkeep import LEASE_KEY, PERIOD_SECONDS
+from waystation.topics.maintenance import LEASE_KEY, PERIOD_SECONDS
+from waystation.topics.model import TopicOptions
 
 DEFAULTS = {
     "grouped": False,

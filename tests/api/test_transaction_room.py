@@ -11,7 +11,7 @@ from tests.delivery.delivering import until
 from tests.kit.topic_client import problem
 from tests.kit.wire import Answer, async_ask
 from waystation import App
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.testing.station import quick_settings, serving
 from waystation.transactions import names
 

@@ -16,7 +16,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask, wire
 from waystation import App, Fail, RetryLater, Wait
-from waystation.settings import AuthSettings, HttpSettings
+from waystation.config import AuthSettings, HttpSettings
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)

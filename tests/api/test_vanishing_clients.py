@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.kit.wire import async_wire, request_bytes
-from waystation.settings import Settings
+from waystation.config import Settings
 from waystation.telemetry import metrics
 from waystation.testing.station import Serving, serving
 

@@ -14,9 +14,9 @@ import pytest
 from tests.kit.keys import make_keys
 from tests.kit.wire import Answer, async_ask
 from waystation import App
+from waystation.config import AuthSettings, DeliverySettings
 from waystation.delivery.notices import Notice
 from waystation.delivery.states import EndpointStates
-from waystation.settings import AuthSettings, DeliverySettings
 from waystation.telemetry import metrics
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving

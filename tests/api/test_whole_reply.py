@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.settings import Settings
+from waystation.config import Settings
 from waystation.testing.station import serving
 
 PUT = b"PUT /channel/ch/message/m%d HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n%b\r\n{}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.archive.conformance import archived, opened
 from tests.kit.transaction_store import CELL, TransactionStore, open_transactions
 from waystation.archive import SqliteArchive, join_hash, split_hash
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.progress import Sleep
 

@@ -24,9 +24,9 @@ from waystation.bench.postgres import wheel_programs
 from waystation.catalogue import SqliteCatalogue, catalogue_at
 from waystation.catalogue import postgres as module
 from waystation.catalogue.postgres import PostgresCatalogue, migrations
+from waystation.config import load_settings
 from waystation.database.postgres import Connection
 from waystation.errors import CatalogueError, ConflictError, InvalidInputError, SettingsError
-from waystation.settings import load_settings
 from waystation.testing.station import quick_settings, serving
 
 _NEWEST = migrations()[-1][0]

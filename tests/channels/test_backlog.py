@@ -13,7 +13,7 @@ from waystation.channel_settings import Backlog, ChannelRule
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.errors import ChannelFullError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 BOUND = 3
 EXPIRE = 600

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 MARGIN = 15
 

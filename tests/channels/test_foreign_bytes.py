@@ -15,8 +15,8 @@ from tests.cli.conftest import clean_environment, command
 from tests.kit.wire import SECONDS_MAX, async_ask, request_bytes
 from waystation import AsyncWaystation, Waystation
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.settings import ChannelSettings, Settings
-from waystation.store import Store
+from waystation.config import ChannelSettings, Settings
+from waystation.store.client import Store
 from waystation.telemetry import metrics
 from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.kit.channel_store import ChannelStore, open_channels
-from waystation.channels import Fetched
 from waystation.channels.handles import encode_handle
+from waystation.channels.model import Fetched
 from waystation.channels.reader import LOOK_MAX
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 
 MILLION = 1_000_000
 SCRIPT_MICROSECONDS_MAX = 5_000

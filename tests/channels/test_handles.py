@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
 from waystation.channels.handles import decode_handle, encode_handle
 from waystation.errors import AckHandleMalformedError, SubscriptionNotFoundError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 names = st.from_regex(r"[0-9a-z][0-9a-z_-]{0,62}", fullmatch=True)
 clocks = st.integers(CLOCK_MIN, CLOCK_MAX)

@@ -6,9 +6,9 @@ import pytest
 
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
-from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
+from waystation.channels.queries import ChannelListing, ChannelRow, SubscriberRow
 from waystation.errors import InvalidInputError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 600
 

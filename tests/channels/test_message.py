@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.channels.message import decode_message, encode_message
-from waystation.json_text import is_json, load_json
+from waystation.channels.model import decode_message, encode_message
+from waystation.runtime.json_text import is_json, load_json
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(

@@ -25,7 +25,7 @@ from tests.kit.examples import RecordProperty, run_machine
 from waystation.channels.handles import encode_handle
 from waystation.errors import InvalidInputError, SubscriptionNotFoundError
 from waystation.store import keys
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 _T = TypeVar("_T")
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.kit.channel_store import ChannelStore, open_channels
-from waystation.channels import Fetched
 from waystation.channels.handles import encode_handle
+from waystation.channels.model import Fetched
 from waystation.errors import SubscriptionNotFoundError
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import RECHECK_SECONDS
 from waystation.store.scripts import Script
-from waystation.store.wakeups import RECHECK_SECONDS
 from waystation.telemetry import metrics
 
 #: Far more than a wake-up takes on a busy machine, less than the look that pub/sub's losses

@@ -7,11 +7,11 @@ import asyncio
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
-from waystation.channels import Channels
-from waystation.clock import Clock
-from waystation.settings import ChannelSettings
-from waystation.store import Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings
+from waystation.runtime.clock import Clock
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 
 
 def batch(*ids: str) -> list[tuple[str, bytes]]:

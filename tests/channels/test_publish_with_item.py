@@ -7,7 +7,7 @@ import asyncio
 from tests.kit.channel_store import ChannelStore, open_channels
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.delivery.outbox import Outbox
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 RULES = (
     ChannelRule(

@@ -12,8 +12,8 @@ import pytest
 
 from waystation.channel_settings import ChannelRule, TokenRule, WebhookRule
 from waystation.channels.rules import KNOWN_MAX, ChannelRules
+from waystation.config import load_settings
 from waystation.errors import SettingsError
-from waystation.settings import load_settings
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 

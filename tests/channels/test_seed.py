@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tests.kit.channel_store import ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 1800
 MARGIN = 15

@@ -11,7 +11,7 @@ from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_cha
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.errors import InvalidInputError, SubscriptionNotFoundError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 600
 #: Where a channel's clock stands before its first message.

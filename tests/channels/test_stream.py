@@ -13,7 +13,7 @@ from waystation.channels import stream as stream_module
 from waystation.channels.handles import encode_handle
 from waystation.channels.stream import ChannelStream
 from waystation.errors import SubscriptionNotFoundError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 CH = ("default", "ch")
 #: Where a clock may stand when a test begins: at its beginning, around zero, before the turn.

@@ -18,15 +18,15 @@ from tests.delivery.delivering import until
 from waystation import AsyncWaystation
 from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.webhooks import endpoints
+from waystation.config import ChannelSettings, DeliverySettings, Settings
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Verdict
 from waystation.delivery.signing import new_secret
 from waystation.errors import ForbiddenAddressError, SettingsError
-from waystation.ids import RandomIdentity
 from waystation.node import open_node
-from waystation.settings import ChannelSettings, DeliverySettings, Settings
+from waystation.runtime.ids import RandomIdentity
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings

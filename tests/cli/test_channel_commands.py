@@ -22,9 +22,9 @@ from waystation.channel_settings import ChannelRule
 from waystation.cli import patience
 from waystation.cli.output import printable
 from waystation.cli.positions import parse_position
-from waystation.clock import Clock
+from waystation.config import ChannelSettings
 from waystation.errors import InvalidInputError, StationUnreachableError
-from waystation.settings import ChannelSettings
+from waystation.runtime.clock import Clock
 from waystation.testing import Station
 
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import clean_environment, command
 from tests.delivery.receiver import Receiver
 from waystation import Waystation
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.settings import ChannelSettings
+from waystation.config import ChannelSettings
 from waystation.testing import Station
 from waystation.testing.endpoint import FakeEndpoint
 

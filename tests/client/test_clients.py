@@ -16,7 +16,7 @@ from waystation import AsyncWaystation, Waystation, errors
 from waystation.channel_settings import ChannelRule
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.sync_channels import Channels
-from waystation.settings import AuthSettings, ChannelSettings, HttpSettings
+from waystation.config import AuthSettings, ChannelSettings, HttpSettings
 from waystation.store.address import Address
 from waystation.testing import Station
 

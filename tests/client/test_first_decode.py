@@ -77,7 +77,7 @@ print("alive")
 
 _STEP = """
 import msgspec
-from waystation.decoding import decode_json
+from waystation.runtime.decoding import decode_json
 from waystation.transactions.function_step import FunctionStep
 
 for n in range(200):

@@ -22,8 +22,8 @@ from waystation import AsyncWaystation, Waystation, errors
 from waystation.client.messages import Answer
 from waystation.client.parcels import NewMessage, Parcel, pack
 from waystation.client.shipment import Shipment
-from waystation.clock import Clock
-from waystation.ids import CountingIdentity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import CountingIdentity
 from waystation.store.address import Address
 from waystation.testing import Station
 

@@ -20,8 +20,8 @@ from waystation.client.async_operations import AsyncOperation
 from waystation.client.async_subscriptions import AsyncSubscriptions
 from waystation.client.sync_operations import Operation
 from waystation.client.sync_subscriptions import Subscriptions
+from waystation.config import HttpSettings, StoreSettings
 from waystation.errors import ConflictError, InvalidInputError, TopicSubscribedError
-from waystation.settings import HttpSettings, StoreSettings
 from waystation.subscription_errors import (
     EndpointInvalidError,
     GroupCleanError,

@@ -23,7 +23,7 @@ from typing import Any
 
 from waystation import App, AsyncWaystation, Wait
 from waystation.client import NewMessage
-from waystation.settings import ChannelSettings, Settings
+from waystation.config import ChannelSettings, Settings
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
 from waystation.transaction_settings import TransactionSettings

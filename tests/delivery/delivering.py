@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import open_attempt_log
 from waystation.delivery.claims import CLAIM_SECONDS
@@ -19,8 +18,10 @@ from waystation.delivery.schedule import Schedule
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 
 LANE = "{unit}.out.crm"
 QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)

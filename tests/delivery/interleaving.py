@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from waystation.store import Store
+from waystation.store.client import Store
 
 Actor = Callable[[Any], Awaitable[object]]
 

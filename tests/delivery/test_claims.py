@@ -11,14 +11,14 @@ import pytest
 
 from tests.delivery.delivering import LANE, delivering, until
 from tests.stores import store_at
-from waystation.clock import Clock
 from waystation.delivery.claims import Claims
 from waystation.delivery.outbox import Claimed, Item, Outbox, encode_item
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.errors import StoreError
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
 DONE = Decision(Verdict.DONE)

@@ -20,16 +20,17 @@ from tests.cli.conftest import clean_environment, command
 from tests.delivery.delivering import until
 from tests.delivery.receiver import Receiver
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.channels import Channels
+from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.clock import Clock
+from waystation.config import ChannelSettings
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.sender import Sender
-from waystation.settings import ChannelSettings
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint
 

@@ -15,9 +15,9 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.signing import Secret, new_secret
 from waystation.delivery.states import DISABLED
-from waystation.ids import RandomIdentity
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import Answer, FakeEndpoint
 

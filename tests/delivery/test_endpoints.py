@@ -15,7 +15,7 @@ from waystation.delivery.endpoint import Destination, Endpoint
 from waystation.delivery.notices import Notice
 from waystation.delivery.outbox import Item
 from waystation.delivery.schedule import Schedule
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
 PATIENT = Schedule(attempts=100, first_seconds=0.01, maximum_seconds=0.01, jitter=0)

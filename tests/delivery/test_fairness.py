@@ -17,7 +17,7 @@ from waystation.delivery.outbox import Item
 from waystation.delivery.request import Failure, Outgoing
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.sender import Sender
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
 

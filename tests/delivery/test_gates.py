@@ -15,8 +15,9 @@ from tests.delivery.interleaving import all_orders, some_orders
 from tests.stores import store_at
 from waystation.delivery.outbox import REGISTER, Item, Outbox
 from waystation.errors import InvalidInputError
-from waystation.store import Store, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint
 

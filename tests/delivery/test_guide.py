@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import clean_environment, command, running_station
 from waystation.delivery.signing import new_secret
-from waystation.ids import RandomIdentity
+from waystation.runtime.ids import RandomIdentity
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "webhooks.md"
 

@@ -13,8 +13,8 @@ from waystation.delivery.notices import latest_notices
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import Answer, FakeEndpoint

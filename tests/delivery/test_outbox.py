@@ -18,8 +18,8 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Schedule, Verdict
 from waystation.delivery.signing import Secret
 from waystation.delivery.states import EndpointStates
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint

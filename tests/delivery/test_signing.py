@@ -10,7 +10,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from waystation.delivery.signing import OVERLAP_MS, Secret, new_secret, rotate, signed_headers
-from waystation.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIdentity, RandomIdentity
 
 BODY = b'{"total": 12.50}'
 

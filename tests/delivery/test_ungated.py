@@ -16,8 +16,8 @@ from waystation.delivery.items import Claimed, Settled
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.transactions.reply_lanes import lane_of
 

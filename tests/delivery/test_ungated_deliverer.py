@@ -21,7 +21,7 @@ from waystation.delivery.settlement import Conclusion
 from waystation.delivery.states import FAILS
 from waystation.delivery.workshop import Pauses
 from waystation.errors import StoreError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.transactions.reply_lanes import lane_of
 

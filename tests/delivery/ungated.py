@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.delivery.delivering import QUICK, Delivering
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer, EndpointBook
 from waystation.delivery.endpoint import Endpoint
@@ -17,8 +16,11 @@ from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
-from waystation.store import Store, Wakeups, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.transactions.reply_lanes import ReplyLayout, lane_of, receiver_of_lane
 
 _PUT = script("tests.store", "put")

@@ -19,8 +19,8 @@ from typing import TextIO
 
 import uvloop
 
+from waystation.config import Settings, StoreSettings
 from waystation.node import open_node
-from waystation.settings import Settings, StoreSettings
 from waystation.store.address import Address
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions import dispatch

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.faults.flaky_endpoint import UNFIT, accepted, id_of, split
-from waystation.logs import Logs
+from waystation.logs.protocol import Logs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.log_entry import AttemptDetail, Fact, unpack, unpack_attempt
 from waystation.testing.endpoint import ReceivedRequest

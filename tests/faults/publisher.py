@@ -15,10 +15,10 @@ import time
 
 import msgspec
 
-from waystation.channels import Channels
+from waystation.channels.service import Channels
+from waystation.config import StoreSettings
 from waystation.errors import WaystationError
 from waystation.node import open_node
-from waystation.settings import StoreSettings
 from waystation.testing.station import quick_settings
 
 _PUBLISHERS = 32

@@ -13,13 +13,14 @@ import pytest
 
 from tests.stores import store_at
 from waystation.channel_settings import ChannelRule
-from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings
 from waystation.errors import SubscriptionNotFoundError
-from waystation.settings import ChannelSettings
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.testing import CrashPoint, crash_points
 
 Verb = Callable[[Channels], Awaitable[object]]

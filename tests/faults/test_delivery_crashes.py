@@ -24,12 +24,12 @@ from tests.subscriptions.at_work import (
     until,
     working,
 )
+from waystation.config import Settings
 from waystation.delivery.request import Outcome
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.node import Node, open_node
-from waystation.settings import Settings
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import (
     NewSubscription,
@@ -42,7 +42,7 @@ from waystation.subscriptions.operation import ENDED, Asked, Operation
 from waystation.testing import CrashPoint, Moment, crash_points, private_server, serving
 from waystation.testing.endpoint import Answer, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, Topic, TopicOptions
 
 PROJECT = "default"
 SUBSCRIPTION = subscription_to("http://127.0.0.1:9/")

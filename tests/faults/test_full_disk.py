@@ -24,10 +24,10 @@ from tests.kit.until import until
 from tests.kit.wire import Answer, async_ask
 from tests.processes import ended, parent_of
 from waystation import App
+from waystation.config import Durability, StoreSettings
 from waystation.errors import StoreUnavailableError
-from waystation.settings import Durability, StoreSettings
 from waystation.store import plan
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import Serving, quick_settings, serving
 
 MESSAGES = "/v1/topics/orders/messages"

@@ -17,8 +17,8 @@ import pytest
 from tests.kit.wire import AsyncWire, async_wire, open_async_wire, request_bytes
 from tests.stations import station_process
 from tests.stores import store_at
-from waystation.settings import HttpSettings
-from waystation.store import Store
+from waystation.config import HttpSettings
+from waystation.store.client import Store
 from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings

@@ -31,9 +31,9 @@ from tests.faults.order_audit import (
     order_problems,
     records_of,
 )
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.node import Node, open_node
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import (
     NewSubscription,
     RetryPolicy,
@@ -44,8 +44,8 @@ from waystation.subscriptions.looking import Looking
 from waystation.subscriptions.operation import ENDED, Asked
 from waystation.subscriptions.states import Poison
 from waystation.testing import private_server
+from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Receipt
-from waystation.topics.topic import TopicOptions
 
 PROJECT = "default"
 RETRY = RetryPolicy(

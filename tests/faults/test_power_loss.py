@@ -23,9 +23,9 @@ from tests.faults.trace import STRACE, Synced, calls_in, synced_part
 from tests.processes import ended, parent_of
 from tests.tools import require_tool
 from waystation.channels.handles import encode_handle
+from waystation.config import Durability
 from waystation.node import open_node
-from waystation.settings import Durability
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import quick_settings
 
 pytestmark = pytest.mark.slow

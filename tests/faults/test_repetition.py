@@ -14,7 +14,7 @@ from typing import Any
 from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
-from waystation.settings import ChannelSettings
+from waystation.config import ChannelSettings
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 

@@ -17,10 +17,10 @@ import pytest
 
 from tests.aof import spoil, tear
 from tests.processes import ended, parent_of
-from waystation.channels import Channels
+from waystation.channels.service import Channels
+from waystation.config import Durability, Settings, StoreSettings
 from waystation.errors import StoreRefusedError, WaystationError
 from waystation.node import Node, open_node
-from waystation.settings import Durability, Settings, StoreSettings
 from waystation.testing.station import Serving, quick_settings, serving
 
 CHANNEL = ("default", "orders")

@@ -19,9 +19,9 @@ import pytest
 from tests.servers import PlainServer, plain_server
 from tests.stations import station_process
 from waystation.catalogue.sqlite import SqliteCatalogue
+from waystation.config import Settings, StoreSettings
 from waystation.errors import StoreDataLostError
 from waystation.node import accept_loss, open_node
-from waystation.settings import Settings, StoreSettings
 from waystation.testing.station import quick_settings, serving
 
 

@@ -14,22 +14,22 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.topics.conftest import Open, open_bench  # noqa: F401 (a fixture)
-from waystation.store.embedded import EmbeddedServer
-from waystation.topics.routing import hash_of
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.topics.router import hash_of
 
 #: Produces batches of three for each of its groups, several under way, and prints each receipt.
 _PRODUCING = """
 import asyncio, sys
 from pathlib import Path
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.messages.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.store import Store
 from waystation.store.address import parse_address
-from waystation.topics.deduplication import Deduplication
+from waystation.topics.dedup import Deduplication
 from waystation.topics.producer import Producer, Receipt
-from waystation.topics.topics import Topics
+from waystation.topics.service import Topics
 
 async def main(url, file, name, batches):
     catalogue = SqliteCatalogue(Path(file))

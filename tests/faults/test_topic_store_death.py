@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.topics.conftest import bench_at
-from waystation.envelope import Envelope
 from waystation.errors import StoreError
+from waystation.messages.envelope import Envelope
 from waystation.testing import private_server
+from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Receipt
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import TopicOptions
+from waystation.topics.router import hash_of
 
 GROUPS = [f"g{n}" for n in range(8)]
 

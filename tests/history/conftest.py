@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK_SPARK
 from waystation.history.session import SessionPlan, open_session
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

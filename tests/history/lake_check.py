@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from waystation.history.feeds import feed_of
 from waystation.history.log_reader import LogReader
 from waystation.history.spans import Span
-from waystation.logs import LogState
+from waystation.logs.protocol import LogState
 
 _NAMING = ("log_offset", "item", "time", "id", "transaction_id", "version", "step_type")
 

@@ -8,11 +8,12 @@ from types import TracebackType
 
 import msgspec
 
-from waystation.envelope import Envelope, pack
-from waystation.logs import Appended, Retention, names
+from waystation.logs import keys
+from waystation.logs.protocol import Appended, Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.messages.envelope import Envelope, pack
 from waystation.store.address import parse_address
+from waystation.store.client import Store
 from waystation.transactions.log_entry import AttemptDetail, StepDetail
 
 KEEP_ALL = Retention()
@@ -122,7 +123,7 @@ class LogWriter:
 
     def held(self, log: str, partition: int = 0) -> dict[str, int]:
         """Who holds a partition, and from where on."""
-        reply = self.command("HGETALL", names.holds(log, partition))
+        reply = self.command("HGETALL", keys.holds(log, partition))
         assert isinstance(reply, list)
         words = [word.decode() for word in reply]
         return dict(zip(words[::2], map(int, words[1::2]), strict=True))
@@ -130,11 +131,9 @@ class LogWriter:
     def remove(self, log: str, *offsets: int, partition: int = 0) -> None:
         """Remove entries from the stream of a log, past its scripts: this makes a hole."""
         for offset in offsets:
-            found = self.command(
-                "XRANGE", names.entries(log, partition), offset, offset, "COUNT", 1
-            )
+            found = self.command("XRANGE", keys.entries(log, partition), offset, offset, "COUNT", 1)
             assert isinstance(found, list)
-            assert self.command("XDEL", names.entries(log, partition), found[0][0]) == 1
+            assert self.command("XDEL", keys.entries(log, partition), found[0][0]) == 1
 
     def delete(self, log: str, partitions: int = 1) -> None:
         """Deletes a log."""

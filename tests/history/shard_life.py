@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
-from waystation.logs import Retention
-from waystation.settings import Settings
+from waystation.config import Settings
+from waystation.logs.protocol import Retention
 from waystation.testing import serving
 from waystation.testing.endpoint import ReceivedRequest
 from waystation.testing.station import Serving

@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.archive import SqliteArchive, archive_place
-from waystation.clock import Clock
-from waystation.envelope import Envelope
 from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.options import StorePlace
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
 from waystation.store.keys import FORMAT
 from waystation.topics.book import working_copy
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions, encode_topic
+from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
 
 ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn.0"
 

@@ -18,11 +18,11 @@ from tests.history.shard_life import lived
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage
+from waystation.config import Settings
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.store_access import store_access
-from waystation.settings import Settings
 from waystation.testing.endpoint import ReceivedRequest
 
 TOPIC = "parcels"

@@ -17,13 +17,13 @@ from tests.subscriptions.at_work import Hook
 from waystation import App, AsyncWaystation, Wait
 from waystation.archive import archive_place
 from waystation.client import NewMessage
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.errors import WaystationError
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.store_access import store_access
-from waystation.settings import Settings
+from waystation.runtime.clock import Clock
 from waystation.testing import serving
 from waystation.testing.endpoint import ReceivedRequest
 from waystation.transaction_settings import TransactionSettings

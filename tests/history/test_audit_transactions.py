@@ -18,13 +18,13 @@ from tests.kit.background import background_station
 from tests.kit.until import until
 from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.store_access import store_access
-from waystation.logs.operation_log import OperationRecord
-from waystation.settings import Settings
+from waystation.logs.operations import OperationRecord
+from waystation.runtime.clock import Clock
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.head import Head

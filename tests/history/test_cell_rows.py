@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter
 from tests.kit.background import background_station
 from waystation import App, Child, Fail, Parallel, Waystation
+from waystation.config import Settings
 from waystation.history.cell_rows import cell_rows
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
@@ -20,8 +21,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.spans import Span
 from waystation.history.store_access import store_access
 from waystation.history.watermarks import SOFT
-from waystation.logs import Block
-from waystation.settings import Settings
+from waystation.logs.protocol import Block
 from waystation.transaction_settings import TransactionSettings
 
 _pack = msgspec.msgpack.encode

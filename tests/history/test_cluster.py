@@ -23,8 +23,8 @@ from tests.kit.spark_cluster import SparkCluster, spark_cluster
 from tests.servers import plain_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
-from waystation.settings import Settings, StoreSettings
-from waystation.store import keeper
+from waystation.config import Settings, StoreSettings
+from waystation.store.embedded.server import supervisor
 from waystation.testing.station import quick_settings
 
 SECRET = "a-word-that-nobody-may-see"
@@ -38,7 +38,7 @@ SECONDS_MAX = 250
 def store_url() -> Iterator[str]:
     """A store with a password, as one is that other machines reach."""
     with plain_server("--appendonly", "yes") as server:
-        told = keeper.ask(server.address.path, f"CONFIG SET requirepass {SECRET}".encode())
+        told = supervisor.ask(server.address.path, f"CONFIG SET requirepass {SECRET}".encode())
         assert told.startswith(b"+OK"), told
         yield f"unix://:{SECRET}@{server.address.path}"
 

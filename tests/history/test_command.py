@@ -22,6 +22,7 @@ from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import Waystation
 from waystation.api.wide_history import HistoryPlace, history_place
+from waystation.config import Settings, StoreSettings
 from waystation.history.lake import Lake
 from waystation.history.lease import history_lease
 from waystation.history.log_reader import LogReader
@@ -29,8 +30,7 @@ from waystation.history.store_access import store_access
 from waystation.history.table_specs import MESSAGES
 from waystation.history.watermarks import SOFT
 from waystation.history_settings import HistorySettings
-from waystation.settings import Settings, StoreSettings
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 @pytest.mark.slow

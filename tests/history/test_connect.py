@@ -15,10 +15,10 @@ from tests.kit.background import background_station
 from tests.kit.spark_cluster import connect_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
+from waystation.config import Settings
 from waystation.history import connect
 from waystation.history.connect import connect_session
 from waystation.history_errors import HistoryMissingError, SparkStartError
-from waystation.settings import Settings
 
 MESSAGES = 500
 SECONDS_MAX = 250

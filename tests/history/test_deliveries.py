@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.history.shard_life import LOG, lived
 from tests.subscriptions.at_work import Hook
 from waystation.archive import archive_place
+from waystation.config import Settings
 from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
@@ -22,8 +23,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.shard_rows import shard_rows
 from waystation.history.spans import Span
 from waystation.history.store_access import store_access
-from waystation.logs import Block
-from waystation.settings import Settings
+from waystation.logs.protocol import Block
 from waystation.testing.station import quick_settings
 
 #: As it stands in the guide.

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, envelopes
 from waystation import AsyncWaystation, history_role
 from waystation.cli.serve import _history as beside
+from waystation.config import Settings, StoreSettings, load_settings
 from waystation.history.following import Turn, follow
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
@@ -31,7 +32,6 @@ from waystation.history_errors import (
 )
 from waystation.history_role import HistoryRole, child_environment
 from waystation.history_settings import HistorySettings
-from waystation.settings import Settings, StoreSettings, load_settings
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
 from waystation.testing.station import quick_settings

@@ -17,6 +17,7 @@ from tests.history.shard_life import lived
 from tests.history.test_deliveries import FAILED_BY_ENDPOINT
 from tests.test_examples import ROOT
 from waystation.cli.main import build_app
+from waystation.config import Settings
 from waystation.demo.history import QUERY
 from waystation.history import attach
 from waystation.history.derived_specs import DERIVED
@@ -25,7 +26,6 @@ from waystation.history.lake import Lake
 from waystation.history.refresh import refresh
 from waystation.history.store_access import store_access
 from waystation.history.table_specs import BASE
-from waystation.settings import Settings
 from waystation.testing.station import quick_settings
 
 CONCEPT = ROOT / "docs" / "concepts" / "history.md"

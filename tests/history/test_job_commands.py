@@ -15,9 +15,9 @@ from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import App, Waystation
+from waystation.config import Settings
 from waystation.history.lease import history_lease
 from waystation.history.store_access import store_access
-from waystation.settings import Settings
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from waystation.envelope import Envelope, pack
 from waystation.history.messages import MESSAGE_SCHEMA, gap_batch, message_batch
 from waystation.history.places import TopicPlace, topic_place
 from waystation.history.source import MESSAGE_COLUMNS
-from waystation.logs import Block
+from waystation.logs.protocol import Block
+from waystation.messages.envelope import Envelope, pack
 
 PLACE = TopicPlace("default", "orders", 2, 3)
 

@@ -9,8 +9,8 @@ import msgspec
 
 from waystation.history.feeds import feed_of
 from waystation.history.spans import Span
-from waystation.logs import Block
-from waystation.logs.operation_log import OperationRecord
+from waystation.logs.operations import OperationRecord
+from waystation.logs.protocol import Block
 
 _pack = msgspec.msgpack.encode
 

@@ -17,7 +17,7 @@ from waystation.history.options import read_options
 from waystation.history.spans import Span
 from waystation.history.stream_reader import StreamReader
 from waystation.history_errors import StoreWentBackError, TrimmedError
-from waystation.logs import Block
+from waystation.logs.protocol import Block
 
 ORDERS = "t.default.orders.0"
 LATER = "t.default.orders.1"

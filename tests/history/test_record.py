@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, envelopes
 from tests.kit.background import background_station
 from waystation import App, Child, Fail, Parallel, Wait, Waystation
+from waystation.config import Settings
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
 from waystation.history.store_access import store_access
-from waystation.logs import names
-from waystation.settings import Settings
+from waystation.logs import keys
 from waystation.topics.book import working_copy
 
 ORDERS = "t.default.orders.0"
@@ -132,7 +132,7 @@ def test_a_topic_that_says_it_in_an_unknown_way_is_left_for_a_later_release(
 
     assert ingest().run().rows == 2
     assert {row["topic"] for row in rows(lake)} == {"others"}
-    assert writer.command("EXISTS", names.holds(ORDERS, 0)) == 0
+    assert writer.command("EXISTS", keys.holds(ORDERS, 0)) == 0
     say(writer)
     assert ingest().run().rows == 2
 
@@ -182,7 +182,7 @@ def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
         assert client.pipelines.get("redacted").definition.redact == ["/card"]
         with store_access(settings) as access:
             with LogWriter(access.url()) as writer:
-                log = repr(writer.command("XRANGE", names.entries("tx", 0), "-", "+"))
+                log = repr(writer.command("XRANGE", keys.entries("tx", 0), "-", "+"))
             Ingest(spark, Lake(str(lake)), access).run()
 
     # Nothing is in the log, so nothing can be in the lake

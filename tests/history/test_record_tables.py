@@ -19,7 +19,7 @@ from waystation.history.record_table import record_schema
 from waystation.history.stream_reader import StreamReader
 from waystation.history.table_specs import BASE
 from waystation.history_errors import TrimmedError
-from waystation.logs.operation_log import OperationRecord
+from waystation.logs.operations import OperationRecord
 
 LOG = shard_story.LOG
 OPERATIONS = [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from waystation.config import Settings, load_settings
 from waystation.history.session import (
     SessionPlan,
     session_master,
@@ -16,7 +17,6 @@ from waystation.history.session import (
     session_settings,
 )
 from waystation.history_settings import HistorySettings
-from waystation.settings import Settings, load_settings
 
 _PAGES = """
 import sys

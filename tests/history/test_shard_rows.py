@@ -16,7 +16,7 @@ from waystation.history.lake import Lake
 from waystation.history.options import StorePlace
 from waystation.history.shard_rows import shard_rows
 from waystation.history.spans import Span
-from waystation.logs import Block
+from waystation.logs.protocol import Block
 from waystation.subscriptions.log_entry import (
     AttemptDetail,
     OperationDetail,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 
 ORDERS = "t.default.orders.0"
 

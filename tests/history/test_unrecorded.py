@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.kit.background import background_station
 from waystation import App, Waystation
+from waystation.config import Settings
 from waystation.history.log_reader import LogReader
 from waystation.history.store_access import store_access
 from waystation.history_settings import HistorySettings, RecordLogs
-from waystation.logs import LogState
-from waystation.settings import Settings
+from waystation.logs.protocol import LogState
 from waystation.testing.station import quick_settings
 from waystation.transaction_settings import TransactionSettings
 

@@ -8,15 +8,15 @@ import pytest
 
 from tests.cli.conftest import Run, run  # noqa: F401 (a fixture)
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.envelope import pack
+from waystation.config import Settings
 from waystation.errors import LogFullError
 from waystation.history.audit import Live
 from waystation.history.log_reader import LogReader
 from waystation.history.spans import Span
 from waystation.history.store_access import store_access
 from waystation.history.watermarks import HARD, SOFT, Watermarks, register, release_all
-from waystation.logs import names
-from waystation.settings import Settings
+from waystation.logs import keys
+from waystation.messages.envelope import pack
 from waystation.store.keys import FORMAT
 
 ORDERS = "t.default.orders.0"
@@ -159,7 +159,7 @@ def test_live_counts_entries_that_were_dropped_before_history_registered(
 ) -> None:
     writer.create("tx")
     limits = ("max_bytes", 100, "policy", "drop_and_count", "unread_bytes", 10)
-    writer.command("HSET", names.head("tx", 0), *limits)
+    writer.command("HSET", keys.head("tx", 0), *limits)
     for _ in range(25):
         writer.append_raw("tx", [b"x"])
     with Live(store_url) as live:

@@ -9,13 +9,13 @@ import pytest
 
 from waystation import App, AsyncWaystation
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.config import ChannelSettings
 from waystation.delivery.attempt_log import LOG
 from waystation.history.feeds import feed_of
 from waystation.history.spans import Span
 from waystation.history.table_specs import WEBHOOK_ATTEMPTS
 from waystation.history.webhook_rows import webhook_rows
-from waystation.logs import Block
-from waystation.settings import ChannelSettings
+from waystation.logs.protocol import Block
 from waystation.testing import FakeEndpoint, serving
 from waystation.testing.station import Serving, quick_settings
 

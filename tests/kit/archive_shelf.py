@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tests.kit.transaction_store import ARCHIVE_MS, CELL, TransactionStore
 from waystation.archive import ArchivedState, split_hash
-from waystation.store import script
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.archiving import ArchiveTurn, Confirmed, Given
 from waystation.transactions.head import Head, parse

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import uvloop
 
-from waystation.settings import Settings
+from waystation.config import Settings
 from waystation.testing.station import Serving, serving
 from waystation.transactions.app import App
 

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from waystation.channel_settings import ChannelRule
-from waystation.channels import Channels
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings
 from waystation.delivery.outbox import WAITING_MAX
-from waystation.settings import ChannelSettings
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 
 CLOCK_MAX = 2**53 - 1

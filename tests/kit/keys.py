@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waystation.access import Scope, new_key
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.ids import RandomIdentity
+from waystation.runtime.ids import RandomIdentity
 
 HOUR_MS = 3_600_000
 

@@ -20,8 +20,8 @@ from tests.kit.transaction_store import (
     open_transactions,
 )
 from waystation.archive import Archive, archive_at
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archiver import ArchivePace, Archiver
 from waystation.transactions.loader import Loader

@@ -15,13 +15,14 @@ import msgspec
 
 from waystation.archive import Archive
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.clock import Clock
-from waystation.ids import RandomIdentity
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 from waystation.store.address import Address
 from waystation.store.checks import read_facts
+from waystation.store.client import Store
 from waystation.store.opening import OpenStore
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names

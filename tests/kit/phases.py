@@ -8,7 +8,7 @@ from typing import Literal
 from tests.kit.reply_events import waiting_events
 from tests.kit.transaction_store import ARCHIVE_MS, CACHE_MS, CELL, TERMS, TransactionStore
 from waystation.archive import Archive
-from waystation.store import script
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.head import parse

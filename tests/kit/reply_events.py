@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.transactions import names
 from waystation.transactions.reply_lanes import ReplyLayout, item_hash, reply_word
 from waystation.transactions.wanted import Wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from waystation.store import Store
+from waystation.store.client import Store
 
 
 def count_calls(store: Store) -> Callable[[], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from waystation.topics.routing import Spread, hash_of
+from waystation.topics.router import Spread, hash_of
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ import msgspec
 from tests.kit.transaction_store import TERMS
 from waystation import App
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.clock import Clock
-from waystation.ids import CountingIdentity
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import CountingIdentity
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, open_cells

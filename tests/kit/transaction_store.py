@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.clock import Clock
-from waystation.ids import CountingIdentity
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import CountingIdentity
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving

@@ -24,7 +24,7 @@ from waystation.errors import (
     LogSealedError,
     OffsetOutOfRangeError,
 )
-from waystation.logs import Entry, Logs, Retention
+from waystation.logs.protocol import Entry, Logs, Retention
 
 Open = Callable[[], AbstractAsyncContextManager[Logs]]
 KEEP_ALL = Retention()

@@ -11,12 +11,13 @@ import pytest
 
 from tests.logs.conformance import KEEP_ALL, LogConformance, Open, payloads
 from waystation.errors import LogDamagedError, LogFullError
-from waystation.logs import Logs, Retention, names
-from waystation.logs.protocol import record_retention
+from waystation.logs import keys
+from waystation.logs.protocol import Logs, Retention, record_retention
 from waystation.logs.streams import TRIM_STEP, StreamLogs
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 
 RECORD = script("tests.logs", "record")
 
@@ -122,7 +123,7 @@ class TestStreams(LogConformance):
 
             async def commit(position: int, record: bytes) -> list[Reply]:
                 reply: list[Reply] = await store.run(
-                    RECORD, [state, *names.all_of(log, 2)], [position, record]
+                    RECORD, [state, *keys.all_of(log, 2)], [position, record]
                 )
                 return reply
 
@@ -146,7 +147,7 @@ class TestStreams(LogConformance):
                 await logs.create(log, 12, KEEP_ALL)
                 # More than one step of a walk, and names that look like patterns and keys.
                 for number in range(1500):
-                    key = names.message_id(log, number % 12, f"g[*]:{{log.1}}:log:id:{number}")
+                    key = keys.message_id(log, number % 12, f"g[*]:{{log.1}}:log:id:{number}")
                     await store.call("SET", key, "0-0")
             await logs.delete("log", 12)
             assert await store.call("KEYS", "{log.[0-9]}:*") == []
@@ -182,7 +183,7 @@ class TestHoles:
                 await logs.append("log", 0, [b"%d" % number])
             for entry in await logs.read("log", 0, 0, limit=count):
                 if entry.offset in removed:
-                    await store.call("XDEL", names.entries("log", 0), f"{entry.offset}-{entry.ms}")
+                    await store.call("XDEL", keys.entries("log", 0), f"{entry.offset}-{entry.ms}")
             yield logs, store
 
     async def test_read_before_a_hole_returns_the_entries_up_to_it(
@@ -224,7 +225,7 @@ class TestHoles:
                 await logs.read("log", 0, 8, limit=100)
             assert (caught.value.start, caught.value.end) == (8, 10)
             assert await logs.read("log", 0, 10, limit=100) == []
-            await store.call("DEL", names.entries("log", 0))
+            await store.call("DEL", keys.entries("log", 0))
             with pytest.raises(LogDamagedError) as caught:
                 await logs.read("log", 0, 0, limit=100)
             assert (caught.value.start, caught.value.end) == (0, 10)
@@ -236,7 +237,7 @@ class TestHoles:
             await store.call("FLUSHALL")
             logs = StreamLogs(store)
             await logs.create("log", 1, KEEP_ALL)
-            stream, head = names.entries("log", 0), names.head("log", 0)
+            stream, head = keys.entries("log", 0), keys.head("log", 0)
             for offset in (*range(3), *range(6, 10)):
                 await store.call("XADD", stream, f"{offset}-{1000 + offset}", "m", b"x")
             await store.call("HSET", head, "end", 10, "ms", 1009)
@@ -265,7 +266,7 @@ class TestHoles:
             await logs.retain("log", 0, Retention(max_bytes=10))
             with pytest.raises(LogFullError):
                 await logs.append("log", 0, [b"x"])
-            await store.call("DEL", names.entries("log", 0))
+            await store.call("DEL", keys.entries("log", 0))
             assert (await logs.append("log", 0, [b"x"])).offset == 10
             state = await logs.state("log", 0)
             assert (state.end, state.bytes) == (11, 1)

@@ -9,12 +9,12 @@ import asyncio
 import sys
 
 from tests.stores import address_of
-from waystation.ids import RandomIdentity
 from waystation.pools import Mail, Members
 from waystation.pools.held import Taken
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.store import Store
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
 
 PLACE = Place("default", "work")
 TERMS = Terms(stale_ms=2_000)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
 from waystation.pool_settings import PoolSettings
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.pools.held import Enqueued, Letter, Nack, Session, Taken
 from waystation.pools.upkeep import PoolUpkeep
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 
 PROJECT = "default"
 NAME = "agents"

@@ -14,14 +14,15 @@ from typing import Any
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Acked, Enqueued, Letter, Nack, Nacked, Session, Swept, Taken
 from waystation.pools.names import NOBODY, Place
 from waystation.pools.states import Verdict, WorkerKind
 from waystation.pools.terms import Terms
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 
 PLACE = Place("default", "agents")

@@ -16,7 +16,7 @@ from waystation.pool_errors import (
     WorkerUnknownError,
 )
 from waystation.pools.names import Place
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 WORKERS = ("a", "b", "c")
 

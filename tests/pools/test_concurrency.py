@@ -9,7 +9,7 @@ from tests.stores import store_at
 from waystation.pool_errors import WorkerUnknownError
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def test_keys_that_many_assign_at_once_are_all_in_somebody_s_list(

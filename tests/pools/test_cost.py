@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 #: Commands inside scripts, which a store counts like others.
 _COMMANDS_PER_MESSAGE_MAX = 52

@@ -8,8 +8,8 @@ from tests.pools.pool_slot import LEASE_MS, PLACE, PoolSlot
 from waystation.pools import Mail, Members
 from waystation.pools.held import Letter, Nack, Session
 from waystation.pools.terms import Terms
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.time_machine import TimeMachine
 from waystation.testing import CrashPoint, crash_points
 

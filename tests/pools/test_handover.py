@@ -8,7 +8,7 @@ from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
 from waystation.pools.held import Session
 from waystation.pools.states import Verdict
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def drink(slot: PoolSlot, uid: str) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from tests.pools.native_worker import PLACE, TERMS
 from tests.stores import store_at
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.testing.servers import private_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -17,7 +17,7 @@ from tests.pools.pool_slot import PoolSlot, open_pool_slot
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
 from waystation.pools.held import Taken
 from waystation.pools.states import Assignment
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 STEPS_MAX = 40
 UIDS = ("w0", "w1", "w2")

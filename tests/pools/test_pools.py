@@ -20,8 +20,8 @@ from waystation.pool_errors import (
 from waystation.pools import PoolOptions
 from waystation.pools.held import Letter
 from waystation.pools.states import KeyState
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.crash_points import CrashPoint, crash_points
 
 OPTIONS = PoolOptions(assignment="least_loaded", stale_seconds=3.0)

@@ -11,8 +11,8 @@ import pytest
 from tests.pools.pool_slot import LEASE_MS, PLACE, PoolSlot, open_pool_slot
 from tests.proxy import Fate, proxy_to
 from waystation.pools.held import Letter, Taken
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 
 Call = Callable[[PoolSlot, list[Taken]], Awaitable[Any]]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.pools.pool_slot import LEASE_MS, PLACE, open_pool_slot
 from waystation.errors import InvalidInputError, StoreError
 from waystation.pools.held import Nack, Taken
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def test_one_message_of_a_key_is_given_out_at_a_time(store_server: EmbeddedServer) -> None:

@@ -9,7 +9,7 @@ from tests.pools.pool_bench import NAME, PROJECT, PoolBench, open_bench
 from waystation.errors import InvalidInputError
 from waystation.pool_errors import PoolClosedError, PoolNotFoundError
 from waystation.pools.held import Enqueued, Letter
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 COUNT, KEYS = 640, 20
 #: Too large to share a call.

@@ -6,7 +6,7 @@ import pytest
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
 from waystation.pool_errors import NotStaleError, WorkerEvictedError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def assert_not_stale(slot: PoolSlot, uid: str) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
 from waystation.pools.states import TRANSITIONS, KeyState, chart
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def test_every_state_is_reached_and_left() -> None:

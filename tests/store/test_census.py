@@ -12,13 +12,15 @@ import pytest
 from tests.kit.topic_client import BATCH
 from tests.kit.wire import async_ask
 from tests.proxy import Fate, proxy_to
-from waystation.clock import Clock
-from waystation.settings import StoreSettings
-from waystation.store import Census, Store, keys, writer
-from waystation.store.embedded import EmbeddedServer
+from waystation.config import StoreSettings
+from waystation.runtime.clock import Clock
+from waystation.store import keys, writer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.membership import Census
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
-from waystation.topics.topic import RateLimit, TopicOptions
+from waystation.topics.model import RateLimit, TopicOptions
 
 
 class QuickClock(Clock):

@@ -7,9 +7,9 @@ import pytest
 from tests.peer import peer_that
 from tests.servers import plain_server
 from tests.stores import store_at
-from waystation.clock import Clock
+from waystation.config import Durability, Settings, StoreSettings
 from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
-from waystation.settings import Durability, Settings, StoreSettings
+from waystation.runtime.clock import Clock
 from waystation.store.checks import check_facts, read_facts
 from waystation.store.opening import open_store
 

@@ -15,9 +15,11 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
-from waystation.store import Store, script, writer
+from waystation.store import writer
+from waystation.store.client import Store
 from waystation.store.connection import Call, Connection
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.telemetry.metrics import registry
 
 COUNT = script("tests.store", "count")

@@ -17,10 +17,9 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
-from waystation.store import script
 from waystation.store.address import Address
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.scripts import registered_scripts
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import registered_scripts, script
 
 COUNT = script("tests.store", "count")
 KEEP = script("tests.store", "keep")

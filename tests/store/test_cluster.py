@@ -19,10 +19,10 @@ from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
 from tests.subscriptions.subscription_bench import bench_on
 from waystation.catalogue import SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
+from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.clock import Clock
+from waystation.config import ChannelSettings
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.desk import Desk, Selection
 from waystation.delivery.notices import Notice
@@ -30,25 +30,30 @@ from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.states import EndpointStates
-from waystation.envelope import Envelope
 from waystation.errors import StoreReplyError
-from waystation.ids import RandomIdentity
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
+from waystation.messages.envelope import Envelope
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter, Nack
 from waystation.pools.names import Place as PoolPlace
 from waystation.pools.terms import Terms as PoolTerms
-from waystation.settings import ChannelSettings
-from waystation.store import Census, Wakeups, keeper, keys
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
+from waystation.store import keys
+from waystation.store.embedded.server import supervisor
+from waystation.store.membership import Census
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import PurgeStep, RedriveStep
 from waystation.subscriptions.operation import Asked
-from waystation.topics import Deduplication, Producer, Receipt, Topics
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import TopicOptions
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import TopicOptions
+from waystation.topics.producer import Producer, Receipt
+from waystation.topics.router import hash_of
+from waystation.topics.service import Topics
 from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
@@ -68,9 +73,9 @@ def cluster() -> Iterator[PlainServer]:
     options = ("--cluster-enabled", "yes", "--bind", "127.0.0.1", "--cluster-port", bus)
     with plain_server(*options) as server:
         path = server.address.path
-        assert keeper.ask(path, b"CLUSTER ADDSLOTSRANGE 0 16383") == b"+OK\r\n"
+        assert supervisor.ask(path, b"CLUSTER ADDSLOTSRANGE 0 16383") == b"+OK\r\n"
         # A primary waits two seconds of its own before it takes writes.
-        while b"cluster_state:ok" not in keeper.ask(path, b"CLUSTER INFO"):
+        while b"cluster_state:ok" not in supervisor.ask(path, b"CLUSTER INFO"):
             time.sleep(0.02)
         yield server
 

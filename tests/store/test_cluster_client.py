@@ -14,8 +14,9 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
-from waystation.store import Store, script
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.store.slots import SLOTS
 from waystation.telemetry.metrics import registry
 

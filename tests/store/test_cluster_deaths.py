@@ -12,11 +12,12 @@ import pytest
 from tests.kit.cluster import RealCluster, real_cluster
 from tests.store.test_wakeups import settled, wakeups_at, woken
 from tests.stores import store_at
+from waystation.config import StoreSettings
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from waystation.settings import StoreSettings
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
+from waystation.store.scripts import script
 from waystation.testing.station import quick_settings, serving
 
 ACQUIRE = script("waystation.store", "lease_acquire")

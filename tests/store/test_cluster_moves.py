@@ -10,14 +10,16 @@ import pytest
 
 from tests.kit.cluster import Node, RealCluster, real_cluster, refusals
 from tests.stores import store_at
-from waystation.channels import Channels
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings
 from waystation.errors import (
     StoreUnavailableError,
 )
-from waystation.settings import ChannelSettings
-from waystation.store import Wakeups, keys, script
+from waystation.runtime.clock import Clock
+from waystation.store import keys
 from waystation.store.line import Line
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.store.slots import slot_of
 
 ACQUIRE = script("waystation.store", "lease_acquire")

@@ -10,13 +10,13 @@ from tests.kit.cluster import RealCluster, real_cluster
 from tests.servers import plain_server
 from tests.store.test_wakeups import settled, wakeups_at, woken
 from tests.stores import store_at
-from waystation.clock import Clock
+from waystation.config import Settings, StoreSettings
 from waystation.errors import (
     SettingsError,
     StoreRefusedError,
     StoreUnavailableError,
 )
-from waystation.settings import Settings, StoreSettings
+from waystation.runtime.clock import Clock
 from waystation.store.opening import open_store
 
 

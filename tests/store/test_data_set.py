@@ -12,11 +12,12 @@ import pytest
 from tests.kit.cluster import real_cluster
 from tests.servers import PlainServer, plain_server
 from tests.stores import store_at
-from waystation.clock import Clock
+from waystation.config import Settings, StoreSettings
 from waystation.errors import StoreDataLostError, StoreError
-from waystation.ids import RandomIdentity
-from waystation.settings import Settings, StoreSettings
-from waystation.store import Store, keys
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
+from waystation.store import keys
+from waystation.store.client import Store
 from waystation.store.data_set import MARKERS, marker_keys
 from waystation.store.format import accept_loss, stamp_format
 from waystation.store.opening import open_store

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from tests.processes import ended
-from waystation.store import keeper
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer, supervisor
 
 
 def test_a_server_ends_when_its_folder_is_deleted_right_after_the_last_user_left(
@@ -58,7 +57,7 @@ def test_lock_files_deleted_under_a_running_server_allow_no_second_server(tmp_pa
         # When another process comes at once, and one after the keeper has noticed
         with EmbeddedServer(folder) as second:
             assert second.process_id == process
-            assert keeper.ask(second.address.path, b"SET shared yes").startswith(b"+OK")
+            assert supervisor.ask(second.address.path, b"SET shared yes").startswith(b"+OK")
             until = time.monotonic() + 20
             while not all((folder / f"{name}.lock").exists() for name in ("users", "keeper")):
                 assert time.monotonic() < until
@@ -67,6 +66,6 @@ def test_lock_files_deleted_under_a_running_server_allow_no_second_server(tmp_pa
                 assert third.process_id == process
 
         # Then it is the server of all of them until the last one leaves
-        assert b"yes" in keeper.ask(first.address.path, b"GET shared")
+        assert b"yes" in supervisor.ask(first.address.path, b"GET shared")
         assert first.process_id == process
     assert ended(process)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import User, ended, parent_of
-from waystation.store import embedded
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.keeper import ask
+from waystation.store.embedded import server as server_module
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.embedded.supervisor import ask
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def test_a_server_runs_with_the_allocator_that_the_machine_has(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any library shows it: what counts is that the server is started with it."""
-    library = tmp_path / "lib" / embedded._ALLOCATOR
+    library = tmp_path / "lib" / server_module._ALLOCATOR
     library.parent.mkdir()
     maps = Path("/proc/self/maps").read_text().split()
     library.symlink_to(next(each for each in maps if "/libc.so" in each or "/libc-" in each))
-    monkeypatch.setattr(embedded, "_LIBRARIES", (str(library.parent), str(tmp_path)))
+    monkeypatch.setattr(server_module, "_LIBRARIES", (str(library.parent), str(tmp_path)))
     with EmbeddedServer(folder) as server:
         started = Path(f"/proc/{server.process_id}/environ").read_bytes().split(b"\0")
         assert f"LD_PRELOAD={library}".encode() in started

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.stores import store_at
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.plan import server_plan
+from waystation.store.scripts import script
 from waystation.store.slots import SLOTS
 from waystation.testing import private_server
 

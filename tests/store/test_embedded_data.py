@@ -13,8 +13,8 @@ import pytest
 from tests.aof import grow, newest_part, spoil, tear
 from tests.processes import ended
 from waystation.errors import StoreRefusedError
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.keeper import ask
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.embedded.supervisor import ask
 
 #: So many commands take the server long enough to be seen loading.
 MANY = 300_000

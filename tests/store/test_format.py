@@ -8,9 +8,9 @@ import pytest
 
 from tests.stores import store_at
 from waystation.errors import ArchiveForeignError, StoreRefusedError
-from waystation.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIdentity, RandomIdentity
 from waystation.store import keys
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.format import stamp_archive, stamp_format
 from waystation.store.migration import FORMAT_VERSION
 

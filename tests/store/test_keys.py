@@ -20,10 +20,10 @@ from waystation.acapy.reconciler import Reconciler
 from waystation.acapy.retry_set import RetrySet
 from waystation.catalogue import SqliteCatalogue
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.channels import Channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.revocation import Revocation
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings, Settings
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.fail_limit import FailLimit
@@ -33,11 +33,10 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
-from waystation.envelope import Envelope
-from waystation.envelope import pack as pack_envelope
-from waystation.ids import RandomIdentity
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
+from waystation.messages.envelope import Envelope
+from waystation.messages.envelope import pack as pack_envelope
 from waystation.pool_settings import PoolSettings
 from waystation.pools import Assignments, Mail, Members, PoolOptions, Pools
 from waystation.pools.answers import Answers
@@ -45,11 +44,16 @@ from waystation.pools.held import Letter, Nack
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import Place as PoolPlace
 from waystation.pools.terms import Terms as PoolTerms
-from waystation.settings import ChannelSettings, Settings
-from waystation.store import Heartbeat, Leases, Store, keys, script
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
+from waystation.store import keys
+from waystation.store.client import Store
 from waystation.store.data_set import MARKERS
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leases import Leases
 from waystation.store.migration import FORMAT_VERSION, migrate
 from waystation.store.opening import OpenStore, open_store
+from waystation.store.scripts import script
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import NewSubscription
 from waystation.subscriptions.held import Settlement
@@ -66,8 +70,10 @@ from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.states import Verdict as ShardVerdict
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.terms import Terms as ShardTerms
-from waystation.topics import Deduplication, Producer, Topics
-from waystation.topics.topic import TopicOptions
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import TopicOptions
+from waystation.topics.producer import Producer
+from waystation.topics.service import Topics
 from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed

@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.store.scripts import Script, script

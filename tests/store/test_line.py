@@ -8,9 +8,9 @@ import pytest
 
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.line import Line
+from waystation.store.scripts import script
 
 _RENEW = script("waystation.store", "lease_renew")
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.stores import store_at
 from waystation.errors import StoreRefusedError
-from waystation.ids import RandomIdentity
-from waystation.store import Store, keys
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.migration import FORMAT_VERSION, STEPS, Step, migrate
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from waystation.store.pacing import for_each
+from waystation.runtime.tasks import for_each
 
 
 async def test_all_is_done_and_never_more_at_once_than_allowed() -> None:

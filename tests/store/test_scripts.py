@@ -11,7 +11,7 @@ import pytest
 import waystation
 from tests.stores import store_at
 from waystation.acapy import mirror, outbound, retry_set
-from waystation.channels import channels
+from waystation.channels import service as channels
 from waystation.errors import StoreError
 from waystation.pools import (
     answers,
@@ -23,11 +23,12 @@ from waystation.pools import (
     mirrored,
     pools,
 )
-from waystation.store import script, time_machine
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.scripts import Script, registered_scripts
+from waystation.store import time_machine
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import Script, registered_scripts, script
 from waystation.subscriptions import commits, looking, operating, operations, shard_store
-from waystation.topics import deduplication, topics
+from waystation.topics import dedup
+from waystation.topics import service as topics
 from waystation.transactions import (
     archiving,
     entry,
@@ -157,7 +158,7 @@ def test_a_script_opens_with_its_flags_and_a_header(file: Path) -> None:
 def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
     # The modules that use them are imported above; what nobody asks for is dead.
     assert channels
-    assert deduplication
+    assert dedup
     assert time_machine
     assert topics
     assert all((archiving, entry, holding, nodes, pipelines, progress, restoring, signals))

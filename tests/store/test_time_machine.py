@@ -12,18 +12,19 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.errors import InvalidInputError
-from waystation.settings import Settings
-from waystation.store import keys, script
+from waystation.runtime.clock import Clock
+from waystation.store import keys
 from waystation.store.opening import OpenStore, open_store
+from waystation.store.scripts import script
 from waystation.store.time_machine import TimeMachine
 
 WHEN = script("tests.store", "when")
 
 _FOLLOWER = """
 import asyncio, sys, time, msgspec
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 from waystation.store.opening import open_store
 from waystation.testing.station import quick_settings
 

@@ -14,10 +14,10 @@ import pytest
 from tests.proxy import Fate, proxy_to
 from tests.servers import plain_server
 from tests.stores import store_at
-from waystation.store import Wakeups, wakeups
+from waystation.store import pubsub
 from waystation.store.address import Address
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.wakeups import Waiter
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Waiter, Wakeups
 
 TOPIC = b"topic"
 #: A wake-up comes within milliseconds; RECHECK_SECONDS is 10. What lies between is a miss.
@@ -144,7 +144,7 @@ async def test_everybody_looks_again_after_a_reconnect(store_server: EmbeddedSer
 async def test_a_silent_connection_is_replaced(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.05)
+    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.05)
     async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
@@ -159,7 +159,7 @@ async def test_a_silent_connection_is_replaced(
 async def test_a_topic_lingers_and_is_then_given_up(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.02)
     async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
 
         async def subscribers() -> int:
@@ -173,7 +173,7 @@ async def test_a_topic_lingers_and_is_then_given_up(
         assert repr(ours) == "<Wakeups [1 topics, 0 waiters]>"
 
         # When nobody comes back
-        monkeypatch.setattr(wakeups, "_LINGER_SECONDS", 0.0)
+        monkeypatch.setattr(pubsub, "_LINGER_SECONDS", 0.0)
         while await subscribers():
             await asyncio.sleep(0.01)
         assert repr(ours) == "<Wakeups [0 topics, 0 waiters]>"
@@ -188,7 +188,7 @@ async def test_a_topic_lingers_and_is_then_given_up(
 async def test_many_waiters_share_one_connection_and_leave_nothing_behind(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 60.0)  # A tick would send something, too.
+    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 60.0)  # A tick would send something, too.
     async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
         with ours.waiting(TOPIC) as first:
             await settled(first)
@@ -214,7 +214,7 @@ async def test_many_waiters_share_one_connection_and_leave_nothing_behind(
 async def test_whoever_waits_looks_now_and_then_without_a_reason(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr(pubsub, "RECHECK_SECONDS", 0.05)
     async with wakeups_at(store_server.address) as ours:
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
@@ -340,8 +340,8 @@ async def test_a_listener_is_told_when_it_may_have_missed_something(
 async def test_a_topic_with_a_listener_stays_subscribed(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(wakeups, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(pubsub, "_LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.02)
     async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
         heard: list[bytes | None] = []
         end = ours.listen(b"kept", heard.append)

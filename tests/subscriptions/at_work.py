@@ -12,20 +12,21 @@ from typing import Any
 
 import msgspec
 
-from waystation import envelope
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates
-from waystation.envelope import Envelope
 from waystation.errors import TopicNotFoundError
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.messages import envelope
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Lease, Leases
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import RetryPolicy, Subscription, SubscriptionOptions
@@ -43,7 +44,7 @@ from waystation.subscriptions.slots import Slots
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.terms import NO_EPOCH
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, Topic, TopicOptions
 
 DATASET = "ds-1"
 QUICK = RetryPolicy(attempts=3, first_seconds=0.02, jitter=0)

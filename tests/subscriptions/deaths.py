@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.subscriptions.subscription_bench import PROJECT, SubscriptionBench, bench_on
 from waystation.catalogue import SqliteCatalogue
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.crash_points import CrashPoint, crash_points
 
 Verb = Callable[[SubscriptionBench], Awaitable[object]]

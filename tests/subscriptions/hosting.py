@@ -17,15 +17,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from waystation.clock import Clock
-from waystation.store import Lease, Store, Wakeups
+from waystation.runtime.clock import Clock
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.leases import Lease
+from waystation.store.pubsub import Wakeups
 from waystation.subscriptions.definition import Subscription, SubscriptionOptions
 from waystation.subscriptions.host import Host
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.placement import Patience
 from waystation.subscriptions.states import ShardState
-from waystation.topics.topic import StorageTopic
+from waystation.topics.model import StorageTopic
 
 #: Ten times as fast as nodes are.
 QUICK = Patience(

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from waystation.channels.message import Published
-from waystation.clock import Clock
+from waystation.channels.model import Published
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.pools.held import Enqueued, Letter
+from waystation.runtime.clock import Clock
 from waystation.subscriptions.definition import Subscription, SubscriptionOptions
 from waystation.subscriptions.endpoints.means import Means
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.positions import Position
-from waystation.topics.topic import StorageTopic
+from waystation.topics.model import StorageTopic
 from waystation.transactions.order import Order
 from waystation.transactions.starter import Result
 

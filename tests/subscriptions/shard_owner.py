@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.subscriptions.subscription_bench import DATASET, PROJECT, SubscriptionBench
-from waystation.envelope import Envelope
-from waystation.envelope import pack as pack_envelope
-from waystation.store import script
+from waystation.messages.envelope import Envelope
+from waystation.messages.envelope import pack as pack_envelope
+from waystation.store.scripts import script
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.held import Settlement

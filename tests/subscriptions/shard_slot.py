@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 
-from waystation.clock import Clock
-from waystation.envelope import Envelope
-from waystation.envelope import pack as pack_envelope
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.messages.envelope import Envelope
+from waystation.messages.envelope import pack as pack_envelope
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.held import Due, Head, Settled, Settlement

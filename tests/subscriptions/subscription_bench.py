@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
-from waystation.envelope import Envelope
-from waystation.ids import RandomIdentity
-from waystation.logs import Retention
-from waystation.logs import names as log_names
+from waystation.logs import keys as log_names
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import (
     NewSubscription,
     Subscription,
@@ -29,10 +29,10 @@ from waystation.subscriptions.log_entry import Fact, unpack
 from waystation.subscriptions.operations import Operations
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
-from waystation.topics.deduplication import Deduplication
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import Topic
 from waystation.topics.producer import Producer
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.topics.service import Topics
 
 PROJECT = "default"
 DATASET = "ds-1"

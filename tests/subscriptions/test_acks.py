@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.subscriptions.shard_slot import PLACE, main, open_shard_slot
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.held import Settlement
 from waystation.subscriptions.states import Verdict
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.subscriptions.shard_owner import own
 from tests.subscriptions.subscription_bench import PROJECT, open_bench
-from waystation.logs import names
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs import keys
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import FORMAT
 from waystation.subscriptions.log_entry import unpack_start
 from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.shard_store import ShardStore
-from waystation.topics.topic import TopicOptions
+from waystation.topics.model import TopicOptions
 
 
 async def test_it_begins_at_the_end_and_holds_what_it_has_not_read(
@@ -192,6 +192,6 @@ async def test_record_log_of_a_new_subscription_is_held_once_history_has_registe
                 await bench.store.call("HSET", FORMAT, "history", reader)
             made = await bench.create(name=f"crm{len(reader)}")
             for shard in range(made.shards):
-                holds = names.holds(made.record_log, shard)
+                holds = keys.holds(made.record_log, shard)
                 found = await bench.store.call("HGETALL", holds)
                 assert found == ([b"~history", b"0"] if reader else [])

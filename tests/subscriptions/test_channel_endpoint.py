@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from tests.proxy import Fate, proxy_to
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from waystation.channel_settings import ChannelRule
-from waystation.channels import Channels
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
-from waystation.ids import is_name
-from waystation.settings import ChannelSettings
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import is_name
 from waystation.store.address import Address
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.subscriptions.endpoints.channel import content_of, id_in_channel
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.protocol import Endpoint

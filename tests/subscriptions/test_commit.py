@@ -13,7 +13,7 @@ from tests.subscriptions.shard_slot import (
     record_for,
 )
 from waystation.errors import StoreError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.held import Settled
 from waystation.subscriptions.operating import RedriveStep

@@ -10,7 +10,7 @@ from typing import Any
 from tests.subscriptions.at_work import AtWork, at_work
 from tests.subscriptions.shard_slot import record_for
 from waystation.errors import OutcomeUnknownError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.committer import Committer
 from waystation.subscriptions.held import Committed, Settled, Settlement

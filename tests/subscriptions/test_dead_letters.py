@@ -9,7 +9,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from waystation.errors import InvalidInputError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.letters import shown_letter
 from waystation.subscriptions.looks import DeadLetter, DeadQuery
 from waystation.subscriptions.positions import Position

@@ -17,7 +17,7 @@ from waystation.subscriptions.definition import (
     decode_subscription,
     encode_subscription,
 )
-from waystation.topics.topic import StorageTopic
+from waystation.topics.model import StorageTopic
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from tests.stations import station_process
 from tests.subscriptions.at_work import Hook
 from tests.subscriptions.hosting import until
 from waystation.channel_settings import ChannelRule
-from waystation.envelope import Envelope, unpack
+from waystation.config import ChannelSettings, DeliverySettings, Settings, StoreSettings
 from waystation.errors import ForbiddenAddressError
+from waystation.messages.envelope import Envelope, unpack
 from waystation.node import Node
-from waystation.settings import ChannelSettings, DeliverySettings, Settings, StoreSettings
 from waystation.subscription_errors import EndpointInvalidError, SubscriptionNotFoundError
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import (
@@ -36,9 +36,9 @@ from waystation.subscriptions.states import GroupState, MessageState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
+from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Receipt
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import TopicOptions
+from waystation.topics.router import hash_of
 from waystation.transactions.pipeline import define
 
 #: Keys by which started transactions are found again.

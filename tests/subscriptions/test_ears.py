@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from tests.subscriptions.at_work import Hook, at_work
-from waystation.logs import Retention, names
+from waystation.logs import keys
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions import feed, shard
 
 #: Longer than any test takes: who delivers within it has heard, not looked.
@@ -26,7 +27,7 @@ def looks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def watched(store: Store, log: str, partition: int = 0) -> bool:
-    return bool(await store.call("HEXISTS", names.head(log, partition), "watched"))
+    return bool(await store.call("HEXISTS", keys.head(log, partition), "watched"))
 
 
 @pytest.mark.usefixtures("looks_rarely")
@@ -73,7 +74,7 @@ async def test_an_append_tells_once_and_only_if_somebody_watches(
 ) -> None:
     async with at_work(store_server) as work:
         log, heard = work.topic.log_of(0), asyncio.Queue[bytes | None]()
-        end = work.wakeups.listen(names.more(log, 0).encode(), heard.put_nowait)
+        end = work.wakeups.listen(keys.more(log, 0).encode(), heard.put_nowait)
         assert await heard.get() is None, "the subscription takes effect"
 
         # Nobody watches
@@ -86,7 +87,7 @@ async def test_an_append_tells_once_and_only_if_somebody_watches(
         await work.logs.watch(log, 0)
         await work.produce("g")
         # Something that comes for sure, behind all the others
-        await work.store.call("PUBLISH", names.more(log, 0), "end")
+        await work.store.call("PUBLISH", keys.more(log, 0), "end")
 
         assert [await heard.get() for _ in range(3)] == [b"", b"", b"end"]
         assert not await watched(work.store, log)

@@ -23,16 +23,16 @@ from tests.subscriptions.subscription_bench import (
 )
 from waystation.catalogue import SqliteCatalogue
 from waystation.client import AsyncWaystation
+from waystation.config import Settings
 from waystation.errors import ConflictError, GrowthStopsSubscriptionsError
-from waystation.settings import Settings
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ResetOutOfRangeError, SubscriptionNotFoundError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.shards import growth_warning, readable
 from waystation.testing import CrashPoint, crash_points, serving
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.topics.routing import Spread
+from waystation.topics.router import Spread
 
 
 @asynccontextmanager

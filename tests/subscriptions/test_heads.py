@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.subscriptions.at_work import Hook, at_work, until
 from waystation.errors import ConflictError
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
-from waystation.store.wakeups import RECHECK_SECONDS
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import RECHECK_SECONDS
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.held import Due
 from waystation.subscriptions.operating import Operating, RedriveStep

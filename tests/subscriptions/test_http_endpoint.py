@@ -8,7 +8,7 @@ from standardwebhooks import Webhook
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from waystation.delivery.request import Failure
 from waystation.delivery.signing import Secret, new_secret, rotate
-from waystation.ids import RandomIdentity
+from waystation.runtime.ids import RandomIdentity
 from waystation.subscriptions.endpoints.http import HttpEndpoint, target_of
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest

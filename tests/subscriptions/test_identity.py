@@ -17,12 +17,12 @@ from tests.subscriptions.test_channel_endpoint import delivering, found
 from tests.subscriptions.test_dispatch import STARTED, until_acknowledged
 from tests.subscriptions.test_pipeline_endpoint import deliver, started
 from tests.subscriptions.test_pool_endpoint import endpoint_of, waiting
+from waystation.config import Settings
 from waystation.delivery.request import Outcome
-from waystation.envelope import Envelope
-from waystation.ids import is_name
+from waystation.messages.envelope import Envelope
 from waystation.pools.recipient import check_id
-from waystation.settings import Settings
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import is_name
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import NewSubscription
 from waystation.subscriptions.endpoints.channel import id_in_channel
 from waystation.subscriptions.endpoints.identity import delivery_id
@@ -30,7 +30,7 @@ from waystation.subscriptions.endpoints.pipeline import external_id_of
 from waystation.subscriptions.endpoints.pool import id_in_pool
 from waystation.subscriptions.endpoints.protocol import ACCEPTED, DUPLICATE, Parcel
 from waystation.testing import serving
-from waystation.topics.topic import TopicOptions
+from waystation.topics.model import TopicOptions
 from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX
 from waystation.transactions.pipeline import define
 

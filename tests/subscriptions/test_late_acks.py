@@ -8,7 +8,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from tests.subscriptions.test_take import offer, settle, take
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.held import Settlement
 from waystation.subscriptions.operating import RedriveStep
 from waystation.subscriptions.states import GroupState

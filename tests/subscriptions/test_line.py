@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.subscriptions.heads import Heads
 from waystation.subscriptions.held import Head
 from waystation.subscriptions.line import Line

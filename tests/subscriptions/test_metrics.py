@@ -11,8 +11,8 @@ from tests.kit.wire import async_ask
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe
 from tests.test_examples import ROOT
+from waystation.config import Settings
 from waystation.node import Node
-from waystation.settings import Settings
 from waystation.subscriptions.backlog import Backlog
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.names import Place

@@ -12,7 +12,7 @@ from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from tests.subscriptions.shard_slot import PLACE, TERMS, ShardSlot, main, open_shard_slot
 from tests.subscriptions.test_repetition import fill, without_times
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.operating import Operating, PurgeStep, RedriveStep
 
 

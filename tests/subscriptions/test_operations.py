@@ -20,7 +20,7 @@ from tests.subscriptions.subscription_bench import (
     open_bench,
 )
 from waystation.errors import ConflictError, InvalidInputError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import (
     GroupCleanError,
     NotParkedError,
@@ -33,7 +33,7 @@ from waystation.subscriptions.means import RedriveLimit
 from waystation.subscriptions.operation import Asked, Operation
 from waystation.subscriptions.shards import shards_of_key
 from waystation.subscriptions.states import OperationState, Verdict
-from waystation.topics.routing import Spread
+from waystation.topics.router import Spread
 
 
 @dataclass

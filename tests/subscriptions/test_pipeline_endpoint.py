@@ -14,7 +14,7 @@ from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
 from waystation.errors import BusyError, LogFullError, StoreUnavailableError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.transactions.order import Order

@@ -21,8 +21,8 @@ from tests.subscriptions.hosting import (
     subscription,
     until,
 )
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.placement import Patience, Placement

@@ -20,15 +20,17 @@ from tests.stores import store_at
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from tests.subscriptions.test_dispatch import ids_of, new_topic, produce, subscribe
 from waystation.catalogue import SqliteCatalogue
+from waystation.config import Settings, StoreSettings
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
-from waystation.envelope import Envelope, unpack
+from waystation.messages.envelope import Envelope, unpack
 from waystation.pools.names import Place
 from waystation.pools.recipient import check_id
-from waystation.settings import Settings, StoreSettings
-from waystation.store import Store, Wakeups, script
 from waystation.store.address import Address
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.subscription_errors import EndpointInvalidError
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.endpoints.opening import open_endpoint

@@ -9,7 +9,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from tests.subscriptions.test_cost import commands
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardFrozenError
 from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.operating import PurgeStep, RedriveStep, Stepped

@@ -14,10 +14,10 @@ from tests.stores import store_at
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe, two_nodes
 from waystation.channel_settings import ChannelRule
+from waystation.config import ChannelSettings
 from waystation.errors import StoreUnavailableError
 from waystation.node import Node
-from waystation.settings import ChannelSettings
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.looking import Looking
 from waystation.subscriptions.operation import Asked
@@ -26,7 +26,7 @@ from waystation.subscriptions.shards import shards_of_key
 from waystation.testing import serving
 from waystation.testing.endpoint import FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.routing import Spread
+from waystation.topics.router import Spread
 
 NEVER = 403
 

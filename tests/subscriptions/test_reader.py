@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.subscriptions.at_work import AtWork, at_work
-from waystation.logs import names as log_names
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs import keys as log_names
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.held import Opened
 from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.window import Waiting, Window

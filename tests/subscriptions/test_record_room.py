@@ -10,9 +10,9 @@ import pytest
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
+from waystation.config import Settings
 from waystation.history_settings import HistorySettings, WhenFull
-from waystation.logs import LogState
-from waystation.settings import Settings
+from waystation.logs.protocol import LogState
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings

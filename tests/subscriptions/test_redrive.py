@@ -9,7 +9,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from waystation.errors import StoreReplyError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.log_entry import unpack_operation
 from waystation.subscriptions.names import Place

@@ -11,7 +11,7 @@ from tests.subscriptions.subscription_bench import PROJECT, open_bench
 from waystation.errors import (
     TopicSubscribedError,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import SubscriptionNotFoundError
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from tests.subscriptions.shard_slot import PLACE, TERMS, ShardSlot, ended, main, open_shard_slot
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.shard_store import ShardStore
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ended, main, open_shard_slot
 from waystation.errors import StoreReplyError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.terms import NO_EPOCH
 

@@ -13,7 +13,7 @@ from waystation.errors import (
     ConflictError,
     InvalidInputError,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def test_a_reset_moves_all_shards_and_what_is_held(

@@ -6,9 +6,9 @@ import msgspec
 from standardwebhooks import Webhook
 
 from tests.subscriptions.parcels import means_with, subscription_to
-from waystation.channels.message import Published
+from waystation.channels.model import Published
 from waystation.delivery.signing import Secret, new_secret
-from waystation.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIdentity, RandomIdentity
 from waystation.subscriptions.endpoints.sample import Sample, send_sample
 from waystation.testing.endpoint import Answer, FakeEndpoint
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.subscriptions.at_work import QUICK, AtWork, Hook, at_work, until
 from waystation.delivery.request import Outcome
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.log_entry import unpack_attempt

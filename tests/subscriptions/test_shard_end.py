@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests.subscriptions.at_work import Hook, at_work, until
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.log_entry import unpack_attempt

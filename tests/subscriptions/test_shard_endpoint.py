@@ -6,7 +6,7 @@ import asyncio
 
 from tests.subscriptions.at_work import Hook, at_work, until
 from waystation.delivery.breaker import BreakerState
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.states import ShardState, Verdict
 from waystation.testing.endpoint import Answer, ReceivedRequest

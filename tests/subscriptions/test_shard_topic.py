@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.subscriptions.at_work import Hook, at_work, until
-from waystation.logs import Retention, names
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs import keys
+from waystation.logs.protocol import Retention
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.shard import Shard
 from waystation.subscriptions.states import ShardState
@@ -278,7 +279,7 @@ async def test_shard_at_a_hole_delivers_the_rest_over_a_crash_and_records_the_ra
     hook = Hook(decide=decide)
     async with hook, at_work(store_server, hook.url) as work:
         ids = await work.produce(*"abcdefgh")
-        stream = names.entries(work.topic.log_of(0), 0)
+        stream = keys.entries(work.topic.log_of(0), 0)
         for offset in (1, 2, 5):
             ((entry, _),) = await work.store.call("XRANGE", stream, offset, offset)
             await work.store.call("XDEL", stream, entry)

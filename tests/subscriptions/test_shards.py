@@ -17,7 +17,7 @@ from waystation.subscriptions.shards import (
     readable,
     shards_of_key,
 )
-from waystation.topics.routing import Spread, hash_of, shard_of
+from waystation.topics.router import Spread, hash_of, shard_of
 
 HASHES = st.integers(0, 2**64 - 1)
 COUNTS = st.integers(1, 64)

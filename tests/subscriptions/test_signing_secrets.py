@@ -11,7 +11,7 @@ from tests.subscriptions.subscription_bench import ENDPOINT, PROJECT, open_bench
 from waystation.errors import (
     InvalidInputError,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 async def test_requests_are_signed_by_a_secret_that_can_be_replaced(

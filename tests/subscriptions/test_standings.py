@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.subscriptions.hosting import until
-from waystation.clock import Clock
 from waystation.delivery.notices import Notice
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.subscriptions.standings import Standings
 
 NOTICE = Notice(kind="disabled", endpoint="crm:1", lane="billing", cause="410", at_ms=1)

@@ -13,7 +13,7 @@ from tests.servers import plain_server
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
-from waystation.settings import StoreSettings
+from waystation.config import StoreSettings
 from waystation.store.room import StoreRoom, Usage
 from waystation.subscriptions.definition import SubscriptionOptions
 from waystation.testing import serving

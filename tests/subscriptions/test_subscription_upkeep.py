@@ -16,7 +16,7 @@ from tests.subscriptions.subscription_bench import (
 )
 from waystation.catalogue import DefinitionRecord
 from waystation.errors import StoreUnavailableError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import Subscription, encode_subscription
 

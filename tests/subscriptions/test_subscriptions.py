@@ -17,7 +17,7 @@ from waystation.errors import (
     TopicNotFoundError,
     WaystationError,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import RetryPolicy, Subscription, SubscriptionOptions
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from waystation.errors import StoreError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.held import Committed, Offered, Settlement
 from waystation.subscriptions.states import GroupState

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
-from waystation.logs import names
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs import keys
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.log_entry import AttemptDetail, pack_detail
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import PurgeStep
@@ -72,7 +72,7 @@ async def test_trail_over_a_hole_in_the_record_log_finds_the_end_behind_it(
         await slot.commit(main(0))
         await slot.commit(main(1))
         await slot.shard.pass_over(PLACE, slot.terms, "0.0", 2, 4, "damaged")
-        stream = names.entries(PLACE.record_log, PLACE.shard)
+        stream = keys.entries(PLACE.record_log, PLACE.shard)
         entries = await slot.store.call("XRANGE", stream, "-", "+")
         await slot.store.call("XDEL", stream, entries[-3][0])
         found = [(await ending(slot, offset)).how for offset in range(5)]

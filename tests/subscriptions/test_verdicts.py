@@ -8,7 +8,7 @@ import pytest
 
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.positions import Position

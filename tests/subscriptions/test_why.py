@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from tests.kit.wire import async_ask
-from waystation.envelope import Envelope
+from waystation.config import Settings
 from waystation.errors import InvalidInputError
+from waystation.messages.envelope import Envelope
 from waystation.node import Node
-from waystation.settings import Settings
 from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import NewSubscription, SubscriptionOptions
 from waystation.subscriptions.desk import Desk
@@ -27,8 +27,8 @@ from waystation.subscriptions.states import ShardState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings
+from waystation.topics.model import TopicOptions
 from waystation.topics.readers import NoReaders
-from waystation.topics.topic import TopicOptions
 
 
 @pytest.fixture

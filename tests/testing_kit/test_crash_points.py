@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, Moment, crash_points
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import Envelope, unpack
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
-from waystation.topics.deduplication import Deduplication
+from waystation.messages.envelope import Envelope, unpack
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import Topic
 from waystation.topics.producer import Producer, Receipt
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.topics.router import hash_of
+from waystation.topics.service import Topics
 
 
 @dataclass

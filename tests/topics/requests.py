@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.envelope import Envelope
 from waystation.errors import WaystationError
-from waystation.ids import CountingIdentity
-from waystation.topics.incoming import Incoming, Received
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions
+from waystation.messages.envelope import Envelope
+from waystation.messages.incoming import Incoming, Received
+from waystation.runtime.ids import CountingIdentity
+from waystation.topics.model import StorageTopic, Topic, TopicOptions
 
 #: What clients send without being asked to.
 USUAL = ((b"host", b"localhost"), (b"accept", b"*/*"), (b"authorization", b"Bearer ws_secret"))

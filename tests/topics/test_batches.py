@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.requests import FIRST_ID, receive, refusal
-from waystation.envelope import Envelope
 from waystation.errors import WaystationError
-from waystation.topics.shown import as_shown
+from waystation.messages.envelope import Envelope
+from waystation.messages.shown import as_shown
 
 BATCH = b"application/vnd.waystation.batch+json"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

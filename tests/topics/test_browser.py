@@ -8,17 +8,18 @@ import pytest
 
 from tests.kit.store_calls import count_calls
 from tests.topics.conftest import Open, TopicBench
-from waystation.envelope import Envelope
 from waystation.errors import (
     InvalidInputError,
     LogNotFoundError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from waystation.logs import Retention, names
-from waystation.topics import browser as browser_module
-from waystation.topics.browser import Browser, Page
-from waystation.topics.routing import hash_of
+from waystation.logs import keys
+from waystation.logs.protocol import Retention
+from waystation.messages.envelope import Envelope
+from waystation.topics import queries as browser_module
+from waystation.topics.queries import Browser, Page
+from waystation.topics.router import hash_of
 
 
 def browser(bench: TopicBench) -> Browser:
@@ -70,7 +71,7 @@ async def test_browse_of_a_damaged_partition_lists_the_missing_range_and_stored_
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", *(f"m{n}" for n in range(10)))
-        stream = names.entries(topic.log(topic.storage[0]), 0)
+        stream = keys.entries(topic.log(topic.storage[0]), 0)
         for offset in (3, 4, 9):
             ((entry, _),) = await bench.store.call("XRANGE", stream, offset, offset)
             await bench.store.call("XDEL", stream, entry)

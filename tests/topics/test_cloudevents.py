@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.requests import receive, receive_one, refusal
-from waystation.envelope import Envelope
-from waystation.topics.cloudevents import as_event
+from waystation.messages.cloudevents import as_event
+from waystation.messages.envelope import Envelope
 
 EVENT = b"application/cloudevents+json"
 EVENTS = b"application/cloudevents-batch+json"

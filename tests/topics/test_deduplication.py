@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.topics.conftest import Open
-from waystation.clock import Clock
-from waystation.logs import names
-from waystation.topics.deduplication import Deduplication
+from waystation.logs import keys
+from waystation.runtime.clock import Clock
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
-from waystation.topics.topic import TopicOptions
 
 
 async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Open) -> None:
@@ -52,7 +52,7 @@ async def test_deduplication_goes_by_the_store_s_time_whatever_a_process_s_clock
 
         # Sealed longer ago than any id is remembered: it is not asked any more.
         for partition in range(2):
-            head = names.head(topic.log(topic.target), partition)
+            head = keys.head(topic.log(topic.target), partition)
             await bench.store.call("HSET", head, "sealed_ms", "1")
         later = Deduplication(bench.store, clock=WrongClock())
         bench.producer = Producer(bench.topics, bench.logs, later)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.requests import FIRST_ID, receive, receive_one, refusal
-from waystation.envelope import Envelope, pack, unpack
-from waystation.topics.message_rules import HEADERS_MAX, MESSAGE_BYTES_MAX, is_kept, size_of
+from waystation.messages.envelope import Envelope, pack, unpack
+from waystation.messages.message_rules import HEADERS_MAX, MESSAGE_BYTES_MAX, is_kept, size_of
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, RateLimitedError
+from waystation.runtime.clock import Clock
 from waystation.telemetry import metrics
-from waystation.topics import limits as limits_module
-from waystation.topics.limits import Admission, Limits, check_rate
-from waystation.topics.topic import RateLimit, RateMode, StorageTopic, Topic, TopicOptions
+from waystation.topics import rate_limits as limits_module
+from waystation.topics.model import RateLimit, RateMode, StorageTopic, Topic, TopicOptions
+from waystation.topics.rate_limits import Admission, Limits, check_rate
 
 
 class HandClock(Clock):

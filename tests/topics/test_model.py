@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 from tests.kit.examples import RecordProperty, run_machine
 from tests.kit.topic_model import ModelMessage, ModelTopic
 from tests.topics.conftest import TopicBench, bench_at
-from waystation.envelope import Envelope, pack, unpack
-from waystation.logs import Retention
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs.protocol import Retention
+from waystation.messages.envelope import Envelope, pack, unpack
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Receipt
-from waystation.topics.topic import TopicOptions
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.kit.store_calls import count_calls
 from tests.topics.conftest import Open, TopicBench
-from waystation.clock import Clock
-from waystation.envelope import Envelope
 from waystation.errors import (
     BusyError,
     LogFullError,
@@ -19,13 +17,15 @@ from waystation.errors import (
     TopicBlockedError,
     TopicNotFoundError,
 )
-from waystation.logs import Appended
+from waystation.logs.protocol import Appended
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.topics.deduplication import Deduplication
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.topics.dedup import Deduplication
+from waystation.topics.model import Topic, TopicOptions
 from waystation.topics.producer import Producer, Receipt
-from waystation.topics.routing import Spread, hash_of
-from waystation.topics.topic import Topic, TopicOptions
+from waystation.topics.router import Spread, hash_of
 
 
 def hundreds(count: int) -> list[Envelope]:

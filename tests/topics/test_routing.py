@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.topics.routing import (
+from waystation.topics.router import (
     Spread,
     hash_of,
     is_advised,

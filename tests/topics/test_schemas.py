@@ -9,12 +9,12 @@ import time
 import msgspec
 import pytest
 
-from waystation.envelope import Envelope
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
+from waystation.messages.envelope import Envelope
 from waystation.topics import schemas as schemas_module
-from waystation.topics.schema_work import states_of
+from waystation.topics.model import StorageTopic, Topic, TopicOptions
+from waystation.topics.schema_cost import states_of
 from waystation.topics.schemas import Schemas, check_schema
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions
 
 ORDER: dict[str, object] = {
     "type": "object",

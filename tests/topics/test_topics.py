@@ -9,17 +9,11 @@ import pytest
 
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
-from waystation.envelope import Envelope
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
-from waystation.topics import topic as topic_module
-from waystation.topics.topic import (
-    StorageTopic,
-    Topic,
-    TopicOptions,
-    decode_topic,
-    encode_topic,
-)
-from waystation.topics.topics import Topics
+from waystation.messages.envelope import Envelope
+from waystation.topics import model as topic_module
+from waystation.topics.model import StorageTopic, Topic, TopicOptions, decode_topic, encode_topic
+from waystation.topics.service import Topics
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
 

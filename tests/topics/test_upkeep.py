@@ -12,15 +12,15 @@ import pytest
 
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
-from waystation.clock import Clock
-from waystation.envelope import Envelope
 from waystation.errors import BusyError, StoreUnavailableError
-from waystation.logs import Retention, Trimmed
+from waystation.logs.protocol import Retention, Trimmed
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.telemetry import metrics
-from waystation.topics.topic import StorageTopic, Topic, TopicOptions, encode_topic
-from waystation.topics.upkeep import LEASE_KEY, Upkeep
+from waystation.topics.maintenance import LEASE_KEY, Upkeep
+from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
 
 
 @asynccontextmanager

@@ -21,9 +21,9 @@ from typing import Any
 from tests.kit.transaction_store import ROLE_GRACE_MS, ROLE_MS, TERMS
 from tests.stores import address_of
 from waystation.archive import Archive, ArchivedState, Upserted, archive_at
-from waystation.clock import Clock
-from waystation.store import Store
+from waystation.runtime.clock import Clock
 from waystation.store.address import Address
+from waystation.store.client import Store
 from waystation.transactions.archiver import ArchivePace, Archiver
 from waystation.transactions.archiving import Archiving
 

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from waystation.clock import Clock
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import Terms, open_cells

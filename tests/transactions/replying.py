@@ -13,15 +13,15 @@ import msgspec
 
 from tests.delivery.delivering import until
 from tests.transactions.cell_store import TERMS, CellStore, open_cell_store
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
-from waystation.envelope import Envelope
 from waystation.errors import ArchiveUnavailableError, WaystationError
-from waystation.store.embedded import EmbeddedServer
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names
 from waystation.transactions.held import Held

@@ -11,8 +11,8 @@ import pytest
 
 from waystation import App
 from waystation.api.probe_routes import Readiness
+from waystation.config import Settings
 from waystation.errors import StoreRefusedError
-from waystation.settings import Settings
 from waystation.testing.station import quick_settings, serving
 from waystation.transaction_errors import AppInvalidError
 from waystation.transaction_settings import TransactionSettings

@@ -32,7 +32,7 @@ from tests.kit.archive_replay import Replay
 from tests.kit.examples import EXAMPLES, RAN, RecordProperty
 from tests.kit.transaction_store import TransactionStore, open_transactions
 from waystation.archive import Archive, SqliteArchive
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 W = TypeVar("W", bound=Hashable)
 

@@ -11,7 +11,7 @@ from tests.archive.conformance import archived
 from tests.kit.postgres import PostgresServer
 from tests.stores import store_at
 from waystation.archive import SqliteArchive, archive_at
-from waystation.clock import Clock
+from waystation.config import StoreSettings
 from waystation.errors import (
     ArchiveForeignError,
     ArchiveRefusedError,
@@ -19,7 +19,7 @@ from waystation.errors import (
     StoreUnavailableError,
 )
 from waystation.node import open_node
-from waystation.settings import StoreSettings
+from waystation.runtime.clock import Clock
 from waystation.testing import private_server
 from waystation.testing.station import quick_settings, serving
 from waystation.transaction_settings import ArchiveSettings

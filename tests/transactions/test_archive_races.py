@@ -21,7 +21,7 @@ from tests.kit.transaction_store import (
 )
 from waystation.archive import Archive, ArchivedState, Upserted
 from waystation.errors import WaystationError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.archiving import Archiving

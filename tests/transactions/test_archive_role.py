@@ -11,7 +11,7 @@ from tests.kit.transaction_store import (
     TransactionStore,
     open_transactions,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archiving import ArchiveTurn, Flight
 

@@ -16,7 +16,7 @@ from tests.kit.postgres import PostgresServer
 from tests.kit.transaction_store import CACHE_MS, CELL
 from waystation.archive import Archive, ArchivedState, Upserted, join_hash
 from waystation.errors import ArchiveUnavailableError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archiver import ArchivePace
 from waystation.transactions.progress import Commit

@@ -17,9 +17,9 @@ from tests.kit.postgres import PostgresServer, postgres_server
 from tests.kit.transaction_store import CELL, ROLE_GRACE_MS, ROLE_MS, TERMS
 from tests.transactions.archiver_process import MOMENTS, ArchiverProcess
 from waystation.archive import SqliteArchive
-from waystation.clock import Clock
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.crash_points import CrashPoint, crash_points
 from waystation.transactions import names
 from waystation.transactions.archiver import ArchivePace, Archiver

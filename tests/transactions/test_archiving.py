@@ -14,8 +14,8 @@ import pytest
 from tests.kit.movers import DATABASES, archive_url
 from waystation import App, Child, Context, Parallel, Wait
 from waystation.errors import InvalidInputError, SettingsError
-from waystation.logs.operation_log import LOG as OPERATIONS
-from waystation.logs.operation_log import unpack
+from waystation.logs.operations import LOG as OPERATIONS
+from waystation.logs.operations import unpack
 from waystation.node import Node
 from waystation.testing.station import _flush, quick_settings, serving
 from waystation.transaction_errors import IllegalTransitionError, TransactionUnknownError

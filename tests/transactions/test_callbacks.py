@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.kit.transaction_store import CELL, TERMS, TransactionStore, after, open_transactions
-from waystation.ids import RandomIdentity
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.transaction_errors import (
     CallbackInvalidError,
     CallbackUnknownError,

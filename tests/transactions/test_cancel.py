@@ -14,7 +14,7 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.held import Held
 from waystation.transactions.progress import Commit, FanOpen, Finish, PassOn, Sleep

@@ -15,7 +15,7 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.entry import FanOut, NewTransaction
 from waystation.transactions.held import Held

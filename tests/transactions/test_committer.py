@@ -6,7 +6,7 @@ import asyncio
 
 from tests.kit.store_calls import count_calls
 from tests.kit.transaction_store import GROUP, VERSION, TransactionStore, open_transactions
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.committer import Committer
 from waystation.transactions.held import Verdict
 from waystation.transactions.progress import Finish, Move

@@ -19,8 +19,8 @@ from tests.transactions.calling import ID, call, step_call
 from waystation import App, BlockingContext, Context, Fail, Wait
 from waystation.errors import InvalidInputError, NotFiniteError, TooLargeError
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.stores import store_at
 from tests.transactions.cell_store import LEASE_MS, STATE, TERMS, CellStore, open_cell_store
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.cells import BATCH_MAX

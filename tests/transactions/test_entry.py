@@ -9,8 +9,8 @@ import pytest
 
 from tests.transactions.cell_store import STATE, TERMS, CellStore, open_cell_store
 from waystation.errors import LogFullError, LogNotFoundError, StoreFullError, StoreReplyError
-from waystation.logs import Retention
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs.protocol import Retention
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import Started

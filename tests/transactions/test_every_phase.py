@@ -32,7 +32,7 @@ from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names

@@ -6,8 +6,8 @@ import pytest
 
 from tests.transactions.cell_store import LEASE_MS, STATE, TERMS, CellStore, open_cell_store
 from waystation.errors import LogFullError
-from waystation.logs import Retention
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs.protocol import Retention
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.entry import FanOut, NewTransaction
 from waystation.transactions.held import Held

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.transaction_store import TransactionStore, open_transactions
 from waystation.errors import InvalidInputError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.group_settings import Following
 from waystation.transactions.nodes import GroupSettings, Nodes
 

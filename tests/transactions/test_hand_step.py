@@ -19,16 +19,17 @@ from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from tests.transactions.test_reaching_out import TRACE, ended, run
 from waystation import App, Context
-from waystation.envelope import Envelope, pack, unpack
-from waystation.ids import RandomIdentity
+from waystation.config import Settings
+from waystation.messages.envelope import Envelope, pack, unpack
 from waystation.node import Node
 from waystation.pools import PoolOptions
 from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter, Session
 from waystation.pools.names import Place
-from waystation.settings import Settings
-from waystation.store import Store, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.station import Serving, serving
 from waystation.transaction_errors import PipelineInvalidError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.transactions.cell_store import LEASE_MS, STATE, CellStore, open_cell_store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.line import Line
 from waystation.transactions import holding, names
 from waystation.transactions.cells import BATCH_MAX

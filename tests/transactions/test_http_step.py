@@ -15,9 +15,9 @@ from tests.kit.transaction_store import TERMS
 from waystation import App
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
-from waystation.envelope import Envelope
-from waystation.ids import RandomIdentity
-from waystation.store.embedded import EmbeddedServer
+from waystation.messages.envelope import Envelope
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.transaction_errors import (
     CallbackUsedError,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.outside import Outside, open_outside, packed
 from waystation.errors import InvalidInputError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.listing import TransactionRow
 from waystation.transactions.order import Moment

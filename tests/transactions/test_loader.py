@@ -13,7 +13,7 @@ from tests.kit.transaction_store import CACHE_MS, CELL, GRACE_MS, GROUP, LOAD_MS
 from tests.transactions.test_children import waiting_parent
 from waystation.archive import Archive, ArchivedState
 from waystation.errors import ArchiveUnavailableError, StoreFullError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.count_slots import CountSlots

@@ -12,7 +12,7 @@ from tests.kit.outside import Outside, open_outside
 from tests.kit.transaction_store import CELL, TERMS, open_transactions
 from tests.kit.wire import async_ask
 from waystation import App
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import quick_settings, serving
 from waystation.transactions import names
 from waystation.transactions.order import Order

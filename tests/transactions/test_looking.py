@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kit.transaction_store import CELL, LEASE_MS, open_transactions
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.progress import Sleep
 from waystation.transactions.signals import Look

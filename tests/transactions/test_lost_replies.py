@@ -11,8 +11,8 @@ from tests.stores import store_at
 from tests.transactions.cell_store import LEASE_MS, TERMS, open_cell_store
 from waystation.errors import OutcomeUnknownError
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.crash_points import CrashPoint, Moment, crash_points
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells

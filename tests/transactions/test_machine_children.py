@@ -12,7 +12,7 @@ import pytest
 from tests.kit.transaction_apps import app_with
 from tests.kit.transaction_machine import QUICK, all_started, open_machine
 from waystation import Abort, App, Child, Context, Parallel, RetryLater
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.decisions import FRAMES_MAX
 from waystation.transactions.states import State, Status

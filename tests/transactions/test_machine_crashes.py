@@ -14,10 +14,10 @@ import pytest
 from tests.kit.transaction_store import TERMS
 from waystation import App, Context
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.clock import Clock
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kit.transaction_apps import app_with
 from tests.kit.transaction_machine import open_machine
 from waystation import App, Context, Fail, RetryLater, Wait
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.states import State, Status
 
 DAY = 86_400

@@ -11,8 +11,8 @@ import pytest
 from tests.kit.transaction_machine import Machine, open_machine
 from tests.kit.transaction_store import TERMS
 from waystation import Abort, App, Child, Context, Fail, Parallel, RetryLater, Wait
-from waystation.settings import Settings
-from waystation.store.embedded import EmbeddedServer
+from waystation.config import Settings
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing.station import serving
 from waystation.transactions.holding import Holding

@@ -21,7 +21,7 @@ from tests.kit.transaction_store import (
     open_transactions,
 )
 from waystation.errors import ArchiveUnavailableError, StoreFullError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import TransactionLoadingError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Given

@@ -40,8 +40,8 @@ from tests.kit.transaction_store import (
     TransactionStore,
     open_transactions,
 )
-from waystation.ids import CountingIdentity
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import CountingIdentity
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import NotSleepingError, TransactionFinalError
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells

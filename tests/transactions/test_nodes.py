@@ -12,8 +12,8 @@ from tests.kit.transaction_store import open_transactions
 from tests.stores import store_at
 from waystation import App
 from waystation.errors import BusyError, InvalidInputError
-from waystation.ids import RandomIdentity
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.nodes import (
     GONE_MS,

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, NotFoundError
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, Wakeups
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import Wakeups
 from waystation.testing import CrashPoint, crash_points
 from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import names

@@ -18,8 +18,8 @@ from tests.kit.transaction_store import (
     open_transactions,
 )
 from waystation.errors import TooLargeError
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.transaction_errors import (
     IllegalTransitionError,
     LeaseLostError,

@@ -14,9 +14,9 @@ from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from waystation import App, Context, Fail
 from waystation.delivery.request import Outcome, Outgoing
-from waystation.ids import RandomIdentity
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.transactions.callbacks import Callbacks, CallbackUrls

@@ -15,13 +15,13 @@ from tests.kit.wire import async_ask
 from tests.transactions.calling import call, step_call
 from waystation import App
 from waystation.channel_settings import ChannelRule
+from waystation.config import AuthSettings, ChannelSettings, HttpSettings, Settings
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.node import Node
 from waystation.reach import Reach
-from waystation.settings import AuthSettings, ChannelSettings, HttpSettings, Settings
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
-from waystation.topics.topic import RateLimit, TopicOptions
+from waystation.topics.model import RateLimit, TopicOptions
 from waystation.topics.within import Within
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names

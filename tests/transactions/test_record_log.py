@@ -10,7 +10,7 @@ import pytest
 from tests.kit.transaction_machine import open_machine
 from tests.transactions.cell_store import TERMS, open_cell_store
 from waystation import App, Context, Wait
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells
 from waystation.transactions.log_entry import StepDetail, unpack

@@ -9,7 +9,7 @@ import pytest
 from tests.kit.transaction_machine import open_machine
 from tests.transactions.refunds import app, bank
 from tests.transactions.worker_process import WorkerProcess
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.states import State, Status
 
 SPEC = "tests.transactions.refunds:app"

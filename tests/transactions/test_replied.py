@@ -21,7 +21,7 @@ from tests.stores import store_at
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.held import Held

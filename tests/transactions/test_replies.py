@@ -16,9 +16,9 @@ from tests.kit.events import event_stream
 from tests.kit.wire import async_ask
 from waystation import Wait
 from waystation.channel_settings import ChannelRule
+from waystation.config import ChannelSettings, DeliverySettings, Settings
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.workshop import Pauses
-from waystation.settings import ChannelSettings, DeliverySettings, Settings
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings, serving
 from waystation.transaction_settings import WebhookSettings

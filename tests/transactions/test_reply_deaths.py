@@ -10,14 +10,14 @@ import msgspec
 from tests.delivery.receiver import Receiver
 from tests.transactions.cell_store import TERMS
 from tests.transactions.replying import QUICK, lane
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.sender import Sender
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.transactions import names

@@ -23,8 +23,10 @@ from tests.kit.transaction_store import (
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, keys, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.testing.crash_points import CrashPoint, Moment, crash_points
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells

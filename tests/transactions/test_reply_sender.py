@@ -21,8 +21,8 @@ from waystation.errors import (
     SettingsError,
     TopicNotFoundError,
 )
-from waystation.ids import RandomIdentity
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names, reply_sender

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.transactions.cell_store import LEASE_MS, STATE, TERMS, CellStore, open_cell_store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Due, Held

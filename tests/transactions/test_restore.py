@@ -16,7 +16,7 @@ from tests.kit.transaction_store import (
     TransactionStore,
     open_transactions,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.progress import Finish, Sleep
 from waystation.transactions.restoring import RESTORE_BYTES_MAX, LoadMode, Missing, Restoration

@@ -13,7 +13,7 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import (
     NotSleepingError,
     SwitchInvalidError,

@@ -11,15 +11,15 @@ import pytest
 
 from tests.kit.outside import open_outside, state_of
 from tests.proxy import Fate, proxy_to
-from waystation.clock import Clock
 from waystation.errors import (
     InvalidInputError,
     LogFullError,
     StoreFullError,
     TooLargeError,
 )
-from waystation.logs import Retention
-from waystation.store.embedded import EmbeddedServer
+from waystation.logs.protocol import Retention
+from waystation.runtime.clock import Clock
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transaction_errors import (
     AlreadyQueuedError,
     DuplicateTransactionError,

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
-from waystation.clock import Clock
 from waystation.errors import StoreError
-from waystation.store import Wakeups
+from waystation.runtime.clock import Clock
+from waystation.store.pubsub import Wakeups
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.held import Due
 from waystation.transactions.holding import Holding

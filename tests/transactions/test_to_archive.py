@@ -15,7 +15,7 @@ from tests.kit.transaction_store import (
     open_transactions,
 )
 from waystation.errors import StoreFullError
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.archive_writing import Batch
 from waystation.transactions.archiving import ArchiveTurn, Confirmed, SetAside

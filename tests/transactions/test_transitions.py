@@ -17,8 +17,8 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.transaction_errors import NotSleepingError, TransactionFinalError
 from waystation.transactions import names
 from waystation.transactions.entry import NewTransaction

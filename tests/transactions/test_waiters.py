@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.kit.outside import Outside, open_outside
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 
 FAR = 60.0

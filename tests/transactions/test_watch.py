@@ -12,7 +12,7 @@ from tests.kit.transaction_store import CELL
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.sender import Sender
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.transactions import names

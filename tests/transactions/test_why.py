@@ -13,7 +13,7 @@ import pytest
 from tests.kit.outside import GROUP, Outside, open_outside, packed, state_of
 from tests.kit.transaction_store import after
 from waystation.archive import Archive, SqliteArchive
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.app import App
 from waystation.transactions.archive_row import row_of

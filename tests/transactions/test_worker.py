@@ -23,8 +23,9 @@ from tests.kit.transaction_store import TERMS
 from tests.proxy import Fate, Proxy, proxy_to
 from tests.stores import store_at
 from waystation import Context
-from waystation.store import Store, script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.count_slots import CountSlots

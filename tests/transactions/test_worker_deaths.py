@@ -13,7 +13,7 @@ from tests.kit.transaction_machine import Machine, open_machine
 from tests.proxy import Fate, proxy_to
 from tests.transactions.dangerous import app
 from tests.transactions.worker_process import WorkerProcess
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.states import State, Status
 from waystation.transactions.worker import DEAF_EXIT_CODE
 

@@ -19,9 +19,9 @@ from tests.kit.transaction_machine import (
 from tests.kit.transaction_store import TERMS
 from waystation import App, Context
 from waystation.catalogue import SqliteCatalogue
-from waystation.store import script
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.line import Line
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.holding import Holding
 from waystation.transactions.nodes import Nodes

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import msgspec
 
 from waystation.errors import InvalidInputError
-from waystation.ids import is_name
 from waystation.pools.recipient import check_mirrored_key
+from waystation.runtime.ids import is_name
 
 _read = msgspec.json.Decoder(list[str]).decode
 

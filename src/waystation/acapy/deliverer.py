@@ -20,7 +20,6 @@ from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
 from waystation.acapy_errors import MessageInvalidError
 from waystation.acapy_settings import DelivererSettings
-from waystation.clock import Clock
 from waystation.delivery.claims import AWAY
 from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.schedule import (
@@ -32,9 +31,10 @@ from waystation.delivery.schedule import (
 )
 from waystation.delivery.sender import Sender
 from waystation.delivery.standing import Reservation, Standing
-from waystation.store.wakeups import Waiter
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import Waiter
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("deliverer")
 

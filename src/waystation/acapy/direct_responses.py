@@ -14,9 +14,9 @@ from waystation.acapy.outbound import OutboundQueue
 from waystation.errors import InvalidInputError, TooLargeError, WaystationError
 from waystation.pools.answers import Answers
 from waystation.pools.names import Place
-from waystation.store import Store
-from waystation.store.wakeups import Waiter
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.pubsub import Waiter
 
 _log = logger("mirror")
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from waystation.acapy_errors import EnvelopeInvalidError
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.pools.answers import ANSWER_TO
 
 Transport = Literal["http", "ws"]

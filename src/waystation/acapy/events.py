@@ -16,11 +16,11 @@ from waystation.acapy.outbound import OutboundQueue, TakenMessage
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy_settings import EventRule
 from waystation.delivery.claims import AWAY
-from waystation.envelope import Envelope
 from waystation.errors import InvalidInputError, WaystationError
-from waystation.store import Store
-from waystation.store.wakeups import Waiter
-from waystation.telemetry.logging import logger
+from waystation.messages.envelope import Envelope
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.pubsub import Waiter
 from waystation.topics.within import Within
 
 _log = logger("events")

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from waystation.pools.mirrored import Seen
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.store.slots import key_beside
 
 _PUT = script(__package__, "mirror_put")

@@ -10,10 +10,10 @@ import asyncio
 
 from waystation.acapy.reconciler import Reconciler
 from waystation.errors import WaystationError
-from waystation.store import Store, Wakeups
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 from waystation.store.leases import Lease, Leases
-from waystation.store.wakeups import Waiter
-from waystation.telemetry.logging import logger
+from waystation.store.pubsub import Waiter, Wakeups
 
 _log = logger("mirror")
 

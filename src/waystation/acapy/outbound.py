@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import InvalidInputError
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "list_take")

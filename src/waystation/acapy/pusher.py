@@ -11,13 +11,13 @@ from collections import OrderedDict
 
 from waystation.acapy.envelopes import inbound_of
 from waystation.acapy.mirror import Mirror
-from waystation.envelope import unpack
 from waystation.errors import WaystationError
+from waystation.messages.envelope import unpack
 from waystation.pools import Pool, Pools
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import Place
-from waystation.store.pacing import for_each
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.runtime.tasks import for_each
 
 _log = logger("mirror")
 

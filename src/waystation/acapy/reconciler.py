@@ -32,8 +32,8 @@ from waystation.pools.mirrored import DROPPED_MAX, KEYS_MAX, READY_MAX, Mirrored
 from waystation.pools.names import NOBODY
 from waystation.pools.states import WorkerKind, WorkerState
 from waystation.pools.terms import Terms
-from waystation.store.pacing import for_each
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.runtime.tasks import for_each
 
 _log = logger("mirror")
 

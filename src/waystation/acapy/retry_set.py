@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.acapy.outbound import TAKE_BYTES_MAX, check_list_name
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "retry_take")

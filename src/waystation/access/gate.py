@@ -14,10 +14,10 @@ from functools import lru_cache
 
 from waystation.access.keys import Scope, hash_secret, split_key
 from waystation.catalogue import Catalogue, KeyRecord
-from waystation.clock import Clock
 from waystation.errors import CatalogueError, UnauthenticatedError
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.telemetry.logging import logger
 
 _log = logger("access")
 

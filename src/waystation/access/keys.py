@@ -7,7 +7,7 @@ import re
 from enum import StrEnum
 
 from waystation.catalogue import KeyRecord
-from waystation.ids import Identity
+from waystation.runtime.ids import Identity
 
 _FORMAT = re.compile(r"ws_([0-9a-f]{16})_([0-9a-f]{48})", re.ASCII)
 

@@ -18,16 +18,10 @@ from waystation.api.reply import Reply, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.channels.revocation import EXPIRY_MAX, Revocation
+from waystation.config import AdminSettings
 from waystation.errors import UnauthenticatedError
-from waystation.settings import AdminSettings
+from waystation.runtime.logging import LEVELS, logger, set_level, set_level_of_all, sources
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.telemetry.logging import (
-    LEVELS,
-    logger,
-    set_level,
-    set_level_of_all,
-    sources,
-)
 
 _log = logger("admin")
 

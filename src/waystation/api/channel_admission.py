@@ -15,12 +15,12 @@ from waystation.api.problems import dsps_error
 from waystation.api.reply import Reply
 from waystation.api.request import Request
 from waystation.channel_settings import TokenRule
-from waystation.channels import Channels
 from waystation.channels.revocation import Revocation
+from waystation.channels.service import Channels
 from waystation.channels.tokens import TokenVerifier, read_token
-from waystation.clock import Clock
 from waystation.errors import InvalidChannelError, TokenRejectedError, UnauthenticatedError
-from waystation.ids import is_name
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import is_name
 from waystation.store.keys import DEFAULT_PROJECT
 
 _BEARER = b"Bearer "

@@ -11,12 +11,13 @@ from waystation.api.problems import dsps_error
 from waystation.api.reply import JSON, Reply, encode
 from waystation.api.request import Request
 from waystation.api.routes import Route
-from waystation.channels import Channels, Fetched
 from waystation.channels.handles import encode_handle
-from waystation.durations import parse_duration
+from waystation.channels.model import Fetched
+from waystation.channels.service import Channels
 from waystation.errors import MessageMalformedError
-from waystation.ids import is_name
-from waystation.json_text import is_json
+from waystation.runtime.durations import parse_duration
+from waystation.runtime.ids import is_name
+from waystation.runtime.json_text import is_json
 
 _DEFAULT_LIMIT = 64
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII).fullmatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from waystation.api.routes import Parameter
-from waystation.ids import NAME_PATTERN
+from waystation.runtime.ids import NAME_PATTERN
 
 NAME: dict[str, object] = {"type": "string", "pattern": NAME_PATTERN}
 

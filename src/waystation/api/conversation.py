@@ -23,8 +23,8 @@ from waystation.api.reply import Receive, Send, encode
 from waystation.api.stream_admission import require_write
 from waystation.api.stream_opening import AWAY_SECONDS, STORE_AWAY
 from waystation.api.streams import Stream
-from waystation.channels import Channels
 from waystation.channels.handles import decode_handle, encode_handle
+from waystation.channels.service import Channels
 from waystation.channels.stream import ChannelStream, StreamRead
 from waystation.errors import (
     InvalidInputError,
@@ -32,9 +32,9 @@ from waystation.errors import (
     TooLargeError,
     WaystationError,
 )
-from waystation.ids import require_name
-from waystation.json_text import is_json, shield, unshield
-from waystation.telemetry.logging import logger
+from waystation.runtime.ids import require_name
+from waystation.runtime.json_text import is_json, shield, unshield
+from waystation.runtime.logging import logger
 
 _log = logger("http")
 

@@ -38,8 +38,8 @@ from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route, RouteTable
 from waystation.api.socket_connection import note_refused
 from waystation.errors import BusyError, ForbiddenError, NotFoundError, OutcomeUnknownError
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("http")
 

@@ -30,8 +30,8 @@ from waystation.api.stream_opening import (
     create_if_asked,
 )
 from waystation.api.streams import Stream, Streams
-from waystation.channels import Channels
 from waystation.channels.handles import decode_handle, encode_handle
+from waystation.channels.service import Channels
 from waystation.channels.stream import ChannelStream, StreamRead
 from waystation.errors import WaystationError
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar.dto import AbstractDTO
 
-from waystation.decoding import decode_json
 from waystation.errors import InvalidInputError
-from waystation.json_text import shield
+from waystation.runtime.decoding import decode_json
+from waystation.runtime.json_text import shield
 
 if TYPE_CHECKING:
     from litestar._openapi.schema_generation import SchemaCreator
@@ -33,7 +33,7 @@ class ExactBody(AbstractDTO[_T]):
     def decode_bytes(self, value: bytes) -> _T:
         """Return the body as the handler gets it.
 
-        A handler passes each `msgspec.Raw` field to `unshield` (see `waystation.json_text`).
+        A handler passes each `msgspec.Raw` field to `unshield` of `waystation.runtime.json_text`.
         """
         try:
             # Because msgspec looks into no field of type `Raw`.

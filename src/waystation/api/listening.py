@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from waystation.errors import SettingsError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("http")
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from waystation.durations import parse_duration
 from waystation.errors import InvalidInputError
+from waystation.runtime.durations import parse_duration
 
 _T = TypeVar("_T")
 

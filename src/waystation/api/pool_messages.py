@@ -13,18 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.api.request import Request
-from waystation.durations import parse_duration
-from waystation.envelope import Envelope, Headers, pack, unpack
 from waystation.errors import InvalidInputError, TooLargeError
-from waystation.ids import Identity, SequentialIdentity
-from waystation.json_text import unshield
-from waystation.pools.answers import ANSWER_TO, Answer
-from waystation.pools.held import Letter, Taken
-from waystation.pools.mail import BATCH_MAX
-from waystation.pools.recipient import check_id, check_key
-from waystation.topics.batches import decode_body
-from waystation.topics.media_types import BATCH, content_type_of
-from waystation.topics.message_rules import (
+from waystation.messages.batches import decode_body
+from waystation.messages.envelope import Envelope, Headers, pack, unpack
+from waystation.messages.media_types import BATCH, content_type_of
+from waystation.messages.message_rules import (
     HEADERS_MAX,
     ID_BYTES,
     check_header_name,
@@ -32,7 +25,14 @@ from waystation.topics.message_rules import (
     is_kept,
     read_traceparent,
 )
-from waystation.topics.shown import as_shown
+from waystation.messages.shown import as_shown
+from waystation.pools.answers import ANSWER_TO, Answer
+from waystation.pools.held import Letter, Taken
+from waystation.pools.mail import BATCH_MAX
+from waystation.pools.recipient import check_id, check_key
+from waystation.runtime.durations import parse_duration
+from waystation.runtime.ids import Identity, SequentialIdentity
+from waystation.runtime.json_text import unshield
 
 _KEY = "waystation-key"
 _ID = "waystation-id"

@@ -7,10 +7,10 @@ from typing import Any
 from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
 from waystation.api.transaction_schemas import Responses, Told
+from waystation.messages.media_types import BATCH
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.recipient import ID_BYTES_MAX, KEY_BYTES_MAX
 from waystation.pools.states import WorkerState
-from waystation.topics.media_types import BATCH
 
 _TEXT: dict[str, object] = {"type": "string"}
 _WHOLE: dict[str, object] = {"type": "integer", "minimum": 0}

@@ -21,13 +21,13 @@ from waystation.api.pool_routes import row
 from waystation.api.reply import Reply, json_reply
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Route
-from waystation.decoding import decode_json
 from waystation.errors import ForbiddenError, InvalidInputError
 from waystation.pools import Pool, Pools
 from waystation.pools.held import Nack, Session, Taken, Takings
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.states import Verdict, WorkerState
-from waystation.store.wakeups import Waiter
+from waystation.runtime.decoding import decode_json
+from waystation.store.pubsub import Waiter
 from waystation.transactions.callbacks import Callbacks, parse_ticket
 
 #: What a take brings at most, but for one message that is larger by itself.

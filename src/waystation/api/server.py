@@ -33,12 +33,12 @@ from waystation.api.topic_routes import TopicRoutes
 from waystation.api.transaction_routes import TransactionRoutes
 from waystation.api.wide import wide_app, wide_document
 from waystation.api.wide_history import history_place
-from waystation.channels.listing import ChannelListing
+from waystation.channels.queries import ChannelListing
 from waystation.channels.revocation import Revocation
 from waystation.channels.tokens import TokenVerifier
+from waystation.messages.incoming import Incoming
 from waystation.node import Node
 from waystation.subscriptions.desk import open_desk
-from waystation.topics.incoming import Incoming
 from waystation.topics.overview import Overview
 from waystation.transactions.archive_standing import ArchiveStanding
 

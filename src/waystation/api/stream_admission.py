@@ -12,13 +12,13 @@ from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.cors import Cors
 from waystation.api.reply import Reply
 from waystation.api.request import Request
-from waystation.channels import Channels
+from waystation.channels.service import Channels
 from waystation.errors import (
     ForbiddenError,
     InvalidInputError,
     UnauthenticatedError,
 )
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 
 #: What a client offers, and what the server answers with; a credential is never answered.
 SUBPROTOCOL = "waystation"

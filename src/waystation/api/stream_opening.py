@@ -7,7 +7,7 @@ from waystation.api import channel_schemas as schemas
 from waystation.api.request import Request
 from waystation.api.routes import Parameter
 from waystation.api.stream_admission import require_write
-from waystation.channels import Channels
+from waystation.channels.service import Channels
 from waystation.errors import (
     InvalidInputError,
     OutcomeUnknownError,

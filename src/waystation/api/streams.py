@@ -18,8 +18,8 @@ from waystation.errors import (
     UnauthenticatedError,
     WaystationError,
 )
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("http")
 

@@ -21,16 +21,16 @@ from waystation.errors import (
     RateLimitedError,
     WaystationError,
 )
-from waystation.telemetry.logging import logger
-from waystation.topics import Browser, Producer, Receipt, Topics
-from waystation.topics.browser import LIMIT_DEFAULT, Found, Page
+from waystation.messages.incoming import Incoming
+from waystation.messages.message_rules import check_key, check_ms
+from waystation.messages.shown import as_shown
+from waystation.runtime.logging import logger
 from waystation.topics.flow import require_open
-from waystation.topics.incoming import Incoming
-from waystation.topics.limits import Limits
-from waystation.topics.message_rules import check_key, check_ms
-from waystation.topics.producer import Result
+from waystation.topics.producer import Producer, Receipt, Result
+from waystation.topics.queries import LIMIT_DEFAULT, Browser, Found, Page
+from waystation.topics.rate_limits import Limits
 from waystation.topics.schemas import Schemas
-from waystation.topics.shown import as_shown
+from waystation.topics.service import Topics
 
 _log = logger("http")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
-from waystation.topics.browser import LIMIT_DEFAULT, LIMIT_MAX
-from waystation.topics.media_types import BATCH, EVENT, EVENTS
-from waystation.topics.message_rules import KEY_CHARACTERS_MAX, MESSAGES_MAX
+from waystation.messages.media_types import BATCH, EVENT, EVENTS
+from waystation.messages.message_rules import KEY_CHARACTERS_MAX, MESSAGES_MAX
+from waystation.topics.queries import LIMIT_DEFAULT, LIMIT_MAX
 
 _Responses = dict[int, tuple[str, str, dict[str, object]]]
 

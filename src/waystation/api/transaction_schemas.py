@@ -7,7 +7,7 @@ from typing import Any
 
 from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
-from waystation.ids import NAME_PATTERN
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX, ORDERS_MAX
 from waystation.transactions.states import State, Status
 

@@ -41,19 +41,20 @@ from waystation.api.wide_transactions import TransactionController
 from waystation.api.wide_webhooks import WebhookController
 from waystation.api.wide_why import WhyController
 from waystation.catalogue import Catalogue
-from waystation.channels import Channels
-from waystation.channels.listing import ChannelListing
-from waystation.clock import Clock
+from waystation.channels.queries import ChannelListing
+from waystation.channels.service import Channels
 from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
-from waystation.ids import Identity
 from waystation.pools import Pools
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity
+from waystation.runtime.logging import logger
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.desk import Desk as SubscriptionDesk
 from waystation.subscriptions.dispatch import Dispatch
-from waystation.telemetry.logging import logger
-from waystation.topics import Browser, Topics
 from waystation.topics.overview import Overview
+from waystation.topics.queries import Browser
+from waystation.topics.service import Topics
 from waystation.transactions.archive_standing import ArchiveStanding
 from waystation.transactions.engine import Engine
 from waystation.transactions.reply_desk import ReplyDesk

@@ -12,11 +12,11 @@ from msgspec import Meta
 
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
-from waystation.channels import Channels
-from waystation.channels.listing import ChannelListing, ChannelRow, SubscriberRow
+from waystation.channels.queries import ChannelListing, ChannelRow, SubscriberRow
+from waystation.channels.service import Channels
 from waystation.errors import InvalidInputError
-from waystation.ids import NAME_PATTERN, require_name
-from waystation.json_text import is_json, unshield
+from waystation.runtime.ids import NAME_PATTERN, require_name
+from waystation.runtime.json_text import is_json, unshield
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 _PAGE_MAX = 1000

@@ -14,7 +14,7 @@ from waystation.access import Access, Scope
 from waystation.delivery.desk import AttemptRow, Desk, EndpointRow, FailedRow, Selection, owner_of
 from waystation.delivery.notices import Notice
 from waystation.errors import InvalidInputError, NotFoundError
-from waystation.ids import NAME_PATTERN, require_name
+from waystation.runtime.ids import NAME_PATTERN, require_name
 from waystation.store.keys import DEFAULT_PROJECT
 
 #: A name, and a digest behind it where the endpoint has several destinations.

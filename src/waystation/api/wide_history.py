@@ -11,8 +11,8 @@ from litestar import Controller, Request, get
 from litestar.datastructures import State
 
 from waystation.access import Access, Scope
+from waystation.config import Settings
 from waystation.errors import NotFoundError
-from waystation.settings import Settings
 from waystation.store.keys import DEFAULT_PROJECT
 
 

@@ -13,9 +13,9 @@ from msgspec import Meta
 from waystation.access import Access, Scope
 from waystation.access.keys import new_key
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
-from waystation.clock import Clock
 from waystation.errors import NotFoundError
-from waystation.ids import NAME_PATTERN, Identity, require_name
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import NAME_PATTERN, Identity, require_name
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Label = Annotated[str, Meta(max_length=200)]

@@ -12,7 +12,7 @@ from litestar.params import FromPath, JSONBody
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import NotFoundError
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions.nodes import GroupSettings, Nodes
 

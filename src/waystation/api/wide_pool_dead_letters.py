@@ -13,10 +13,10 @@ from msgspec import Meta
 from waystation.access import Scope
 from waystation.api.exact_body import ExactBody
 from waystation.api.wide_pools import Done, check_limit, pools_of, project_of
-from waystation.envelope import unpack
 from waystation.errors import InvalidInputError
+from waystation.messages.envelope import unpack
+from waystation.messages.shown import as_shown
 from waystation.pools.dead_letters import BATCH_MAX
-from waystation.topics.shown import as_shown
 
 Number = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 

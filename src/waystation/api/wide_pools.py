@@ -17,11 +17,11 @@ from msgspec import Meta
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
-from waystation.ids import NAME_PATTERN
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.pools.held import KeyRow, PoolLook
 from waystation.pools.why import Why
 from waystation.pools.why import why as explain
+from waystation.runtime.ids import NAME_PATTERN
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Version = Annotated[int, Meta(ge=1, le=2**53 - 1)]

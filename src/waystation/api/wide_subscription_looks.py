@@ -10,12 +10,12 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from waystation.access import Scope
 from waystation.api.wide_subscriptions import check_limit, desk, project_of
+from waystation.messages.message_rules import check_key, check_ms
 from waystation.subscriptions.explanation import Explanation
 from waystation.subscriptions.listing import DeadLetters, Groups
 from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.overview import SubscriptionStanding
 from waystation.subscriptions.states import GroupState
-from waystation.topics.message_rules import check_key, check_ms
 
 #: Groups in a list are not clean.
 ListedState = Literal["", "retrying", "parked", "redriving"]

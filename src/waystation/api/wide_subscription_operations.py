@@ -18,9 +18,9 @@ from waystation.access import Scope
 from waystation.api.exact_body import ExactBody
 from waystation.api.shown_subscriptions import ShownOperation, shown_operation
 from waystation.api.wide_subscriptions import check_limit, dispatch, project_of
+from waystation.messages.message_rules import KEY_CHARACTERS_MAX
 from waystation.subscriptions.definition import StartAt
 from waystation.subscriptions.operation import Asked
-from waystation.topics.message_rules import KEY_CHARACTERS_MAX
 
 Key = Annotated[str, Meta(min_length=1, max_length=KEY_CHARACTERS_MAX)]
 Ms = Annotated[int, Meta(ge=0, le=2**53 - 1)]

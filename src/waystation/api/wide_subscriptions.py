@@ -23,7 +23,7 @@ from waystation.api.shown_subscriptions import (
     shown,
 )
 from waystation.errors import InvalidInputError
-from waystation.ids import NAME_PATTERN
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.subscriptions.definition import NewSubscription, SubscriptionOptions
 from waystation.subscriptions.desk import Desk
 from waystation.subscriptions.dispatch import Dispatch

@@ -17,19 +17,19 @@ from msgspec import Meta
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
-from waystation.ids import NAME_PATTERN
-from waystation.topics import Browser, Topics
-from waystation.topics.browser import Whereabouts
-from waystation.topics.message_rules import check_key
-from waystation.topics.overview import Overview, TopicStanding
-from waystation.topics.routing import is_advised
-from waystation.topics.topic import (
+from waystation.messages.message_rules import check_key
+from waystation.runtime.ids import NAME_PATTERN
+from waystation.topics.model import (
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
     Topic,
     TopicOptions,
     TopicState,
 )
+from waystation.topics.overview import Overview, TopicStanding
+from waystation.topics.queries import Browser, Whereabouts
+from waystation.topics.router import is_advised
+from waystation.topics.service import Topics
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Partitions = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]

@@ -22,8 +22,9 @@ from waystation.bench.log_load import used_bytes
 from waystation.bench.report import Sample
 from waystation.bench.sleepers import ROWS, TERMS, Sleepers, opened_archive, opened_sleepers
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 from waystation.transactions import names
 from waystation.transactions.archive_row import row_of
 from waystation.transactions.cells import BATCH_MAX

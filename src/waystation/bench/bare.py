@@ -12,10 +12,12 @@ from typing import Any
 from waystation.api.reply import Receive, Scope, Send
 from waystation.bench.bench_app import NO_OP, app
 from waystation.channels.reader import LOOK_MAX
-from waystation.logs import names
+from waystation.logs import keys as log_keys
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.store import Store, keys, script
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.transactions import names as transaction_names
 
 _APPEND = script("waystation.logs", "append")
@@ -86,7 +88,7 @@ class BareApp:
 
     async def _produce(self, receive: Receive, send: Send) -> None:
         content, partition = (await receive())["body"], next(self._partitions)
-        reply = await self._store.run(_APPEND, names.all_of(LOG, partition), [content])
+        reply = await self._store.run(_APPEND, log_keys.all_of(LOG, partition), [content])
         await _reply(send, b'{"partition":%d,"offset":%d}\n' % (partition, int(reply[1])))
 
     async def _start(self, receive: Receive, send: Send) -> None:

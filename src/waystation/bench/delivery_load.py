@@ -43,9 +43,9 @@ from waystation.bench.log_load import used_bytes
 from waystation.bench.report import Sample
 from waystation.bench.send_load import CONCURRENT, aiohttp_session, send_bare_loop, senders
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
 from waystation.delivery.request import Outgoing
 from waystation.node import Node
+from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.subscriptions.definition import (
     RetryPolicy,

@@ -12,18 +12,18 @@ from waystation.api.server import settle_memory
 from waystation.bench.benchmark import BenchmarkError
 from waystation.bench.receivers import stamp
 from waystation.bench.target import Target
-from waystation.clock import Clock
+from waystation.config import AuthSettings, Settings, StoreSettings
 from waystation.delivery_settings import DeliverySettings
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.node import Node, open_node
-from waystation.settings import AuthSettings, Settings, StoreSettings
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.subscriptions.definition import NewSubscription, Subscription, SubscriptionOptions
 from waystation.subscriptions.states import Verdict
 from waystation.telemetry import metrics
-from waystation.topics import Receipt
-from waystation.topics.topic import TopicOptions
+from waystation.topics.model import TopicOptions
+from waystation.topics.producer import Receipt
 
 #: Payload of a message.
 DATA_BYTES = 100

@@ -23,10 +23,10 @@ from waystation.bench.http_load import CONTENT
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.ids import RandomIdentity
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms, open_cells

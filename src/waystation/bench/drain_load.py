@@ -21,10 +21,11 @@ from waystation.bench.http_load import CONTENT as DATA
 from waystation.bench.log_load import used_bytes
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
+from waystation.config import AuthSettings, Settings, StoreSettings
 from waystation.node import Node, open_node
-from waystation.settings import AuthSettings, Settings, StoreSettings
-from waystation.store import Store, keys
+from waystation.runtime.clock import Clock
+from waystation.store import keys
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions import names
 from waystation.transactions.nodes import Nodes

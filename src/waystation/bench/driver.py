@@ -36,7 +36,8 @@ from waystation.bench import (
 from waystation.bench.children import answer_questions
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
-from waystation.store import Store, keys
+from waystation.store import keys
+from waystation.store.client import Store
 
 Job = Callable[[Target, Any], Awaitable[Sample]]
 

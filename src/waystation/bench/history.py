@@ -20,7 +20,7 @@ from waystation.bench.report import Promise, Row, Sample
 from waystation.bench.sender import Stage
 from waystation.bench.workshop import Workshop
 from waystation.history_settings import RecordLogs
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 _SECONDS_MAX = 900.0
 #: The larger of two audits has so many times the rows of the smaller.

@@ -10,9 +10,9 @@ from waystation.bench.bare import LOG, PARTITIONS
 from waystation.bench.http_connection import HttpConnection, packed_request, raise_problems
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 
 CONNECTIONS = 64

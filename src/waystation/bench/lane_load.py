@@ -14,8 +14,8 @@ from waystation.bench.receivers import stamp
 from waystation.bench.report import Sample
 from waystation.bench.send_load import delivering
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
 from waystation.delivery.outbox import Item, Outbox
+from waystation.runtime.clock import Clock
 
 LANES = 50
 ITEMS_PER_SECOND = 400

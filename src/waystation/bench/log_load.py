@@ -16,13 +16,16 @@ from typing import Any
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window, measured
 from waystation.catalogue import SqliteCatalogue
-from waystation.clock import Clock
-from waystation.envelope import Envelope, pack
-from waystation.logs import Retention, names
+from waystation.logs import keys
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.messages.envelope import Envelope, pack
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.topics import Deduplication, Producer, Receipt, Topics
+from waystation.topics.dedup import Deduplication
+from waystation.topics.producer import Producer, Receipt
+from waystation.topics.service import Topics
 
 #: Payload of a message, and messages of one append.
 DATA = b"x" * 100
@@ -88,7 +91,7 @@ async def read_raw(target: Target, seconds: float) -> Sample:
     async with _opened(target) as (store, logs):
         await logs.create("log", 1, Retention())
         await _fill(logs, "log", _READ_FROM)
-        name = names.entries("log", 0)
+        name = keys.entries("log", 0)
         offsets = _offsets()
 
         async def read() -> int:

@@ -16,7 +16,7 @@ from waystation.bench.http_load import CONTENT
 from waystation.bench.processes import resident_bytes
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
 
 PUBLISHES_PER_SECOND = 200

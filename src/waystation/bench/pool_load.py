@@ -24,13 +24,13 @@ from waystation.bench.http_connection import packed_request
 from waystation.bench.http_load import CONNECTIONS, CONTENT, Script, run_scripts
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter, Session
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 
 #: The pool that the relay and the bare handler enqueue in.

@@ -21,7 +21,7 @@ from waystation.bench.pool_load import FEW, RECIPIENTS, envelope
 from waystation.bench.preparation import store_version
 from waystation.bench.report import Process, Promise, Row, Sample
 from waystation.bench.target import Target
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 #: Keys of the pool with many, and keys of the worker that goes.
 MANY = 100_000

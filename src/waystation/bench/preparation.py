@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from waystation.access import Scope, new_key
-from waystation.clock import Clock
-from waystation.ids import RandomIdentity
+from waystation.config import Settings
 from waystation.node import open_catalogue
-from waystation.settings import Settings
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 from waystation.store.checks import read_facts
 from waystation.store.client import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
 
 

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from waystation.bench.children import Answer, answer_questions
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok"
 _OTHER = b"HTTP/1.1 %d Other\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno"

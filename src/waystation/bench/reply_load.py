@@ -14,14 +14,14 @@ from waystation.bench.report import Sample
 from waystation.bench.send_load import CONCURRENT, senders
 from waystation.bench.sleepers import TERMS, Sleepers, opened_sleepers
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.sender import Sender
-from waystation.store import Wakeups
+from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.store.pubsub import Wakeups
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Held

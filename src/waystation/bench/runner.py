@@ -11,7 +11,7 @@ from waystation.bench.benchmark import Benchmark, Progress, Run
 from waystation.bench.peers import PEERS_FOLDER, Peer, PeerMissingError, ensure_peer
 from waystation.bench.processes import require_linux
 from waystation.bench.report import Report
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 
 #: Packages whose versions decide speed.
 _PACKAGES = ("waystation", "hiredis", "httptools", "msgspec", "redis", "uvicorn", "uvloop")

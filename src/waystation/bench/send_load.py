@@ -21,14 +21,15 @@ from waystation.bench.benchmark import BenchmarkError
 from waystation.bench.http_load import CONTENT
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window, measured
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item, Outbox, endpoint_of
 from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.sender import Sender
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 
 CONCURRENT = 64
 _WARM_SECONDS = 0.1

@@ -22,7 +22,7 @@ from waystation.bench.preparation import make_key, store_version
 from waystation.bench.report import Promise, Row, Sample
 from waystation.bench.send_load import CONCURRENT
 from waystation.bench.target import Target
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 #: Run by name, in processes of their own.
 _SERVERS = servers.__name__

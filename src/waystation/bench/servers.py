@@ -29,16 +29,16 @@ from waystation.bench.bare import PARTITIONS, BareApp
 from waystation.bench.bench_app import delays_ms
 from waystation.bench.children import Answer, answer_questions
 from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.config import ChannelSettings, Durability, HttpSettings, Settings, StoreSettings
 from waystation.delivery_settings import DeliverySettings
 from waystation.errors import ConflictError
 from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.node import open_node
 from waystation.relay.opening import open_relay
-from waystation.settings import ChannelSettings, Durability, HttpSettings, Settings, StoreSettings
-from waystation.store import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.runtime.logging import configure_logging
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.telemetry.logging import configure_logging
 from waystation.transaction_settings import TransactionSettings
 
 #: A receiver that hangs is given up on after this.

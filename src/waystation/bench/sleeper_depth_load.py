@@ -21,7 +21,7 @@ from waystation.bench.depth_load import FEW
 from waystation.bench.report import Sample
 from waystation.bench.sleepers import TERMS, Sleepers, opened_archive, opened_sleepers
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.archiving import Confirmed, Given

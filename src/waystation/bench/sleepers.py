@@ -16,9 +16,9 @@ from waystation.bench.bench_app import NO_OP, app
 from waystation.bench.benchmark import BenchmarkError
 from waystation.bench.http_load import CONTENT
 from waystation.bench.target import Target
-from waystation.clock import Clock
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions import names
 from waystation.transactions.archiver import ArchivePace, Archiver

@@ -25,17 +25,17 @@ from waystation.bench.children import answer_questions
 from waystation.bench.delivery_node import NAME, PARTITIONS, data, message
 from waystation.bench.lake_load import DATASET, make_lake
 from waystation.bench.processes import family_bytes, family_cpu_seconds
-from waystation.clock import Clock
-from waystation.envelope import pack
 from waystation.history.audit import Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.options import StorePlace
 from waystation.history.session import SessionPlan, open_session
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.messages.envelope import pack
+from waystation.runtime.clock import Clock
 from waystation.store.address import parse_address
+from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT, FORMAT
 
 _BATCH = 500

@@ -17,8 +17,8 @@ from waystation.bench.http_load import CONNECTIONS, CONTENT, repeating, run_scri
 from waystation.bench.log_load import repeated
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.clock import Clock
-from waystation.ids import RandomIdentity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.wire import pack
 from waystation.transactions import names

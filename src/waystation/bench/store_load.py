@@ -14,10 +14,11 @@ import redis.asyncio
 from waystation.bench.http_load import CONTENT
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window, measured
-from waystation.channels.message import encode_message
-from waystation.clock import Clock
-from waystation.store import keys, script
+from waystation.channels.model import encode_message
+from waystation.runtime.clock import Clock
+from waystation.store import keys
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.store.scripts import script
 from waystation.store.wire import pack
 
 #: For the bar on the cost of one coalesced call.

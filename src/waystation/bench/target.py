@@ -9,12 +9,13 @@ import msgspec
 
 from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Sample
-from waystation.channels import Channels
-from waystation.clock import Clock
+from waystation.channels.service import Channels
+from waystation.config import ChannelSettings, Durability
 from waystation.history_settings import HistorySettings, RecordLogs
-from waystation.settings import ChannelSettings, Durability
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
 from waystation.store.address import Address
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,9 +18,9 @@ from waystation.bench.preparation import make_key
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
 from waystation.bench.transaction_peers import Rival, quantiles
+from waystation.config import Durability
 from waystation.history_settings import RecordLogs
-from waystation.settings import Durability
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 #: Run by name, in processes of their own.
 _SERVERS = servers.__name__

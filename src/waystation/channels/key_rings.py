@@ -21,7 +21,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from waystation.channel_settings import TokenRule
 from waystation.errors import SettingsError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("tokens")
 

@@ -11,14 +11,16 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from waystation.channels.message import Fetched, Message, decode_message
+from waystation.channels.model import Fetched, Message, decode_message
 from waystation.channels.place import Place
-from waystation.clock import Clock
 from waystation.errors import SubscriptionNotFoundError
-from waystation.store import Store, Wakeups, script
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("channels")
 

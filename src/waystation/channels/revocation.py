@@ -7,9 +7,11 @@ holds at once in the process that was told, and within two seconds in the others
 
 from __future__ import annotations
 
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError
-from waystation.store import Store, keys, script
+from waystation.runtime.clock import Clock
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _REVOKE = script(__package__, "revoke")
 

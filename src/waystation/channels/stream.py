@@ -15,13 +15,14 @@ from typing import Self
 
 import msgspec
 
-from waystation.channels.message import Message, decode_message
+from waystation.channels.model import Message, decode_message
 from waystation.channels.place import Place
 from waystation.channels.reader import LOOK_MAX, no_subscriber
-from waystation.store import Store, Wakeups, script
-from waystation.store.wakeups import Waiter
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.scripts import script
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("channels")
 

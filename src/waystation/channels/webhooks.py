@@ -10,7 +10,7 @@ moment. A publisher pays for neither.
 from __future__ import annotations
 
 from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.channels.message import decode_message
+from waystation.channels.model import decode_message
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.templates import has_fields, sample_fills
 from waystation.delivery.addresses import AddressGuard

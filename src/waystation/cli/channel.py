@@ -14,8 +14,8 @@ from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOp
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from waystation.client import Batch

@@ -19,7 +19,7 @@ from waystation.cli.output import console, emit_json, printable
 from waystation.cli.patience import note, patiently
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from waystation.client import Received

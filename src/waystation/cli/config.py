@@ -12,7 +12,7 @@ from waystation.channel_settings import shown_tokens, shown_webhook
 from waystation.cli.options import ConfigOption, JsonOption, read_settings
 from waystation.cli.output import emit_json, emit_table
 from waystation.errors import InvalidChannelError
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 
 app = typer.Typer(no_args_is_help=True, help="Look at the settings.")
 

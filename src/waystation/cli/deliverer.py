@@ -21,8 +21,8 @@ from waystation.cli.options import (
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.plugin_environment import plugin_defaults
 from waystation.cli.running import run_until_stopped
-from waystation.clock import Clock
-from waystation.settings import Settings
+from waystation.config import Settings
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from waystation.acapy.retry_set import RetrySet

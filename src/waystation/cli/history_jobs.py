@@ -37,8 +37,8 @@ from waystation.cli.options import (
     StoreOption,
 )
 from waystation.cli.output import console, emit_json, emit_table, printable
-from waystation.clock import Clock
 from waystation.history_errors import HistoryBusyError
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ import msgspec
 from waystation.cli.options import read_settings
 from waystation.cli.output import problems
 from waystation.cli.station import open_station
-from waystation.data_files import tighten
+from waystation.config import Settings
 from waystation.history_errors import NoStoreError
-from waystation.settings import Settings
+from waystation.runtime.data_files import tighten
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

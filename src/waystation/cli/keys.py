@@ -14,10 +14,10 @@ from waystation.access import Scope, new_key
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.cli.options import ConfigOption, DataOption, JsonOption, read_settings
 from waystation.cli.output import console, emit_json, emit_table
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, NotFoundError
-from waystation.ids import RandomIdentity, require_name
 from waystation.node import open_catalogue
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity, require_name
 
 _T = TypeVar("_T")
 _DAY_MS = 86_400_000

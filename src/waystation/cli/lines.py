@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from waystation.cli.output import problems
-from waystation.json_text import shield
+from waystation.runtime.json_text import shield
 
 if TYPE_CHECKING:
     from rich.progress import Progress

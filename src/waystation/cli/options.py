@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from waystation.config import LoadedSettings, load_settings
 from waystation.errors import SettingsError
-from waystation.settings import LoadedSettings, load_settings
 
 #: Taken when it lies in the current directory and no other is named.
 DEFAULT_FILE = "waystation.toml"

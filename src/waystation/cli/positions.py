@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from waystation.clock import Clock
-from waystation.durations import parse_duration
 from waystation.errors import InvalidInputError
+from waystation.runtime.clock import Clock
+from waystation.runtime.durations import parse_duration
 
 #: What a time may be.
 MOMENT = "a time (2026-11-15T12:00), or how long ago (10m)."

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from waystation.settings import LogSettings
-from waystation.telemetry.logging import configure_logging, logger
+from waystation.config import LogSettings
+from waystation.runtime.logging import configure_logging, logger
 
 _log = logger("station")
 

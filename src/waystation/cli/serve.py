@@ -18,10 +18,10 @@ from rich.text import Text
 from waystation import __version__
 from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOption, read_settings
 from waystation.cli.output import console, emit_json
+from waystation.config import Settings
 from waystation.errors import SettingsError
 from waystation.history_role import HistoryRole
-from waystation.settings import Settings
-from waystation.telemetry.logging import configure_logging, logger
+from waystation.runtime.logging import configure_logging, logger
 
 if TYPE_CHECKING:
     from waystation.node import Node

@@ -19,9 +19,9 @@ from waystation.cli.station import open_station
 from waystation.cli.subscription_look import dead, group, groups, shards, show_standing, watch
 from waystation.cli.subscription_operate import operations, purge, redrive, reset, skip
 from waystation.cli.topic_messages import time_of
-from waystation.clock import Clock
-from waystation.durations import parse_duration
 from waystation.errors import ConflictError, InvalidInputError
+from waystation.runtime.clock import Clock
+from waystation.runtime.durations import parse_duration
 
 if TYPE_CHECKING:
     from waystation.client import Subscription

@@ -16,8 +16,8 @@ from waystation.cli.patience import patiently
 from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,8 +13,8 @@ from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
 from waystation.cli.topic_messages import payload_of, place_of, read_messages, time_of
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, OffsetOutOfRangeError
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from waystation.client import TopicMessage

@@ -24,8 +24,8 @@ from waystation.cli.positions import parse_position
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
 from waystation.cli.topic_messages import note_missing, payload_of, place_of, time_of
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, OffsetOutOfRangeError
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from waystation.client import MessagePage, TopicMessage

@@ -17,8 +17,8 @@ from waystation.cli.station import open_station
 from waystation.cli.tx_list import list_
 from waystation.cli.tx_shown import show, show_journal, show_progress
 from waystation.cli.webhooks import webhook
-from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
+from waystation.runtime.durations import duration_ms
 
 if TYPE_CHECKING:
     from waystation.client import Transaction, TransactionSummary

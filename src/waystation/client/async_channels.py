@@ -29,8 +29,8 @@ from waystation.client.messages import (
     encode_content,
 )
 from waystation.errors import ChannelFullError
-from waystation.ids import Identity, RandomIdentity, require_name
-from waystation.json_values import encode_json
+from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.json_values import encode_json
 
 
 class AsyncChannels:

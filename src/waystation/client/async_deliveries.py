@@ -15,7 +15,7 @@ from waystation.client.deliveries import (
     FailedPage,
 )
 from waystation.client.messages import decode_answer, raise_for
-from waystation.json_values import encode_json
+from waystation.runtime.json_values import encode_json
 
 _T = TypeVar("_T")
 _PATH = "/v1/deliveries"

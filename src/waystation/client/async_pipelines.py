@@ -19,7 +19,7 @@ from waystation.client.pipelines import (
     PipelinePage,
 )
 from waystation.client.transactions import encode_body
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 
 _PATH = "/v1/pipelines"
 

@@ -15,7 +15,7 @@ from waystation.client.pool_messages import (
 )
 from waystation.client.pool_workload import Finished
 from waystation.errors import WaystationError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("client")
 

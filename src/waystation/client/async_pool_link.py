@@ -19,10 +19,10 @@ from waystation.errors import (
     StoreUnavailableError,
     WaystationError,
 )
-from waystation.ids import Identity
-from waystation.json_values import encode_json
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
-from waystation.telemetry.logging import logger
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_values import encode_json
+from waystation.runtime.logging import logger
 
 _log = logger("client")
 

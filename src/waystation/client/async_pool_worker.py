@@ -42,9 +42,9 @@ from waystation.client.pool_messages import (
 from waystation.client.pool_workload import Finished, Workload
 from waystation.client.pools import BATCH_MAX
 from waystation.errors import InvalidInputError, WaystationError
-from waystation.ids import RandomIdentity, require_name
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
-from waystation.telemetry.logging import logger
+from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.logging import logger
 
 _log = logger("client")
 

@@ -43,10 +43,10 @@ from waystation.client.subscriptions import (
     SubscriptionPage,
     SubscriptionStanding,
 )
-from waystation.durations import Duration
 from waystation.errors import ConflictError
-from waystation.ids import require_name
-from waystation.json_values import encode_json
+from waystation.runtime.durations import Duration
+from waystation.runtime.ids import require_name
+from waystation.runtime.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 _PAGE = 1000

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import Answer
-from waystation.clock import Clock
-from waystation.durations import Duration, duration_ms
 from waystation.errors import StationUnreachableError
+from waystation.runtime.clock import Clock
+from waystation.runtime.durations import Duration, duration_ms
 
 #: What one request waits at most; longer waits take several.
 _WAIT_SECONDS_MAX = 30.0

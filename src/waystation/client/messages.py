@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from waystation import errors, transaction_errors
-from waystation.decoding import decode_json
 from waystation.errors import WaystationError
-from waystation.json_text import free_mark, load_json, shield, unshield
-from waystation.json_values import encode_json
+from waystation.runtime.decoding import decode_json
+from waystation.runtime.json_text import free_mark, load_json, shield, unshield
+from waystation.runtime.json_values import encode_json
 
 
 class Received(msgspec.Struct, frozen=True):

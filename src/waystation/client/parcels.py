@@ -15,8 +15,8 @@ import msgspec
 from waystation.client.codec import Codec, told
 from waystation.client.topics import Produced
 from waystation.errors import InvalidInputError
-from waystation.ids import Identity
-from waystation.json_values import encode_json
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_values import encode_json
 
 #: What one request holds at most; a single message may be larger.
 BATCH_MESSAGES_MAX = 500

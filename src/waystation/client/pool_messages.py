@@ -11,8 +11,8 @@ import msgspec
 
 from waystation.client.codec import Codec, codings_of
 from waystation.client.topics import ShownMessage
-from waystation.ids import Identity
-from waystation.json_text import load_json
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_text import load_json
 
 
 class GiveUpError(Exception):

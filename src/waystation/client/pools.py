@@ -13,8 +13,8 @@ import msgspec
 from waystation.client.parcels import NewMessage, pack
 from waystation.client.topics import ShownMessage
 from waystation.errors import InvalidInputError
-from waystation.ids import Identity, require_name
-from waystation.json_values import encode_json
+from waystation.runtime.ids import Identity, require_name
+from waystation.runtime.json_values import encode_json
 
 PATH = "/v1/pools"
 BATCH_FORM = "application/vnd.waystation.batch+json"

@@ -12,7 +12,6 @@ import re
 from waystation.client.messages import Answer, decode_answer, error_for
 from waystation.client.parcels import Parcel
 from waystation.client.topics import ResultPage
-from waystation.clock import Clock
 from waystation.errors import (
     BusyError,
     CatalogueError,
@@ -23,6 +22,7 @@ from waystation.errors import (
     StoreUnavailableError,
     WaystationError,
 )
+from waystation.runtime.clock import Clock
 
 #: Pauses before the second, third… try; then the last one again and again.
 _PAUSES_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from waystation.client.subscriptions import Start
 from waystation.errors import InvalidInputError
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 
 PATH = "/v1/subscriptions"
 

@@ -31,8 +31,8 @@ from waystation.client.messages import (
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.errors import ChannelFullError
-from waystation.ids import Identity, RandomIdentity, require_name
-from waystation.json_values import encode_json
+from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.json_values import encode_json
 
 
 class Channels:

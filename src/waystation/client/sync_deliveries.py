@@ -17,7 +17,7 @@ from waystation.client.deliveries import (
 )
 from waystation.client.messages import decode_answer, raise_for
 from waystation.client.sync_transport import Transport
-from waystation.json_values import encode_json
+from waystation.runtime.json_values import encode_json
 
 _T = TypeVar("_T")
 _PATH = "/v1/deliveries"

@@ -12,8 +12,8 @@ from waystation.client.subscriptions import OperationInfo, Progress
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
-from waystation.durations import Duration
-from waystation.json_values import encode_json
+from waystation.runtime.durations import Duration
+from waystation.runtime.json_values import encode_json
 from waystation.subscription_errors import WaitOverError
 
 

@@ -21,7 +21,7 @@ from waystation.client.pipelines import (
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.transactions import encode_body
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 
 _PATH = "/v1/pipelines"
 

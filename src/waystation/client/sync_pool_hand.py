@@ -17,7 +17,7 @@ from waystation.client.pool_workload import Finished
 from waystation.client.sync_background import Handler
 from waystation.client.sync_pool_link import PoolLink
 from waystation.errors import WaystationError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("client")
 

@@ -44,9 +44,9 @@ from waystation.client.sync_pool_hand import PoolHand
 from waystation.client.sync_pool_link import POLL_SECONDS, PoolLink
 from waystation.client.sync_transport import Transport
 from waystation.errors import InvalidInputError, WaystationError
-from waystation.ids import RandomIdentity, require_name
 from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
-from waystation.telemetry.logging import logger
+from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.logging import logger
 
 _log = logger("client")
 

@@ -29,9 +29,9 @@ from waystation.client.sync_background import (
 )
 from waystation.client.sync_transport import Transport
 from waystation.client.topics import Produced, Receipt
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, ProducerClosedError, WaystationError
-from waystation.ids import RandomIdentity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity
 
 BATCH_FORM = "application/vnd.waystation.batch+json"
 #: What a station takes in one request; of bytes it takes more, but a message may come on top.

@@ -41,10 +41,10 @@ from waystation.client.topics import (
     TopicStanding,
     Whereabouts,
 )
-from waystation.clock import Clock
 from waystation.errors import ConflictError, WaystationError
-from waystation.ids import Identity, RandomIdentity, require_name
-from waystation.json_values import encode_json
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.json_values import encode_json
 
 _PATH = "/v1/topics"
 

@@ -33,9 +33,9 @@ from waystation.client.transactions import (
     encode_order,
     wait_seconds,
 )
-from waystation.clock import Clock
-from waystation.durations import Duration
 from waystation.errors import StationUnreachableError
+from waystation.runtime.clock import Clock
+from waystation.runtime.durations import Duration
 from waystation.transaction_errors import TransactionUnknownError
 
 _PATH = "/v1/transactions"

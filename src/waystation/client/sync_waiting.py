@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from waystation.client.messages import Answer
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
-from waystation.clock import Clock
-from waystation.durations import Duration, duration_ms
 from waystation.errors import StationUnreachableError
+from waystation.runtime.clock import Clock
+from waystation.runtime.durations import Duration, duration_ms
 
 #: What one request waits at most; longer waits take several.
 _WAIT_SECONDS_MAX = 30.0

@@ -11,7 +11,7 @@ import msgspec
 from waystation.client.codec import Codec, codings_of
 from waystation.client.messages import Problem
 from waystation.errors import WaystationError
-from waystation.json_text import load_json
+from waystation.runtime.json_text import load_json
 
 
 class RateLimit(TypedDict, total=False):

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
-from waystation.json_values import encode_json
+from waystation.runtime.durations import Duration, duration_ms
+from waystation.runtime.json_values import encode_json
 
 #: What a switch can be set to.
 Scalar = str | int | float | bool

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waystation.data_files import create_private, protect_data_dir, tighten
+from waystation.config import make_private
 from waystation.database.migrations import Migrations
 from waystation.database.trouble import Fail, Trouble
-from waystation.settings import make_private
+from waystation.runtime.data_files import create_private, protect_data_dir, tighten
 
 _T = TypeVar("_T")
 

@@ -16,10 +16,10 @@ import msgspec
 
 from waystation.delivery.records import AttemptRecord, decode_record
 from waystation.errors import LogError, LogNotFoundError, StoreFullError
-from waystation.logs import Logs, Retention
+from waystation.logs.protocol import Logs, Retention
+from waystation.runtime.logging import logger
 from waystation.store.gathering import Gathering
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
 

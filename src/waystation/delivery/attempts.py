@@ -21,8 +21,8 @@ from waystation.delivery.schedule import Decision, Verdict, hold_seconds
 from waystation.delivery.standing import Standing
 from waystation.delivery.teller import Teller
 from waystation.delivery.workshop import Workshop
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from waystation.clock import Clock
 from waystation.delivery.outbox import Claimed, Outbox
 from waystation.errors import BusyError, StoreError
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 
 _log = logger("delivery")
 

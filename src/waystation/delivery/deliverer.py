@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
-from waystation.clock import Clock
 from waystation.delivery.claims import AWAY, CLAIM_SECONDS, Claims
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.lane import Lane
@@ -27,10 +26,10 @@ from waystation.delivery.share import TOTAL_MAX
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
 from waystation.delivery.workshop import IDLE_SECONDS, Pauses, Workshop
-from waystation.ids import Identity, RandomIdentity
-from waystation.store import Wakeups
-from waystation.store.wakeups import Waiter
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import Waiter, Wakeups
 
 _log = logger("delivery")
 

@@ -16,9 +16,9 @@ from waystation.delivery.items import Claim
 from waystation.delivery.standing import Standing
 from waystation.delivery.teller import Teller
 from waystation.delivery.workshop import Workshop
-from waystation.store.wakeups import Waiter
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import Waiter
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("delivery")
 

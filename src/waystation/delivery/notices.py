@@ -17,8 +17,8 @@ import msgspec
 from waystation.delivery.request import Outgoing
 from waystation.delivery.schedule import describe
 from waystation.delivery.sender import Sender
-from waystation.store import Store
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 
 _log = logger("delivery")
 

@@ -34,9 +34,10 @@ from waystation.delivery.settlement import (
     tell,
 )
 from waystation.errors import BusyError, InvalidInputError, StoreError
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.gathering import Gathering
+from waystation.store.scripts import script
 
 __all__ = [
     "Claim",

@@ -14,9 +14,9 @@ import socket
 import threading
 from collections.abc import Callable
 
-from waystation.clock import Clock
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import ForbiddenAddressError, WaystationError
+from waystation.runtime.clock import Clock
 
 _KEEP_SECONDS = 5.0
 _KEEP_MAX = 10_000

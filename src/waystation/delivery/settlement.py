@@ -10,7 +10,7 @@ from waystation.delivery.records import AttemptRecord, encode_record
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.errors import BusyError, StoreError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("delivery")
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from waystation.ids import Identity
+from waystation.runtime.ids import Identity
 
 #: How long an old secret goes on signing beside the new one.
 OVERLAP_MS = 24 * 3600 * 1000

@@ -19,7 +19,8 @@ import msgspec
 from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.layout import REGISTER
 from waystation.delivery.notices import NOTICES, NOTICES_MAX, Notice, encode_notice
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _BREAKERS = script(__package__, "breakers")
 _DISABLE = script(__package__, "disable")

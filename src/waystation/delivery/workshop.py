@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.delivery.claims import Claims
 from waystation.delivery.notices import Notices
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
+from waystation.runtime.clock import Clock
 
 #: A lane that has been empty for this long is retired, by whoever notices first.
 IDLE_SECONDS = 60.0

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.demo.stage import Stage
 from waystation.demo.station import DemoStation
 from waystation.demo.subscriptions import EVENTS, EXPECTED_REQUESTS
 from waystation.demo.topics import SCANS
 from waystation.history_errors import HistoryMissingError
-from waystation.settings import Settings
+from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

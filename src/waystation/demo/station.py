@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 
-from waystation.data_files import write_private
 from waystation.demo.process import DemoProcess
 from waystation.demo.receiver import Receiver
+from waystation.runtime.data_files import write_private
 
 _CONFIG = """
 [delivery]

@@ -14,8 +14,8 @@ import pyarrow as pa
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import STEPS, TRANSACTIONS
-from waystation.logs import Block
-from waystation.recording import FULL
+from waystation.logs.protocol import Block
+from waystation.messages.redaction import FULL
 from waystation.transactions.log_entry import Fact, StartedDetail, StepDetail, unpack
 
 _decode_started = msgspec.msgpack.Decoder(StartedDetail).decode

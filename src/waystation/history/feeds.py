@@ -28,9 +28,9 @@ from waystation.history.table_specs import (
     TableSpec,
 )
 from waystation.history.webhook_rows import webhook_rows
-from waystation.logs import Block
-from waystation.logs.operation_log import LOG as OPERATION_LOG
-from waystation.recording import FULL
+from waystation.logs.operations import LOG as OPERATION_LOG
+from waystation.logs.protocol import Block
+from waystation.messages.redaction import FULL
 from waystation.transactions.names import LOG as CELLS
 
 

@@ -13,7 +13,7 @@ import msgspec
 from waystation.errors import BusyError, LogError, StoreError
 from waystation.history.ingest import Ingest, Ingested
 from waystation.history_errors import HistoryError, SparkGoneError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("history")
 _PAUSES_MAX = 10

@@ -15,7 +15,6 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.clock import Clock
 from waystation.history.feeds import feed_of
 from waystation.history.gaps import GapBook
 from waystation.history.ingest_task import (
@@ -38,7 +37,8 @@ from waystation.history.tidying import tidy
 from waystation.history.watermarks import Watermarks, register
 from waystation.history_errors import LakeWriteError
 from waystation.history_settings import WhenFull
-from waystation.logs import LogState
+from waystation.logs.protocol import LogState
+from waystation.runtime.clock import Clock
 
 #: Rows of a round: what a crash costs at most, and what is in one commit.
 ROUND_ROWS = 4_000_000

@@ -22,7 +22,7 @@ from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
 from waystation.history.table_specs import TableSpec
 from waystation.history_errors import LakeWriteError
-from waystation.recording import FULL, Recording
+from waystation.messages.redaction import FULL, Recording
 
 
 class IngestPlan(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from waystation.config import make_private
 from waystation.history.lake_files import TableWriter, WrittenFile, file_sizes
 from waystation.history.spans import Span
 from waystation.history.table_specs import DAY, TableSpec
@@ -31,7 +32,6 @@ from waystation.history_errors import (
     LakeWriteError,
     NoLakeError,
 )
-from waystation.settings import make_private
 
 #: All columns have statistics, not the first 32 alone: of those, files can be skipped.
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}

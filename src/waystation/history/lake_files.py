@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from waystation.history.table_specs import DAY, TableSpec
-from waystation.ids import Identity, RandomIdentity
+from waystation.runtime.ids import Identity, RandomIdentity
 
 #: Rows of a row group: what a reader of files can skip within one.
 _GROUP_ROWS = 65_536

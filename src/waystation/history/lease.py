@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from typing import Literal
 
 from waystation.history_errors import HistoryBusyError
-from waystation.ids import Identity, RandomIdentity
-from waystation.store import Heartbeat, Leases, Store
+from waystation.runtime.ids import Identity, RandomIdentity
 from waystation.store.address import parse_address
+from waystation.store.client import Store
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leases import Leases
 
 Job = Literal["ingest", "audit", "refresh"]
 

@@ -18,12 +18,13 @@ from waystation.history.options import OnGap
 from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
 from waystation.history_errors import StoreWentBackError, TrimmedError
-from waystation.logs import Block, LogState, names
+from waystation.logs import keys
+from waystation.logs.protocol import Block, LogState
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.runtime.logging import logger
 from waystation.store.address import parse_address
+from waystation.store.client import Store
 from waystation.store.keys import FORMAT
-from waystation.telemetry.logging import logger
 
 _log = logger("history")
 
@@ -118,7 +119,7 @@ class LogReader:
         Only a partition whose stream has fewer entries than its head says is read.
         """
         states = self.states(partitions)
-        streams = [("XLEN", names.entries(*each)) for each in states]
+        streams = [("XLEN", keys.entries(*each)) for each in states]
         found: list[Gap] = []
         for ((log, partition), state), count in zip(
             states.items(), self.replies(streams), strict=True

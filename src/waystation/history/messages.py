@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.history.places import TopicPlace
-from waystation.logs import Block
-from waystation.recording import Recording
+from waystation.logs.protocol import Block
+from waystation.messages.redaction import Recording
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import OPERATIONS
-from waystation.logs import Block
-from waystation.logs.operation_log import unpack
+from waystation.logs.operations import unpack
+from waystation.logs.protocol import Block
 
 
 def operation_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:

@@ -17,7 +17,7 @@ import msgspec
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.history.spans import TASK_ROWS, TASKS_PER_CORE
 from waystation.history_errors import SourceOptionError
-from waystation.ids import require_name
+from waystation.runtime.ids import require_name
 from waystation.store.address import parse_address
 
 OnGap = Literal["fail", "count"]

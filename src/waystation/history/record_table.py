@@ -19,7 +19,7 @@ from waystation.history.table_specs import (
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
 )
-from waystation.logs import Block
+from waystation.logs.protocol import Block
 
 _SPECS = {
     spec.name: spec for spec in (DELIVERIES, OPERATIONS, STEPS, TRANSACTIONS, WEBHOOK_ATTEMPTS)

@@ -8,8 +8,8 @@ import msgspec
 
 from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
-from waystation.recording import FULL, Pointers, Record, Recording, recording
-from waystation.telemetry.logging import logger
+from waystation.messages.redaction import FULL, Pointers, Record, Recording, recording
+from waystation.runtime.logging import logger
 from waystation.topics.book import working_copy
 
 _log = logger("history")

@@ -22,8 +22,8 @@ from waystation.history.log_reader import LogReader
 from waystation.history.round_tables import RoundTables
 from waystation.history.spans import TASK_ROWS, Gap, Span, parse_key
 from waystation.history.table_specs import TableSpec
-from waystation.logs import LogState
-from waystation.telemetry.logging import logger
+from waystation.logs.protocol import LogState
+from waystation.runtime.logging import logger
 
 _log = logger("history")
 

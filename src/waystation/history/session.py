@@ -12,11 +12,11 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from waystation.config import Settings
 from waystation.history.connect import connect_session
 from waystation.history.gateway import start_spark
 from waystation.history.java import find_java
 from waystation.history.spark_trouble import TROUBLES, spark_trouble
-from waystation.settings import Settings
 
 #: What every session of ours has. Push-down: a reader that can do it fails where it is off.
 NEEDED = {

@@ -22,7 +22,7 @@ from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.places import ShardPlace, shard_place
 from waystation.history.spans import Span
 from waystation.history.table_specs import DELIVERIES, OPERATIONS
-from waystation.logs import Block
+from waystation.logs.protocol import Block
 from waystation.subscriptions.log_entry import (
     Fact,
     unpack,

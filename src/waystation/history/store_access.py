@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.data_files import write_private
+from waystation.config import Settings, make_private
 from waystation.history.log_reader import LogReader
 from waystation.history.options import StorePlace
 from waystation.history_errors import NoStoreError, OtherDataSetError
-from waystation.settings import Settings, make_private
+from waystation.runtime.data_files import write_private
 from waystation.store.address import parse_address
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def require_store(settings: Settings) -> None:

@@ -23,7 +23,7 @@ from waystation.history.log_reader import LogReader, went_back
 from waystation.history.options import SourceOptions
 from waystation.history.spans import Span, admit, parse_key
 from waystation.history.topic_spans import read_spans, topic_states
-from waystation.logs import LogState
+from waystation.logs.protocol import LogState
 
 Offsets = dict[str, int]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError
 
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("history")
 

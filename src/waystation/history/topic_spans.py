@@ -14,7 +14,7 @@ from waystation.history.options import SourceOptions
 from waystation.history.places import TopicPlace, topic_place
 from waystation.history.record_table import has_rows_of, record_batch
 from waystation.history.spans import Gap, Span
-from waystation.logs import Block, LogState
+from waystation.logs.protocol import Block, LogState
 
 
 def topic_states(logs: LogReader, options: SourceOptions) -> dict[tuple[str, int], LogState]:

@@ -12,8 +12,8 @@ from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
 from waystation.history.spans import Span, parse_key
 from waystation.history_settings import WhenFull
-from waystation.logs import LogState
-from waystation.logs import names as log_names
+from waystation.logs import keys as log_names
+from waystation.logs.protocol import LogState
 
 #: The hold of history on a log. What begins with `~` yields to a log's limit of bytes.
 SOFT, HARD = "~history", "history"

@@ -11,7 +11,7 @@ from waystation.delivery.outbox import endpoint_of
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import WEBHOOK_ATTEMPTS
-from waystation.logs import Block
+from waystation.logs.protocol import Block
 from waystation.store.keys import channel_of_lane
 from waystation.transactions.reply_lanes import parse_receiver, receiver_of_lane
 

@@ -23,11 +23,12 @@ from waystation.errors import (
     LogSealedError,
     OffsetOutOfRangeError,
 )
-from waystation.logs import names
+from waystation.logs import keys
 from waystation.logs.protocol import Appended, Block, Entry, LogState, Retention, Trimmed
-from waystation.store import Store, script
+from waystation.runtime.tasks import for_each
+from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.pacing import for_each
+from waystation.store.scripts import script
 
 _APPEND = script(__package__, "append")
 _CREATE = script(__package__, "create")
@@ -69,18 +70,18 @@ class StreamLogs:
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
         limits = _limits(retention)
         # The register first: a log that was created half can be found, and created again.
-        await self._store.call("HSETNX", names.REGISTER, log, partitions, repeatable=True)
+        await self._store.call("HSETNX", keys.REGISTER, log, partitions, repeatable=True)
         created = []
 
         async def create(partition: int) -> None:
-            head = names.head(log, partition)
+            head = keys.head(log, partition)
             created.append(await self._store.run(_CREATE, [head], limits))
 
         await for_each(range(partitions), create)
         return any(created)
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
-        reply = await self._store.run(_APPEND, names.all_of(log, partition), payloads)
+        reply = await self._store.run(_APPEND, keys.all_of(log, partition), payloads)
         raise_refusal(reply, log, partition)
         return Appended(int(reply[1]), int(reply[2]))
 
@@ -105,7 +106,7 @@ class StreamLogs:
         limit: int,
         bytes_max: int = READ_BYTES_MAX,
     ) -> Block:
-        name = names.entries(log, partition)
+        name = keys.entries(log, partition)
         count = max(1, min(limit, bytes_max // self._sizes.get(name, _FIRST_GUESS_BYTES)))
         reply = await self._store.call(
             "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
@@ -125,12 +126,12 @@ class StreamLogs:
 
     async def state(self, log: str, partition: int) -> LogState:
         reply = await self._store.call(
-            "HMGET", names.head(log, partition), *_STATE_FIELDS, repeatable=True
+            "HMGET", keys.head(log, partition), *_STATE_FIELDS, repeatable=True
         )
         return _state(reply, log, partition)
 
     async def watch(self, log: str, partition: int) -> LogState:
-        head = names.head(log, partition)
+        head = keys.head(log, partition)
         reply = await self._store.call("HMGET", head, *_STATE_FIELDS, "watched", repeatable=True)
         if reply.pop() is None:
             # Nobody has asked yet: only then something is written.
@@ -138,7 +139,7 @@ class StreamLogs:
         return _state(reply, log, partition)
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
-        used = (names.entries(log, partition), names.head(log, partition))
+        used = (keys.entries(log, partition), keys.head(log, partition))
         reply = await self._store.run(_OFFSET_AT, used, (max(ms, 0),))
         if not reply:
             raise _missing(log, partition)
@@ -147,7 +148,7 @@ class StreamLogs:
     async def hold(
         self, log: str, partition: int, reader: str, offset: int, *, incarnation: int = 0
     ) -> None:
-        used = (names.head(log, partition), names.holds(log, partition))
+        used = (keys.head(log, partition), keys.holds(log, partition))
         reply = await self._store.run(_HOLD, used, (reader, offset, incarnation))
         if reply[0] == b"range":
             raise _out_of_range(offset, int(reply[1]), int(reply[2]))
@@ -155,17 +156,17 @@ class StreamLogs:
             raise _missing(log, partition)
 
     async def release(self, log: str, partition: int, reader: str) -> bool:
-        holds = names.holds(log, partition)
+        holds = keys.holds(log, partition)
         return bool(await self._store.call("HDEL", holds, reader, repeatable=True))
 
     async def retain(self, log: str, partition: int, retention: Retention) -> None:
-        head = names.head(log, partition)
+        head = keys.head(log, partition)
         if not await self._store.run(_RETAIN, [head], _limits(retention)):
             raise _missing(log, partition)
 
     async def trim(self, log: str, partition: int, retention: Retention | None = None) -> Trimmed:
         arguments = [TRIM_STEP, WARNING_PERCENT, *(_limits(retention) if retention else ())]
-        reply = await self._store.run(_TRIM, names.all_of(log, partition), arguments)
+        reply = await self._store.run(_TRIM, keys.all_of(log, partition), arguments)
         if not reply:
             raise _missing(log, partition)
         return Trimmed(
@@ -186,26 +187,26 @@ class StreamLogs:
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
         arguments = (following, *_STATE_FIELDS)
-        reply = await self._store.run(_SEAL, [names.head(log, partition)], arguments)
+        reply = await self._store.run(_SEAL, [keys.head(log, partition)], arguments)
         return _state(reply, log, partition)
 
     async def delete(self, log: str, partitions: int) -> None:
         async def delete(partition: int) -> None:
             # UNLINK frees long streams in the background.
-            await self._store.call("UNLINK", *names.all_of(log, partition), repeatable=True)
+            await self._store.call("UNLINK", *keys.all_of(log, partition), repeatable=True)
 
         await for_each(range(partitions), delete)
         # When nothing can be appended any more, so that none comes after.
         await self._forget_ids(log)
         # Last: a deletion that died half-way is found, and done again.
-        await self._store.call("HDEL", names.REGISTER, log, repeatable=True)
+        await self._store.call("HDEL", keys.REGISTER, log, repeatable=True)
 
     async def names(self) -> dict[str, int]:
         found: dict[str, int] = {}
         cursor = b"0"
         while True:
             cursor, pairs = await self._store.call(
-                "HSCAN", names.REGISTER, cursor, "COUNT", 500, repeatable=True
+                "HSCAN", keys.REGISTER, cursor, "COUNT", 500, repeatable=True
             )
             found |= {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
             if cursor == b"0":
@@ -214,10 +215,10 @@ class StreamLogs:
     async def _forget_ids(self, log: str) -> None:
         """Deletes what deduplication remembers of a log; nothing lists it, so all keys are seen."""
         ours = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
-        cursor, match = "0", names.message_ids(log)
+        cursor, match = "0", keys.message_ids(log)
         while True:
-            cursor, keys = await self._store.scan(cursor, match=match, count=_WALK_STEP)
-            await self._store.unlink([key for key in keys if ours.match(key)])
+            cursor, found = await self._store.scan(cursor, match=match, count=_WALK_STEP)
+            await self._store.unlink([key for key in found if ours.match(key)])
             if cursor == "0":
                 return
 
@@ -226,7 +227,7 @@ class StreamLogs:
 
         Raise OffsetOutOfRangeError outside of the log, LogDamagedError for a missing entry.
         """
-        used = (names.entries(log, partition), names.head(log, partition))
+        used = (keys.entries(log, partition), keys.head(log, partition))
         reply = await self._store.run(_ENTRY_AT, used, (max(offset, 0),))
         if not reply:
             raise _missing(log, partition)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from waystation.errors import InvalidInputError, TooLargeError
-from waystation.ids import require_name
 from waystation.pools.names import Place
 from waystation.pools.refusals import check
-from waystation.store import Store, script
-from waystation.store.wakeups import Waiter, Wakeups
+from waystation.runtime.ids import require_name
+from waystation.store.client import Store
+from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.scripts import script
 
 _ANSWER = script(__package__, "answer")
 

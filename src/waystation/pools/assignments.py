@@ -14,8 +14,9 @@ from waystation.pools.recipient import check_key
 from waystation.pools.refusals import check
 from waystation.pools.states import KeyState, WorkerKind, WorkerState
 from waystation.pools.terms import Terms
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 
 _ASSIGN = script(__package__, "assign")
 _REASSIGN = script(__package__, "reassign")

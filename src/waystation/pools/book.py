@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.catalogue.book import Book
+from waystation.db.definitions import Book
 from waystation.pool_errors import PoolNotFoundError
 from waystation.pools.definition import Pool, PoolState, decode_pool, encode_pool
 

@@ -10,8 +10,9 @@ from waystation.errors import InvalidInputError
 from waystation.pools.names import Place
 from waystation.pools.refusals import check
 from waystation.pools.terms import Terms
-from waystation.store import Script, Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import Script, script
 
 _PAGE = script(__package__, "dead_page")
 _REDRIVE = script(__package__, "redrive")

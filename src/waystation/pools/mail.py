@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from waystation.errors import InvalidInputError
-from waystation.ids import require_name
 from waystation.pools.held import (
     Acked,
     Batch,
@@ -27,8 +26,10 @@ from waystation.pools.recipient import check_id, check_key
 from waystation.pools.refusals import check
 from waystation.pools.states import WorkerState
 from waystation.pools.terms import Terms
-from waystation.store import Store, script
+from waystation.runtime.ids import require_name
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 
 _ENQUEUE = script(__package__, "enqueue")
 _TAKE = script(__package__, "take")

@@ -7,14 +7,15 @@ next call, anybody's, goes on.
 
 from __future__ import annotations
 
-from waystation.ids import require_name
 from waystation.pool_errors import WorkersFullError, WorkerUnknownError
 from waystation.pools.held import Beat, Session
 from waystation.pools.names import Place
 from waystation.pools.refusals import check
 from waystation.pools.states import WorkerKind, WorkerState
 from waystation.pools.terms import Terms
-from waystation.store import Store, script
+from waystation.runtime.ids import require_name
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _OPEN = script(__package__, "open_pool")
 _REGISTER = script(__package__, "register")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from waystation.pool_errors import MirrorTakenError
 from waystation.pools.names import Place
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _CLAIM = script(__package__, "claim_mirror")
 _RELEASE = script(__package__, "release_mirror")

@@ -14,7 +14,8 @@ import msgspec
 from waystation.pools.names import Place
 from waystation.pools.refusals import check
 from waystation.pools.terms import Terms
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _HOLDINGS = script(__package__, "holdings")
 _UNPUSHED = script(__package__, "unpushed")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waystation.catalogue import Catalogue
-from waystation.clock import Clock
 from waystation.pool_settings import PoolSettings
 from waystation.pools.pools import Pools
 from waystation.pools.upkeep import PoolUpkeep
+from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
 
 

@@ -13,10 +13,8 @@ import builtins
 from collections.abc import AsyncIterator, Sequence
 
 from waystation.catalogue import Catalogue
-from waystation.catalogue.book import require_version
-from waystation.clock import Clock
+from waystation.db.definitions import require_version
 from waystation.errors import ConflictError, InvalidInputError, StoreError
-from waystation.ids import require_name
 from waystation.pool_errors import PoolNotFoundError, WorkerUnknownError
 from waystation.pool_settings import PoolSettings
 from waystation.pools.answers import Answers
@@ -32,9 +30,13 @@ from waystation.pools.names import Place
 from waystation.pools.recipient import check_id, check_key, check_mirrored_key
 from waystation.pools.tally import Tally
 from waystation.pools.terms import Terms
-from waystation.store import Store, Wakeups, script
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import require_name
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 from waystation.store.gathering import Gathering
-from waystation.telemetry.logging import logger
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 
 _log = logger("pools")
 

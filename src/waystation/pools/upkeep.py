@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.clock import Clock
 from waystation.errors import StoreUnavailableError, WaystationError
 from waystation.pool_errors import PoolNotFoundError
 from waystation.pools.definition import Pool
 from waystation.pools.held import PoolLook
 from waystation.pools.pools import Pools
-from waystation.store.pacing import for_each
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.runtime.tasks import for_each
 
 _log = logger("pools")
 

@@ -13,7 +13,7 @@ from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
 from waystation.acapy_settings import DelivererSettings
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.sender import Sender
 from waystation.logs.streams import StreamLogs
@@ -21,10 +21,10 @@ from waystation.node import open_catalogue, open_topics
 from waystation.node_delivery import open_guard
 from waystation.relay.server import DoorServer
 from waystation.relay.status import status_plan
-from waystation.settings import Settings
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.store.opening import OpenStore, open_store
-from waystation.topics.limits import Limits
+from waystation.topics.rate_limits import Limits
 from waystation.topics.schemas import Schemas
 from waystation.topics.within import Within
 

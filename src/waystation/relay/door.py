@@ -14,11 +14,11 @@ from waystation.acapy.envelopes import WIRE
 from waystation.acapy.recipients import recipient_key
 from waystation.api.reply import TEXT, Reply
 from waystation.api.request import ClientGoneError, Request
-from waystation.durations import parse_duration
 from waystation.errors import InvalidInputError
 from waystation.pools.answers import Answer
 from waystation.relay.http_app import no_such_method, no_such_path
 from waystation.relay.relay import Accepted, Relay
+from waystation.runtime.durations import parse_duration
 
 #: What the plugin's relay says to a person who opens an invitation in a browser.
 INVITATION = (

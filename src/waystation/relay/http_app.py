@@ -15,9 +15,9 @@ from waystation.api.reply import write_whole as write_at_once
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.socket_connection import note_refused
 from waystation.errors import BusyError, OutcomeUnknownError
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
 from waystation.telemetry.counts import Count
-from waystation.telemetry.logging import logger
 
 _log = logger("relay")
 

@@ -12,12 +12,13 @@ from waystation.acapy.mirror_keeper import MirrorKeeper
 from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciler
 from waystation.acapy_settings import RelaySettings
-from waystation.ids import RandomIdentity
 from waystation.pools import Pool, Pools
 from waystation.pools.held import Enqueued
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import NOBODY
-from waystation.store import Heartbeat, Leases
+from waystation.runtime.ids import RandomIdentity
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leases import Leases
 from waystation.store.opening import OpenStore
 
 #: Keys of which the epoch is remembered, so that a change of the map is noticed.

@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from waystation.acapy_settings import RelaySettings
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.errors import ConflictError, SettingsError
-from waystation.ids import RandomIdentity, require_name
 from waystation.node import open_catalogue
 from waystation.pool_errors import MirrorTakenError, PoolNotFoundError
 from waystation.pools import Pool, PoolOptions, Pools
@@ -22,7 +21,8 @@ from waystation.relay.relay import Relay
 from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.socket_door import SocketDoor
 from waystation.relay.status import status_plan
-from waystation.settings import Settings
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIdentity, require_name
 from waystation.store.opening import OpenStore, open_store
 
 

@@ -6,11 +6,11 @@ import msgspec
 
 from waystation.acapy.envelopes import Transport, envelope_of
 from waystation.acapy.recipients import Recipients
-from waystation.envelope import pack
-from waystation.ids import Identity, SequentialIdentity
+from waystation.messages.envelope import pack
 from waystation.pools.answers import Answer, Answers
 from waystation.pools.held import Letter
 from waystation.relay.inbox import Inbox
+from waystation.runtime.ids import Identity, SequentialIdentity
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from waystation.api.request import Request
 from waystation.errors import WaystationError
 from waystation.relay.http_app import HttpApp, refuse_socket, upgrade_required
 from waystation.relay.relay import Relay
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("relay")
 

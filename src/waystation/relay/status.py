@@ -15,7 +15,7 @@ from waystation.api.request import Request
 from waystation.errors import WaystationError
 from waystation.relay.http_app import HttpApp, no_such_method, no_such_path
 from waystation.relay.server import DoorPlan
-from waystation.store import Store
+from waystation.store.client import Store
 
 #: A store that has not answered by then does not.
 _PING_SECONDS = 2.0

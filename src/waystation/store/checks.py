@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from waystation.config import Durability
 from waystation.errors import StoreRefusedError, StoreReplyError
-from waystation.settings import Durability
 from waystation.store import keys
 from waystation.store.client import Store
 

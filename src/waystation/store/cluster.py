@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable
 
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.connection import Call, Connection, Reply, end, end_unapplied
 from waystation.store.data_set import DataSet
@@ -33,7 +34,6 @@ from waystation.store.writer import (
     refused,
     too_busy,
 )
-from waystation.telemetry.logging import logger
 
 _log = logger("cluster")
 

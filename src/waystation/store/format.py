@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waystation.errors import ArchiveForeignError, StoreError, StoreRefusedError
-from waystation.ids import Identity
+from waystation.runtime.ids import Identity
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.data_set import (

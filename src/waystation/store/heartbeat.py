@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.line import Line
 from waystation.store.scripts import script
-from waystation.telemetry.logging import logger
 
 _log = logger("heartbeat")
 

@@ -17,13 +17,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from waystation.errors import StoreRefusedError
-from waystation.ids import Identity
+from waystation.runtime.ids import Identity
+from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import LEASE_MS, Lease, Leases
 from waystation.store.scripts import script
-from waystation.telemetry.logging import logger
 
 _log = logger("store")
 _ADVANCE = script("waystation.store", "migrate")

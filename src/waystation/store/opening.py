@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.clock import Clock
+from waystation.config import Durability, Settings
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
-from waystation.ids import Identity, RandomIdentity
-from waystation.settings import Durability, Settings
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.logging import logger
 from waystation.store.address import Address, parse_address
 from waystation.store.checks import Facts, check_facts, read_facts
 from waystation.store.client import Store
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.format import accept_loss, has_lost, stamp_format
+from waystation.store.pubsub import Wakeups
 from waystation.store.room import StoreRoom
 from waystation.store.time_machine import TimeMachine
-from waystation.store.wakeups import Wakeups
-from waystation.telemetry.logging import logger
 
 _log = logger("store")
 

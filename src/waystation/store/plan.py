@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from waystation.data_files import write_private
+from waystation.config import Durability
 from waystation.errors import StoreRefusedError
-from waystation.settings import Durability
+from waystation.runtime.data_files import write_private
 
 #: Longest path of a Unix socket, less one for the closing zero: 107 on Linux, 103 on macOS.
 SOCKET_PATH_MAX = 103

@@ -11,10 +11,10 @@ import asyncio
 from dataclasses import dataclass
 
 from waystation.errors import BusyError, StoreError
+from waystation.runtime.logging import logger
 from waystation.store.checks import parse_info
 from waystation.store.client import Store
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("store")
 

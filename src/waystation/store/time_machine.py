@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, StoreError, StoreUnavailableError
-from waystation.ids import Identity, RandomIdentity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, RandomIdentity
 from waystation.store import keys
 from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 from waystation.store.scripts import script
-from waystation.store.wakeups import Wakeups
 
 _ADVANCE = script("waystation.store", "advance")
 

@@ -18,6 +18,7 @@ from waystation.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.connecting import connect
 from waystation.store.connection import Call, Connection, end, end_unapplied, end_with_reply
@@ -25,7 +26,6 @@ from waystation.store.data_set import DataSet
 from waystation.store.replies import Meaning, meaning
 from waystation.store.wire import pack
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 
 _log = logger("store")
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import msgspec
 
 from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
-from waystation.logs import Entry, Logs
-from waystation.store import Store
+from waystation.logs.protocol import Entry, Logs
+from waystation.store.client import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.positions import at_of
-from waystation.topics.routing import partitions_of
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.router import partitions_of
 
 
 class Backlog(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.catalogue.book import Book
+from waystation.db.definitions import Book
 from waystation.subscription_errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import (
     Subscription,

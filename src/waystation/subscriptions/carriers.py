@@ -14,6 +14,7 @@ from functools import partial
 
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.standing import Standing
+from waystation.runtime.logging import logger
 from waystation.subscriptions.ledger import Ledger
 from waystation.subscriptions.load import Load
 from waystation.subscriptions.means import ShardMeans
@@ -21,7 +22,6 @@ from waystation.subscriptions.tempo import Tempo
 from waystation.subscriptions.tenure import Tenure
 from waystation.subscriptions.turns import Turns
 from waystation.subscriptions.verdicts import Decided
-from waystation.telemetry.logging import logger
 
 _log = logger("subscriptions")
 

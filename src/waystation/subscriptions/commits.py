@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscriptions.held import Committed, Head, Settled, Settlement
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.refusals import check

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import Mapping
 
 from waystation.errors import LogNotFoundError, OffsetOutOfRangeError, TopicNotFoundError
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store, script
+from waystation.runtime.tasks import for_each
+from waystation.store.client import Store
 from waystation.store.format import history_reader
-from waystation.store.pacing import for_each
+from waystation.store.scripts import script
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import StartAt, Subscription
 from waystation.subscriptions.operating import Operating
@@ -23,8 +24,8 @@ from waystation.subscriptions.positions import at_of, parse_at
 from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.shards import assignments
 from waystation.subscriptions.terms import NO_EPOCH
-from waystation.topics import Topics
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.service import Topics
 
 _REMOVE = script(__package__, "remove")
 #: How long the rest of a removed shard keeps everyone off who still believes in it.

@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Meta
 
 from waystation.delivery.schedule import Schedule
-from waystation.envelope import Headers
-from waystation.ids import is_name
 from waystation.logs.protocol import FullPolicy
+from waystation.messages.envelope import Headers
+from waystation.runtime.ids import is_name
 from waystation.subscription_errors import EndpointInvalidError, ShardsInvalidError
 from waystation.subscriptions.names import Place, record_log
 from waystation.subscriptions.shards import SHARDS_MAX
 from waystation.subscriptions.states import Poison
 from waystation.subscriptions.terms import Terms
-from waystation.topics.topic import StorageTopic
+from waystation.topics.model import StorageTopic
 
 #: Lua and JavaScript count safely up to here.
 _WHOLE_MAX = 2**53 - 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from waystation.clock import Clock
 from waystation.delivery.states import EndpointStates
-from waystation.logs import Logs
-from waystation.store import Store
+from waystation.logs.protocol import Logs
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.subscriptions.backlog import Backlogs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.dispatch import Dispatch
@@ -24,7 +24,7 @@ from waystation.subscriptions.overview import Overview
 from waystation.subscriptions.owned import Owned
 from waystation.subscriptions.selecting import Selecting
 from waystation.subscriptions.why import Why
-from waystation.topics import Browser
+from waystation.topics.queries import Browser
 
 
 @dataclass(frozen=True)

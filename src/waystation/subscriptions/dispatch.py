@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from waystation.catalogue import Catalogue
-from waystation.clock import Clock
 from waystation.delivery.notices import Notices
 from waystation.delivery.signing import Secret
 from waystation.delivery.states import EndpointStates
-from waystation.ids import Identity
 from waystation.logs.protocol import FullPolicy, record_retention
 from waystation.logs.streams import StreamLogs
-from waystation.recording import UNRECORDED
+from waystation.messages.redaction import UNRECORDED
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity
 from waystation.store.leases import Lease
 from waystation.store.opening import OpenStore
 from waystation.subscription_settings import SubscriptionSettings
@@ -44,7 +44,7 @@ from waystation.subscriptions.subscriptions import EndpointCheck, Subscriptions
 from waystation.subscriptions.survey import Survey
 from waystation.subscriptions.tally import Labels, Tally
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
-from waystation.topics import Topics
+from waystation.topics.service import Topics
 
 _DAY_MS = 86_400_000
 #: What notices get that are on their way to their URL when we stop.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from waystation.logs import names
-from waystation.store import Wakeups
+from waystation.logs import keys
+from waystation.store.pubsub import Wakeups
 
 
 class Ears:
@@ -25,7 +25,7 @@ class Ears:
         """Hears of these from now on, and of no others."""
         self._open.close()
         for partition in partitions:
-            topic = names.more(log, partition).encode()
+            topic = keys.more(log, partition).encode()
             self._open.callback(self._wakeups.listen(topic, self._hear))
 
     def close(self) -> None:

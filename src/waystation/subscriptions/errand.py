@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation import envelope
 from waystation.delivery.request import Outcome
-from waystation.envelope import Envelope
+from waystation.messages import envelope
+from waystation.messages.envelope import Envelope
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.held import Head, Settlement
 from waystation.subscriptions.log_entry import AttemptDetail, pack_detail

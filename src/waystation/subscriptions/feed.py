@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 
 from waystation.errors import LogNotFoundError, NotFoundError
-from waystation.store.wakeups import Waiter
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import Waiter
 from waystation.subscriptions.ears import Ears
 from waystation.subscriptions.line import Line
 from waystation.subscriptions.means import ShardMeans
 from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.tenure import Tenure
-from waystation.telemetry.logging import logger
 
 _log = logger("subscriptions")
 

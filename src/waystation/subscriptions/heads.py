@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from waystation.clock import Clock
 from waystation.errors import StoreError
-from waystation.store.wakeups import RECHECK_SECONDS
+from waystation.runtime.clock import Clock
+from waystation.store.pubsub import RECHECK_SECONDS
 from waystation.subscriptions.held import Head
 from waystation.subscriptions.line import Line
 from waystation.subscriptions.shard_store import ShardStore

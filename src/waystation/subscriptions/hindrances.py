@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.clock import Clock, utc_text
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import Disabled, EndpointStates
 from waystation.errors import LogNotFoundError
-from waystation.logs import Logs
-from waystation.store import Store
+from waystation.logs.protocol import Logs
+from waystation.runtime.clock import Clock, utc_text
+from waystation.store.client import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looks import ShardLook
 from waystation.subscriptions.names import DELIVERY, Place
@@ -28,8 +28,8 @@ from waystation.subscriptions.record_room import bounds_reading, is_full
 from waystation.subscriptions.shards import readable
 from waystation.subscriptions.states import ShardState
 from waystation.subscriptions.subscriptions import Subscriptions
-from waystation.topics.routing import partitions_of
-from waystation.topics.topic import Topic
+from waystation.topics.model import Topic
+from waystation.topics.router import partitions_of
 
 #: A delivery node that was silent for so long is gone.
 _SILENT_MS = round(Patience().silent_seconds * 1000)

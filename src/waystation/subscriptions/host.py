@@ -13,15 +13,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from waystation.clock import Clock
 from waystation.errors import BusyError, CatalogueError, StoreError
-from waystation.store import Heartbeat, Lease, Leases, Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leases import Lease, Leases
+from waystation.store.pubsub import Wakeups
 from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.owned import Definitions, OpenShard, Owned
 from waystation.subscriptions.placement import Patience, Placement
-from waystation.telemetry.logging import logger
 from waystation.transactions.worker import DEAF_EXIT_CODE
 
 _log = logger("delivery")

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from waystation.envelope import Envelope, unpack
+from waystation.messages.envelope import Envelope, unpack
+from waystation.messages.shown import as_shown
 from waystation.subscriptions.looks import DeadLetter
 from waystation.subscriptions.record import RetryRecord
 from waystation.subscriptions.states import MessageState
-from waystation.topics.shown import as_shown
 
 
 class FailedMessage(msgspec.Struct, kw_only=True):

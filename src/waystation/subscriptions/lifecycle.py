@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from waystation.clock import Clock
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
 from waystation.subscription_errors import ShardFrozenError
 from waystation.subscriptions.book import EVERY, SubscriptionBook
 from waystation.subscriptions.construction import Construction

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
-from waystation.envelope import unpack as unpack_envelope
 from waystation.errors import InvalidInputError
-from waystation.store import Store, script
+from waystation.messages.envelope import unpack as unpack_envelope
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscriptions.group_entry import GroupEntry, parse_entry
 from waystation.subscriptions.looks import (
     DeadLetter,

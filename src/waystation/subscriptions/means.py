@@ -9,12 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.delivery.notices import Notice
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates
-from waystation.logs import Logs, Retention
-from waystation.store import Wakeups
+from waystation.logs.protocol import Logs, Retention
+from waystation.runtime.clock import Clock
+from waystation.store.pubsub import Wakeups
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.protocol import Endpoint
@@ -23,7 +23,7 @@ from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.slots import Slots
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.terms import Terms
-from waystation.topics.topic import Topic
+from waystation.topics.model import Topic
 
 
 class Counts(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.logs import names as log_names
+from waystation.logs import keys as log_names
 
 #: The register of delivery nodes, node → last beat. Also the hint that placement may have changed.
 DELIVERY = "waystation.{delivery}"

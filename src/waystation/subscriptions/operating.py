@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscriptions.looks import DeadLetter
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.refusals import check

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscription_errors import OperationNotFoundError
 from waystation.subscriptions import names
 from waystation.subscriptions.operation import ENDED, Kept, Plan

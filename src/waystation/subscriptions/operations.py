@@ -13,10 +13,10 @@ import contextlib
 from collections.abc import Sequence
 from math import ceil
 
-from waystation.clock import Clock
 from waystation.errors import ConflictError
-from waystation.ids import Identity
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity
+from waystation.store.client import Store
 from waystation.subscription_errors import (
     OperationEndedError,
     ShardFrozenError,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.store.pacing import for_each
+from waystation.runtime.tasks import for_each
 from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.backlog import Backlog, Backlogs
 from waystation.subscriptions.definition import Subscription

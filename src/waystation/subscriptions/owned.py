@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from waystation.store import Lease
+from waystation.store.leases import Lease
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.states import ShardState

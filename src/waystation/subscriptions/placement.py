@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.errors import BusyError, StoreError
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.spread import spread
 

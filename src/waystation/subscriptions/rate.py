@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from math import ceil, inf
 
 from waystation.errors import WaystationError
-from waystation.store import Store, script
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _log = logger("subscriptions")
 _TAKE = script(__package__, "rate_take")

@@ -12,18 +12,18 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 
-from waystation.envelope import Envelope, unpack
 from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
-from waystation.logs import Entry, Logs
+from waystation.logs.protocol import Entry, Logs
+from waystation.messages.envelope import Envelope, unpack
+from waystation.runtime.logging import logger
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.held import Opened
 from waystation.subscriptions.positions import at_of
 from waystation.subscriptions.shards import readable
 from waystation.subscriptions.window import Waiting, Window
-from waystation.telemetry.logging import logger
-from waystation.topics.routing import partitions_of
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.router import partitions_of
 
 _log = logger("subscriptions")
 

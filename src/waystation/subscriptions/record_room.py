@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from waystation.errors import LogNotFoundError
-from waystation.logs import Logs, Retention
+from waystation.logs.protocol import Logs, Retention
 from waystation.subscriptions.tenure import Tenure
 
 

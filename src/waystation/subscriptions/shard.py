@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any
 
 from waystation.errors import WaystationError
+from waystation.runtime.logging import logger
 from waystation.store.leases import Lease
-from waystation.store.wakeups import Waiter
+from waystation.store.pubsub import Waiter
 from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.committer import Committer
 from waystation.subscriptions.courier import Courier
@@ -32,7 +33,6 @@ from waystation.subscriptions.record_room import RecordRoom
 from waystation.subscriptions.states import ShardState, Verdict
 from waystation.subscriptions.tenure import AWAY, Tenure
 from waystation.subscriptions.turns import Turns
-from waystation.telemetry.logging import logger
 
 _log = logger("subscriptions")
 

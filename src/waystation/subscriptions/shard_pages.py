@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscriptions.group_entry import GroupEntry, parse_entry
 from waystation.subscriptions.looks import DeadLetter, Queue
 from waystation.subscriptions.names import Place

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.subscriptions.held import Due, Head, Offered, Opened
 from waystation.subscriptions.log_entry import StartDetail, pack_detail
 from waystation.subscriptions.names import Place

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.errors import InvalidInputError
-from waystation.topics.routing import (
+from waystation.topics.router import (
     Spread,
     hash_of,
     is_consistent,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from waystation.catalogue import Catalogue, DefinitionRecord
-from waystation.clock import Clock
 from waystation.delivery.signing import Secret, new_secret, rotate
 from waystation.errors import ConflictError
-from waystation.ids import Identity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity
 from waystation.subscriptions.definition import Subscription
 
 _KIND = "subscription-secret"

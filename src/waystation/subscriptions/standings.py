@@ -11,13 +11,13 @@ import asyncio
 from math import isfinite
 from weakref import WeakValueDictionary
 
-from waystation.clock import Clock
 from waystation.delivery.layout import REGISTER
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
 from waystation.errors import BusyError, StoreError
-from waystation.store import Wakeups
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import Wakeups
 
 _log = logger("delivery")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looks import DeadLetter
 from waystation.subscriptions.names import Place

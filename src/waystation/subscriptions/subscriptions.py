@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from waystation.catalogue import Catalogue
-from waystation.catalogue.book import require_version
-from waystation.clock import Clock
+from waystation.db.definitions import require_version
 from waystation.delivery.headers import check_headers
 from waystation.delivery.signing import Secret
 from waystation.errors import (
@@ -20,10 +19,11 @@ from waystation.errors import (
     InvalidInputError,
     TopicNotFoundError,
 )
-from waystation.ids import Identity, require_name
-from waystation.logs import Retention
+from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, require_name
+from waystation.store.client import Store
 from waystation.subscription_errors import (
     EndpointInvalidError,
     GroupMismatchError,
@@ -44,8 +44,8 @@ from waystation.subscriptions.lifecycle import Lifecycle
 from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
 from waystation.subscriptions.topic_readers import TopicReaders
-from waystation.topics import Topics
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.service import Topics
 
 #: Asks whether an endpoint of a project can be delivered to; raises InvalidInputError if not.
 EndpointCheck = Callable[[str, str], Awaitable[None]]

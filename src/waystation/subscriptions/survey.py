@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from waystation.errors import WaystationError
+from waystation.runtime.logging import logger
 from waystation.subscriptions.backlog import Backlogs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looking import Looking
@@ -20,8 +21,7 @@ from waystation.subscriptions.owned import Owned
 from waystation.subscriptions.states import ShardState
 from waystation.subscriptions.tally import Labels
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
-from waystation.topics.topic import Topic
+from waystation.topics.model import Topic
 
 _log = logger("subscriptions")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from waystation.clock import Clock
 from waystation.delivery.request import Outcome
+from waystation.runtime.clock import Clock
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.rate import SharedRate

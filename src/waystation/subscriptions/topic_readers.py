@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from waystation.subscriptions.book import ALIVE, THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription
-from waystation.topics.routing import is_consistent
-from waystation.topics.topic import Topic
+from waystation.topics.model import Topic
+from waystation.topics.router import is_consistent
 
 _PAGE = 200
 

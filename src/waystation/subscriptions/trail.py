@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from waystation.errors import LogDamagedError, LogError
-from waystation.logs import Logs
+from waystation.logs.protocol import Logs
 from waystation.subscriptions.log_entry import Fact, unpack, unpack_attempt, unpack_operation
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.positions import Position, parse_member

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
+from waystation.runtime.logging import logger
 from waystation.subscriptions.errand import (
     Errand,
     head_errand,
@@ -24,7 +25,6 @@ from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.tenure import Tenure
 from waystation.subscriptions.window import Waiting
-from waystation.telemetry.logging import logger
 
 _log = logger("subscriptions")
 

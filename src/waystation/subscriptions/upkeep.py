@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 
-from waystation.clock import Clock
 from waystation.errors import LogNotFoundError, StoreUnavailableError
 from waystation.logs.streams import StreamLogs
-from waystation.store.pacing import for_each
+from waystation.runtime.clock import Clock
+from waystation.runtime.tasks import for_each
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.operations import Operations
 from waystation.subscriptions.subscriptions import Subscriptions

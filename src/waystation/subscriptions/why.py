@@ -7,7 +7,7 @@ message of it, unless that waits for something of its own: its time, or an opera
 from __future__ import annotations
 
 from waystation.errors import InvalidInputError
-from waystation.logs import Logs
+from waystation.logs.protocol import Logs
 from waystation.subscriptions.explanation import Explanation, Question, Subject
 from waystation.subscriptions.hindrances import Hindrances
 from waystation.subscriptions.looking import Looking
@@ -18,7 +18,7 @@ from waystation.subscriptions.trail import Trails
 from waystation.subscriptions.why_group import GroupReasons
 from waystation.subscriptions.why_message import MessageReasons
 from waystation.subscriptions.why_shard import ShardReasons
-from waystation.topics import Browser
+from waystation.topics.queries import Browser
 
 
 class Why:

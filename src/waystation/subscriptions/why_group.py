@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waystation.clock import utc_text
+from waystation.runtime.clock import utc_text
 from waystation.subscriptions.explanation import Explanation, Question, because
 from waystation.subscriptions.looks import GroupLook, SingleLook
 from waystation.subscriptions.overview import Overview

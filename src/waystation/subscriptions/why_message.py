@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from waystation.clock import utc_text
 from waystation.errors import TopicNotFoundError
+from waystation.runtime.clock import utc_text
 from waystation.subscriptions.explanation import Explanation, Question, because
 from waystation.subscriptions.hindrances import Hindrances
 from waystation.subscriptions.looking import Looking
@@ -20,8 +20,8 @@ from waystation.subscriptions.states import MessageState
 from waystation.subscriptions.trail import Trails
 from waystation.subscriptions.why_group import GroupReasons
 from waystation.subscriptions.why_shard import ShardReasons
-from waystation.topics import Browser
-from waystation.topics.browser import Found as Produced
+from waystation.topics.queries import Browser
+from waystation.topics.queries import Found as Produced
 
 #: Pages of the topic that are gone through for a message whose group is not said.
 _PAGES_MAX = 20

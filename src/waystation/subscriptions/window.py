@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.subscriptions.positions import Position, at_of
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from waystation.store.embedded import EmbeddedServer
+    from waystation.store.embedded.server import EmbeddedServer
     from waystation.testing.station import Station
 
 # Imports are inside: a test run that uses none of this must not pay for it.

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from waystation.config import Durability
 from waystation.errors import SettingsError
-from waystation.settings import Durability
-from waystation.store.embedded import EmbeddedServer
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def on_cluster() -> bool:

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from waystation.api.server import ApiServer
+from waystation.config import AuthSettings, HttpSettings, Settings, StoreSettings
 from waystation.delivery_settings import DeliverySettings
 from waystation.errors import SettingsError
 from waystation.node import Node, open_node
-from waystation.settings import AuthSettings, HttpSettings, Settings, StoreSettings
 from waystation.testing.servers import on_cluster
 from waystation.transactions.app import App
 from waystation.transactions.cells import open_cells

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from waystation.catalogue.book import Book
+from waystation.db.definitions import Book
 from waystation.errors import TopicNotFoundError
-from waystation.topics.topic import Topic, TopicState, decode_topic, encode_topic
+from waystation.topics.model import Topic, TopicState, decode_topic, encode_topic
 
 #: States of a topic that can be used.
 ALIVE: tuple[TopicState, ...] = ("active", "blocked")

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
+from waystation.config import Durability
 from waystation.errors import (
     BusyError,
     LogFullError,
@@ -19,13 +20,12 @@ from waystation.errors import (
     TopicBlockedError,
     WaystationError,
 )
-from waystation.logs import Logs
-from waystation.settings import Durability
+from waystation.logs.protocol import Logs
 from waystation.topics.book import not_found
-from waystation.topics.deduplication import Deduplication
+from waystation.topics.dedup import Deduplication
 from waystation.topics.lane import Lane, Receipt, Routed, callers_of
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.topics.model import Topic
+from waystation.topics.service import Topics
 
 #: Messages that may wait in one flow; a caller beyond that is refused.
 _WAITING_MESSAGES_MAX = 100_000

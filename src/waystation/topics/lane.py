@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from waystation.envelope import Headers
+from waystation.config import Durability
 from waystation.errors import WaystationError
-from waystation.settings import Durability
+from waystation.messages.envelope import Headers
 
 #: A script call gets at most so much, so that it holds the store up for a moment only.
 _CALL_MESSAGES_MAX = 500

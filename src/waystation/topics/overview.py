@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import LogNotFoundError
-from waystation.logs import Logs
-from waystation.store.pacing import for_each
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.logs.protocol import Logs
+from waystation.runtime.tasks import for_each
+from waystation.topics.model import Topic
+from waystation.topics.service import Topics
 
 
 class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):

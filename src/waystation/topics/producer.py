@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.envelope import Envelope, pack
-from waystation.logs import Logs
-from waystation.settings import Durability
-from waystation.topics.deduplication import Deduplication
+from waystation.config import Durability
+from waystation.logs.protocol import Logs
+from waystation.messages.envelope import Envelope, pack
+from waystation.topics.dedup import Deduplication
 from waystation.topics.flow import Backlog, Flow
 from waystation.topics.lane import Batch, Receipt, Result, Routed
-from waystation.topics.routing import hash_of
-from waystation.topics.topics import Topics
+from waystation.topics.router import hash_of
+from waystation.topics.service import Topics
 
 __all__ = ["Producer", "Receipt", "Result"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.topics.topic import Topic
+from waystation.topics.model import Topic
 
 
 class Readers(Protocol):

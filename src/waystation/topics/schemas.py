@@ -21,10 +21,10 @@ from urllib.parse import unquote
 import jsonschema_rs
 import msgspec
 
-from waystation.envelope import Envelope
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
-from waystation.topics.schema_work import REPEATING_WORDS, REPEATS, Cost, Estimate
-from waystation.topics.topic import Topic
+from waystation.messages.envelope import Envelope
+from waystation.topics.model import Topic
+from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, Estimate
 
 SCHEMA_BYTES_MAX = 65_536
 #: Objects and arrays inside one another, references followed.

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from waystation.errors import InvalidInputError
-from waystation.topics.routing import hash_of
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.router import hash_of
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True):

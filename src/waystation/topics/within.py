@@ -6,19 +6,19 @@ one that a client would get.
 
 from __future__ import annotations
 
-from waystation.envelope import Envelope
-from waystation.topics.flow import require_open
-from waystation.topics.lane import Receipt
-from waystation.topics.limits import Limits
-from waystation.topics.message_rules import (
+from waystation.messages.envelope import Envelope
+from waystation.messages.message_rules import (
     check_header_name,
     check_header_value,
     check_message,
     check_size,
 )
+from waystation.topics.flow import require_open
+from waystation.topics.lane import Receipt
 from waystation.topics.producer import Producer
+from waystation.topics.rate_limits import Limits
 from waystation.topics.schemas import Schemas
-from waystation.topics.topics import Topics
+from waystation.topics.service import Topics
 
 
 class Within:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from waystation import __version__
-from waystation.clock import Clock
 from waystation.errors import WaystationError
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
-from waystation.telemetry.logging import logger
 from waystation.transactions.app import App
 from waystation.transactions.cells import Terms
 from waystation.transactions.limits import Limits

@@ -18,9 +18,9 @@ from waystation.archive import (
     Upserted,
     archive_at,
 )
-from waystation.clock import Clock
 from waystation.errors import ArchiveError, ArchiveRefusedError, ArchiveUnavailableError
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 
 _log = logger("archive")
 

@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from waystation.errors import InvalidInputError, StoreError
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, SetAside

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from waystation.archive import Archive
-from waystation.clock import Clock
 from waystation.errors import ArchiveError, BusyError, StoreError
-from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import RECHECK_SECONDS, Waiter
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.archiving import (
     TURN_BYTES_MAX,

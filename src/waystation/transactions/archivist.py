@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from waystation.archive import Archive
-from waystation.clock import Clock
-from waystation.logs.operation_log import OperationLog, OperationRecord
+from waystation.logs.operations import OperationLog, OperationRecord
+from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
 from waystation.transaction_settings import TransactionSettings
 from waystation.transactions.archiver import ArchivePace, Archiver

@@ -13,8 +13,10 @@ import hmac
 
 import msgspec
 
-from waystation.ids import Identity
-from waystation.store import Store, keys, script
+from waystation.runtime.ids import Identity
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.telemetry import metrics
 from waystation.transaction_errors import (
     CallbackInvalidError,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import SettingsError
-from waystation.logs import Logs
-from waystation.logs.protocol import FullPolicy, record_retention
-from waystation.store import Store
+from waystation.logs.protocol import FullPolicy, Logs, record_retention
+from waystation.runtime.tasks import for_each
+from waystation.store.client import Store
 from waystation.store.format import stamp_cells
-from waystation.store.pacing import for_each
 from waystation.transactions.names import CELLS_MAX, LOG
 
 #: What the record logs of all cells keep until history reads them, once its reader has registered.

@@ -13,12 +13,11 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from waystation.clock import Clock
 from waystation.errors import BusyError, OutcomeUnknownError, StoreError
-from waystation.store import Wakeups
-from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.holding import Claim, Claimed, Holding

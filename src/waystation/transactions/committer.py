@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from waystation.errors import BusyError, StoreError, StoreReplyError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Verdict
 from waystation.transactions.progress import (

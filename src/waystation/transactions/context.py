@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from waystation.decoding import decode_json
 from waystation.errors import TooLargeError
-from waystation.json_values import encode_json
+from waystation.runtime.decoding import decode_json
+from waystation.runtime.json_values import encode_json
 from waystation.transactions.outcomes import require_switch
 from waystation.transactions.step_call import StepCall, StepEnded, TransactionFacts
 from waystation.transactions.step_log import StepLog

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.transactions import names
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from waystation.recording import strictest
+from waystation.messages.redaction import strictest
 from waystation.transactions import compensation
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success

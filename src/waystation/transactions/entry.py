@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from waystation.logs.streams import raise_refusal
-from waystation.store import Store, script
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.held import Held

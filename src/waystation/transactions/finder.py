@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from waystation.archive import Archive, ArchivedFacts, Mark
 from waystation.errors import InvalidInputError
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.transactions import names
 from waystation.transactions.found import Found, found_of
 from waystation.transactions.listing import TransactionRow

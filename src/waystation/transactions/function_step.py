@@ -18,8 +18,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from waystation.decoding import decoder_of
 from waystation.errors import InvalidInputError
+from waystation.runtime.decoding import decoder_of
 from waystation.transactions.context import BlockingContext, Context
 from waystation.transactions.outcomes import SPOKEN, Failure, Outcome, Success, settle
 from waystation.transactions.steps import TIMEOUT_SECONDS, guarded, require_type

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable
 
 from waystation.errors import BusyError, StoreError
-from waystation.store import Wakeups
-from waystation.store.wakeups import RECHECK_SECONDS, Waiter
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
 from waystation.transactions import names
 from waystation.transactions.nodes import GroupSettings, Nodes
 

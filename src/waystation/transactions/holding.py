@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.head import Head, parse

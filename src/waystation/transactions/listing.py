@@ -18,7 +18,7 @@ import msgspec
 
 from waystation.archive import Archive, join_hash
 from waystation.errors import InvalidInputError
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.transactions import names
 from waystation.transactions.head import parse

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from waystation.archive import Archive, ArchivedState, join_hash
-from waystation.clock import Clock
 from waystation.errors import ArchiveError, BusyError, StoreError, StoreFullError
-from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import RECHECK_SECONDS, Waiter
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.restoring import (
     Loaded,

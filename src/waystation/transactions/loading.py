@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from waystation.errors import WaystationError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 from waystation.transaction_errors import AppInvalidError
 from waystation.transactions.app import App
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.recording import Recording
+from waystation.messages.redaction import Recording
 
 #: The layout of an entry.
 FORMAT = 1

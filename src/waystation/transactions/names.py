@@ -12,8 +12,8 @@ import re
 
 import xxhash
 
-from waystation.ids import Identity
-from waystation.logs import names as log_names
+from waystation.logs import keys as log_names
+from waystation.runtime.ids import Identity
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transaction_errors import TransactionUnknownError
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.errors import BusyError, InvalidInputError, StoreError
-from waystation.ids import Identity, require_name
-from waystation.store import Store, script
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity, require_name
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.pipeline import Pipeline
 from waystation.transactions.steps import StepBook

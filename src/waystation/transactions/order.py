@@ -21,10 +21,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
-from waystation.ids import require_name
-from waystation.json_values import same_json
+from waystation.runtime.durations import duration_ms
+from waystation.runtime.ids import require_name
+from waystation.runtime.json_values import same_json
 from waystation.transactions.wanted import Wanted
 
 #: Transactions of one request.

@@ -23,10 +23,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
-from waystation.ids import require_name
-from waystation.json_values import encode_json
+from waystation.runtime.durations import Duration, duration_ms
+from waystation.runtime.ids import require_name
+from waystation.runtime.json_values import encode_json
 from waystation.transaction_errors import SwitchInvalidError
 
 CHILDREN_MAX = 1000

@@ -16,12 +16,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from waystation.catalogue import Catalogue, DefinitionRecord
-from waystation.clock import Clock
 from waystation.errors import ConflictError, InvalidInputError
-from waystation.ids import require_name
-from waystation.recording import Recording
-from waystation.store import Store, script
-from waystation.store.wakeups import Wakeups
+from waystation.messages.redaction import Recording
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import require_name
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.transaction_errors import PipelineInvalidError, PipelineUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.errors import TooLargeError
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.scripts import Script
+from waystation.store.scripts import Script, script
 from waystation.transaction_errors import (
     IllegalTransitionError,
     LeaseLostError,

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.line import Line
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.holding import RENEW, RENEW_MAX
 from waystation.transactions.run import Run

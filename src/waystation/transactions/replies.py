@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waystation.clock import Clock
+from waystation.config import Settings
 from waystation.delivery.attempt_log import AttemptLog
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.delivery.workshop import Pauses
-from waystation.settings import Settings
+from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.group_settings import Following

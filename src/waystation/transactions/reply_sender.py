@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.items import Claimed, Item
@@ -23,7 +22,6 @@ from waystation.delivery.schedule import Schedule, Verdict
 from waystation.delivery.secret_file import read_secrets
 from waystation.delivery.sender import Sender
 from waystation.delivery.settlement import Conclusion
-from waystation.envelope import Envelope
 from waystation.errors import (
     ArchiveError,
     BusyError,
@@ -34,10 +32,12 @@ from waystation.errors import (
     StoreReplyError,
     WaystationError,
 )
-from waystation.store import Store
+from waystation.messages.envelope import Envelope
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 from waystation.store.gathering import Gathering
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transaction_errors import TransactionLoadingError
 from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names

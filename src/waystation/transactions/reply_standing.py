@@ -12,7 +12,7 @@ import msgspec
 from waystation.delivery.desk import AttemptRow, attempt_row
 from waystation.delivery.records import AttemptRecord
 from waystation.delivery.states import EndpointStates, Survey
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.transactions import names
 from waystation.transactions.found import Found
 from waystation.transactions.record import decode

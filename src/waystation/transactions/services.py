@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from waystation.delivery.request import Outcome, Outgoing
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.transactions.wanted import Wanted
 
 

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 
 from waystation.errors import StoreFullError
-from waystation.store import Store, script
+from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.scripts import Script
+from waystation.store.scripts import Script, script
 from waystation.transaction_errors import (
     NotSleepingError,
     SwitchInvalidError,

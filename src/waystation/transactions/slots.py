@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 from waystation.transactions.run import Run
 
 #: How often the watchdog looks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import InvalidInputError, TooLargeError, WaystationError
-from waystation.json_values import same_json
+from waystation.runtime.json_values import same_json
 from waystation.transactions.entry import NewTransaction
 from waystation.transactions.found import Found
 from waystation.transactions.log_entry import StartedDetail

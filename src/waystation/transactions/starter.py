@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.errors import (
     BusyError,
     ConflictError,
     InvalidInputError,
     WaystationError,
 )
-from waystation.ids import Identity
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import Identity
 from waystation.transaction_errors import (
     AlreadyQueuedError,
     DuplicateTransactionError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 from waystation.transactions.journal import LINE_BYTES_MAX, LINES_KEPT, cut
 from waystation.transactions.record import LogLine
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from waystation.errors import InvalidInputError, NotFiniteError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Failure, Outcome
 from waystation.transactions.step_call import StepEnded

@@ -5,7 +5,7 @@ Nothing is decided by it. It stamps what a journal tells, so that all of it is b
 
 from __future__ import annotations
 
-from waystation.clock import Clock
+from waystation.runtime.clock import Clock
 
 
 class StoreTime:

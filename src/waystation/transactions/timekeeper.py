@@ -14,13 +14,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
-from waystation.clock import Clock
 from waystation.errors import ArchiveError, BusyError, StoreError
-from waystation.store import Wakeups
-from waystation.store.wakeups import RECHECK_SECONDS, Waiter
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
 from waystation.telemetry import metrics
 from waystation.telemetry.counts import Count
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.count_slots import CountSlots

@@ -12,7 +12,7 @@ import msgspec
 
 from waystation.archive import Archive, join_hash
 from waystation.errors import InvalidInputError, StoreFullError
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.transaction_errors import TransactionFinalError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX

@@ -21,8 +21,8 @@ from waystation.errors import (
     StoreError,
     StoreFullError,
 )
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import decisions, fans
 from waystation.transactions.committer import Committer

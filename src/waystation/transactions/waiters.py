@@ -13,10 +13,10 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 
-from waystation.clock import Clock
 from waystation.errors import StoreFullError
-from waystation.store import Store, Wakeups
-from waystation.store.wakeups import Waiter
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.pubsub import Waiter, Wakeups
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.head import parse

@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.delivery.notices import Kind, Notice, Notices
 from waystation.delivery.sender import Sender
 from waystation.errors import BusyError, StoreError
-from waystation.store import Store
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.signals import Signals

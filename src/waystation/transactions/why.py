@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.clock import utc_text
+from waystation.runtime.clock import utc_text
 from waystation.transaction_errors import PipelineUnknownError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.finder import Finder

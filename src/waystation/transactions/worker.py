@@ -11,11 +11,12 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 
-from waystation.clock import Clock
 from waystation.errors import BusyError, StoreError
-from waystation.store import Store, Wakeups
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.claimer import Claimer

@@ -13,15 +13,15 @@ import msgspec
 
 from waystation.archive import ArchivedState
 from waystation.archive.scan import ArchiveScan
-from waystation.envelope import unpack
 from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.feeds import feed_of
 from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
 from waystation.history.spans import Gap, Span
+from waystation.messages.envelope import unpack
 from waystation.store.keys import FORMAT
 from waystation.topics.book import working_copy
-from waystation.topics.topic import decode_topic
+from waystation.topics.model import decode_topic
 from waystation.transactions import names
 from waystation.transactions.head import Head, parse
 

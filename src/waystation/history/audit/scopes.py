@@ -19,7 +19,7 @@ from waystation.history.audit.tables import AuditTables
 from waystation.history.journeys import ranges
 from waystation.history.places import topic_place
 from waystation.history.table_specs import DELIVERIES, MESSAGES
-from waystation.topics.routing import shard_of_partition
+from waystation.topics.router import shard_of_partition
 
 #: Of a scope that has no end.
 _ENDLESS = (1 << 63) - 1

@@ -13,15 +13,15 @@ import base64
 import hashlib
 from collections.abc import Sequence
 
-from waystation.channels.message import Published
+from waystation.channels.model import Published
 from waystation.delivery.request import Failure, Outcome
 from waystation.errors import (
     ForbiddenAddressError,
     InvalidChannelError,
     WaystationError,
 )
-from waystation.ids import is_name
-from waystation.json_text import is_json
+from waystation.runtime.ids import is_name
+from waystation.runtime.json_text import is_json
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id
 from waystation.subscriptions.endpoints.means import Means

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.signing import Secret, signed_headers
-from waystation.envelope import Headers
+from waystation.messages.envelope import Headers
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id
 from waystation.subscriptions.endpoints.means import Means

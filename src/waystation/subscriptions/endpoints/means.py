@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from waystation.channels.message import Published
-from waystation.clock import Clock
+from waystation.channels.model import Published
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
 from waystation.pools.held import Enqueued, Letter
+from waystation.runtime.clock import Clock
 from waystation.transactions.order import Order
 from waystation.transactions.starter import Result
 

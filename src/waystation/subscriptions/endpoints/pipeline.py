@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from waystation.delivery.request import Failure, Outcome
 from waystation.errors import InvalidInputError, WaystationError
-from waystation.json_text import is_json
+from waystation.runtime.json_text import is_json
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means

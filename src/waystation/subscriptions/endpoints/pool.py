@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Sequence
 
 from waystation.delivery.request import Failure, Outcome
-from waystation.envelope import pack
 from waystation.errors import InvalidInputError, NotFoundError, WaystationError
+from waystation.messages.envelope import pack
 from waystation.pools.held import Enqueued, Letter
 from waystation.pools.recipient import check_id, check_key
 from waystation.subscriptions.definition import Subscription

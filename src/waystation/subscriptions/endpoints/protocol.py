@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from waystation.delivery.request import Outcome
-from waystation.envelope import Envelope
+from waystation.messages.envelope import Envelope
 from waystation.subscriptions.positions import Position
 
 

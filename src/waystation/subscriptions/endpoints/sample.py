@@ -11,8 +11,8 @@ import msgspec
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import describe
 from waystation.delivery.signing import Secret
-from waystation.envelope import Envelope, Headers
-from waystation.ids import Identity
+from waystation.messages.envelope import Envelope, Headers
+from waystation.runtime.ids import Identity
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.http import HttpEndpoint
 from waystation.subscriptions.endpoints.means import Means

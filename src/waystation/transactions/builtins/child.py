@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.ids import NAME_PATTERN
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Call, Outcome
 from waystation.transactions.steps import BuiltInStep

@@ -12,8 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.durations import duration_ms
 from waystation.errors import InvalidInputError
+from waystation.runtime.durations import duration_ms
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Fail, Outcome, Pause, Success, settle
 from waystation.transactions.steps import BuiltInStep

@@ -12,10 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.durations import Duration, duration_ms
-from waystation.envelope import Envelope
 from waystation.errors import InvalidInputError
-from waystation.ids import NAME_PATTERN
+from waystation.messages.envelope import Envelope
+from waystation.runtime.durations import Duration, duration_ms
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.builtins.emission import emitted, services_of
 from waystation.transactions.builtins.field_paths import FieldPath, field_in, text_in
 from waystation.transactions.context import Context

@@ -18,8 +18,8 @@ from waystation.delivery.headers import check_headers
 from waystation.delivery.request import Failure, Outgoing
 from waystation.delivery.request import Outcome as Sent
 from waystation.delivery.schedule import RETRY_AFTER_SECONDS_MAX, Schedule, describe
-from waystation.durations import Duration, duration_ms
 from waystation.errors import InvalidInputError
+from waystation.runtime.durations import Duration, duration_ms
 from waystation.transactions.builtins.emission import services_of
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Fail, Outcome, Pause, Success, settle

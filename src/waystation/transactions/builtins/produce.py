@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.envelope import Envelope
-from waystation.ids import NAME_PATTERN
+from waystation.messages.envelope import Envelope
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.builtins.emission import emitted, services_of
 from waystation.transactions.builtins.field_paths import FieldPath, text_in
 from waystation.transactions.context import Context

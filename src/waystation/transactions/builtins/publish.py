@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.ids import NAME_PATTERN
+from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.builtins.emission import emitted, services_of
 from waystation.transactions.builtins.field_paths import FieldPath, field_in
 from waystation.transactions.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.durations import duration_ms
+from waystation.runtime.durations import duration_ms
 from waystation.transactions.context import Context
 from waystation.transactions.outcomes import Fail, Outcome, Success, Wait, require_switch, settle
 from waystation.transactions.steps import BuiltInStep

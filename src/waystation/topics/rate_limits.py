@@ -19,11 +19,11 @@ from math import ceil, isfinite
 
 import msgspec
 
-from waystation.clock import Clock
 from waystation.errors import InvalidInputError, RateLimitedError
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
-from waystation.topics.topic import RateLimit, Topic
+from waystation.topics.model import RateLimit, Topic
 
 #: A bucket holds what its rate gives in so many seconds.
 WINDOW_SECONDS = 1

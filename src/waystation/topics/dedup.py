@@ -16,14 +16,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waystation.clock import Clock
-from waystation.logs import names
+from waystation.logs import keys
 from waystation.logs.streams import raise_refusal
-from waystation.store import Store, script
-from waystation.store.pacing import for_each
-from waystation.topics.cloudevents import source_of_event
+from waystation.messages.cloudevents import source_of_event
+from waystation.runtime.clock import Clock
+from waystation.runtime.tasks import for_each
+from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.topics.lane import Routed
-from waystation.topics.topic import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, Topic
 
 _APPEND_ONCE = script(__package__, "append_once")
 _SEAL_AGE = script(__package__, "seal_age")
@@ -69,7 +70,7 @@ class Deduplication:
         arguments: list[str | bytes | int] = [_window_ms(topic)]
         for message in messages:
             arguments += [scoped_id(message), message.packed]
-        reply = await self._store.run(_APPEND_ONCE, names.all_of(log, partition), arguments)
+        reply = await self._store.run(_APPEND_ONCE, keys.all_of(log, partition), arguments)
         raise_refusal(reply, log, partition)
         return [
             _place(topic.produce_pointer, partition, reply[i], duplicate=bool(reply[i + 1]))
@@ -90,7 +91,7 @@ class Deduplication:
                 *(
                     self._store.call(
                         "GET",
-                        names.message_id(topic.log(storage), partition, scoped_id(message)),
+                        keys.message_id(topic.log(storage), partition, scoped_id(message)),
                         repeatable=True,
                     )
                     for message, partition in zip(messages, partitions, strict=True)
@@ -121,7 +122,7 @@ class Deduplication:
         found: list[int] = []
 
         async def look(partition: int) -> None:
-            found.extend(await self._store.run(_SEAL_AGE, [names.head(log, partition)], ()))
+            found.extend(await self._store.run(_SEAL_AGE, [keys.head(log, partition)], ()))
 
         await for_each(range(partitions), look)
         return max(0.0, min(found) / 1000) if found else None

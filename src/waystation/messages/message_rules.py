@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 
-from waystation.envelope import Envelope, Headers
 from waystation.errors import GroupRequiredError, InvalidInputError, TooLargeError
-from waystation.ids import Identity
-from waystation.topics.topic import Topic
+from waystation.messages.envelope import Envelope, Headers
+from waystation.runtime.ids import Identity
 
 #: Ids, groups, causes.
 KEY_CHARACTERS_MAX = 100
@@ -54,6 +53,25 @@ _control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _control_but_tab = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]").search
 _is_traceparent = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class MessageTarget(Protocol):
+    """The topic or pool that messages are sent to, as far as a message depends on it."""
+
+    @property
+    def project(self) -> str:
+        """Project that owns the target."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the target, for error messages."""
+        ...
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each message must have a group."""
+        ...
 
 
 def is_kept(name: str) -> bool:
@@ -132,7 +150,7 @@ def read_traceparent(text: str | None) -> str | None:
 
 
 def make_envelope(
-    topic: Topic,
+    target: MessageTarget,
     identity: Identity,
     *,
     data: bytes,
@@ -146,7 +164,7 @@ def make_envelope(
     """A message for a topic. Headers were checked one by one."""
     envelope = Envelope(
         id=identity.token(ID_BYTES) if id is None else id,
-        project=topic.project,
+        project=target.project,
         data=data,
         group=group,
         headers=headers,
@@ -154,17 +172,17 @@ def make_envelope(
         cause=cause,
         traceparent=traceparent,
     )
-    check_message(topic, envelope)
+    check_message(target, envelope)
     return envelope
 
 
-def check_message(topic: Topic, envelope: Envelope) -> None:
-    """Raises what is wrong with a message for a topic, but for its headers and its size."""
+def check_message(target: MessageTarget, envelope: Envelope) -> None:
+    """Raises what is wrong with a message for a target, but for its headers and its size."""
     if envelope.group is not None:
         check_key(envelope.group, field="group")
-    elif topic.options.grouped:
+    elif target.grouped:
         raise GroupRequiredError(
-            f"Topic {topic.name} is grouped: every message needs a group.",
+            f"Topic {target.name} is grouped: every message needs a group.",
             field="group",
             hint="Send waystation-group, in a batch `group`, in a CloudEvent `partitionkey`.",
         )

@@ -20,17 +20,11 @@ from msgspec import Meta
 
 from waystation.acapy_settings import DelivererSettings, RelaySettings
 from waystation.channel_settings import ChannelRule, shown_rule
+from waystation.config_sources import Written, from_command, from_environment, from_file, from_flags
 from waystation.delivery_settings import DeliverySettings
 from waystation.errors import SettingsError
 from waystation.history_settings import HistorySettings
 from waystation.pool_settings import PoolSettings
-from waystation.setting_layers import (
-    Written,
-    from_command,
-    from_environment,
-    from_file,
-    from_flags,
-)
 from waystation.setting_section import Count, Seconds
 from waystation.setting_section import Section as _Section
 from waystation.subscription_settings import SubscriptionSettings

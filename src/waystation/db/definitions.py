@@ -17,11 +17,12 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from waystation.catalogue.protocol import Catalogue, DefinitionRecord
-from waystation.clock import Clock
 from waystation.errors import ConflictError, NotFoundError, WaystationError
-from waystation.ids import require_name
-from waystation.store import Store, script
-from waystation.telemetry.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import require_name
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
 _log = logger("catalogue")
 

@@ -3,7 +3,7 @@
     {"messages": [{"id": "a", "group": "g", "data": {"any": "JSON"}}, {"text": "…"}, …]}
 
 `data` is kept byte for byte as it stands in the body; `text` is UTF-8; `base64` is for anything
-else. What `waystation.topics.shown` makes of a message can be sent in again as it is.
+else. What `waystation.messages.shown` makes of a message can be sent in again as it is.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import TypeVar
 
 import msgspec
 
-from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError, TooLargeError
-from waystation.ids import Identity
-from waystation.json_text import shield, unshield
-from waystation.topics.message_rules import (
+from waystation.messages.envelope import Envelope, Headers
+from waystation.messages.message_rules import (
     ID_BYTES,
     MESSAGES_MAX,
+    MessageTarget,
     check_header_name,
     check_header_value,
     check_ms,
@@ -30,7 +29,8 @@ from waystation.topics.message_rules import (
     make_envelope,
     read_traceparent,
 )
-from waystation.topics.topic import Topic
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_text import shield, unshield
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -80,18 +80,23 @@ _decode_plain_batch = msgspec.json.Decoder(_PlainBatch).decode
 
 
 def read_batch(
-    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None, bytes_max: int
+    target: MessageTarget,
+    identity: Identity,
+    body: bytes,
+    *,
+    traceparent: str | None,
+    bytes_max: int,
 ) -> tuple[list[Envelope], int]:
     """The messages of a batch and their size together."""
-    plain = _read_plain_batch(topic, identity, body, traceparent, bytes_max)
+    plain = _read_plain_batch(target, identity, body, traceparent, bytes_max)
     if plain is not None:
         return plain
     batch = decode_body(_decode_batch, body)
-    return read_each(batch.messages, partial(_envelope, topic, identity, traceparent), bytes_max)
+    return read_each(batch.messages, partial(_envelope, target, identity, traceparent), bytes_max)
 
 
 def _read_plain_batch(
-    topic: Topic, identity: Identity, body: bytes, traceparent: str | None, bytes_max: int
+    target: MessageTarget, identity: Identity, body: bytes, traceparent: str | None, bytes_max: int
 ) -> tuple[list[Envelope], int] | None:
     """The same for a batch of JSON without headers and times, in less than half the time.
 
@@ -105,7 +110,7 @@ def _read_plain_batch(
         return None
     if not 0 < len(messages) <= MESSAGES_MAX:
         return None
-    grouped, project, headers = topic.options.grouped, topic.project, _HEADERS[_JSON]
+    grouped, project, headers = target.grouped, target.project, _HEADERS[_JSON]
     token, header_bytes, size = identity.token, sum(map(len, headers[0])), 0
     envelopes = []
     for message in messages:
@@ -140,7 +145,7 @@ def _read_plain_batch(
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
     """Return a body of JSON decoded. Raise InvalidInputError that names the field.
 
-    Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.json_text`).
+    Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.runtime.json_text`).
     """
     try:
         # What is kept as it stands is not looked into otherwise.
@@ -202,7 +207,7 @@ def read_each(
 
 
 def _envelope(
-    topic: Topic, identity: Identity, traceparent: str | None, message: _Message
+    target: MessageTarget, identity: Identity, traceparent: str | None, message: _Message
 ) -> Envelope:
     data, content_type = _payload(message)
     moment, trace = message.not_before_ms, message.traceparent
@@ -211,7 +216,7 @@ def _envelope(
     else:
         headers = _HEADERS[content_type]
     return make_envelope(
-        topic,
+        target,
         identity,
         data=data,
         id=message.id,

@@ -19,15 +19,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from waystation.clock import Clock
 from waystation.errors import LogNotFoundError, StoreError, StoreUnavailableError, WaystationError
-from waystation.logs import Logs, Retention, Trimmed
+from waystation.logs.protocol import Logs, Retention, Trimmed
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.runtime.tasks import for_each
 from waystation.store.leases import Lease, Leases
-from waystation.store.pacing import for_each
 from waystation.telemetry import metrics
-from waystation.telemetry.logging import logger
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.topics.model import Topic
+from waystation.topics.service import Topics
 
 _log = logger("upkeep")
 

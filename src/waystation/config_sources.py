@@ -1,7 +1,7 @@
 """Where the values of settings come from: the settings file, the environment, flags.
 
 A layer maps the name of a setting to its value and its origin. What a name means, and whether its
-value is good, is decided in `waystation.settings`; here only names that it does not know are
+value is good, is decided in `waystation.config`; here only names that it does not know are
 refused, wherever they stand.
 """
 

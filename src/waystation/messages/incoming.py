@@ -12,15 +12,15 @@ from functools import lru_cache
 
 import msgspec
 
-from waystation.envelope import Envelope
 from waystation.errors import InvalidInputError
-from waystation.ids import Identity, SequentialIdentity
-from waystation.topics.batches import read_batch
-from waystation.topics.cloudevents import attribute_text, read_event, read_events, require_event
-from waystation.topics.media_types import form_of
-from waystation.topics.message_rules import (
+from waystation.messages.batches import read_batch
+from waystation.messages.cloudevents import attribute_text, read_event, read_events, require_event
+from waystation.messages.envelope import Envelope
+from waystation.messages.media_types import form_of
+from waystation.messages.message_rules import (
     HEADER_NAME_MAX,
     MESSAGE_BYTES_MAX,
+    MessageTarget,
     check_header_value,
     check_key,
     check_size,
@@ -29,7 +29,7 @@ from waystation.topics.message_rules import (
     read_moment,
     read_traceparent,
 )
-from waystation.topics.topic import Topic
+from waystation.runtime.ids import Identity, SequentialIdentity
 
 #: As a server hands them over: names in lower case.
 RawHeaders = Sequence[tuple[bytes, bytes]]
@@ -93,14 +93,14 @@ class Incoming:
         self._identity = SequentialIdentity(identity)
         self._bytes_max = bytes_max
 
-    def read(self, topic: Topic, headers: RawHeaders, body: bytes) -> Received:
+    def read(self, target: MessageTarget, headers: RawHeaders, body: bytes) -> Received:
         """The messages of a request to produce to a topic."""
         head = _Head(headers)
         form = form_of(head.content_type)
         if form == "message":
-            return self._single(self._message(topic, head, body))
+            return self._single(self._message(target, head, body))
         if form == "event":
-            return self._single(self._event(topic, head, body))
+            return self._single(self._event(target, head, body))
         for name in head.own:
             if name != _TRACE:
                 raise InvalidInputError(
@@ -109,7 +109,7 @@ class Incoming:
         trace = read_traceparent(head.own.get(_TRACE))
         read = read_batch if form == "batch" else read_events
         envelopes, size = read(
-            topic, self._identity, body, traceparent=trace, bytes_max=self._bytes_max
+            target, self._identity, body, traceparent=trace, bytes_max=self._bytes_max
         )
         return Received(envelopes=envelopes, batch=True, size=size)
 
@@ -117,7 +117,7 @@ class Incoming:
         size = check_size(envelope, self._bytes_max)
         return Received(envelopes=[envelope], batch=False, size=size)
 
-    def _message(self, topic: Topic, head: _Head, body: bytes) -> Envelope:
+    def _message(self, target: MessageTarget, head: _Head, body: bytes) -> Envelope:
         own, kept = head.own, head.kept
         event = dict(kept)
         message_id, group, trace = own.get(_ID), own.get(_GROUP), own.get(_TRACE)
@@ -129,7 +129,7 @@ class Incoming:
                 group = attribute_text(event["ce-partitionkey"], field="ce-partitionkey")
             trace = read_traceparent(event.get("ce-traceparent")) or trace
         return make_envelope(
-            topic,
+            target,
             self._identity,
             data=body,
             id=message_id,
@@ -140,10 +140,10 @@ class Incoming:
             traceparent=read_traceparent(trace),
         )
 
-    def _event(self, topic: Topic, head: _Head, body: bytes) -> Envelope:
+    def _event(self, target: MessageTarget, head: _Head, body: bytes) -> Envelope:
         own = head.own
         return read_event(
-            topic,
+            target,
             self._identity,
             body,
             id=own.get(_ID),

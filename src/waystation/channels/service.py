@@ -10,18 +10,20 @@ from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 
 from waystation.channels.handles import decode_handle
-from waystation.channels.message import Fetched, Published, encode_message
+from waystation.channels.model import Fetched, Published, encode_message
 from waystation.channels.place import Place
 from waystation.channels.reader import Abandonment, Reader, no_subscriber
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.stream import ChannelStream
 from waystation.channels.webhooks import lanes
-from waystation.clock import Clock
+from waystation.config import ChannelSettings
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
-from waystation.settings import ChannelSettings
-from waystation.store import Store, Wakeups, script
+from waystation.runtime.clock import Clock
+from waystation.store.client import Store
+from waystation.store.pubsub import Wakeups
+from waystation.store.scripts import script
 from waystation.telemetry import metrics
 
 _PUBLISH = script(__package__, "publish")

@@ -5,7 +5,7 @@
 
 It starts in a fraction of a second and keeps its data with an append-only file. It stops when the
 last process that uses it is gone, however that one died, and survives the death of the one that
-started it; `keeper.py` tells how. Its socket lies in a short path outside the data directory,
+started it; `supervisor.py` tells how. Its socket lies in a short path outside the data directory,
 since the operating system cuts socket paths at 107 bytes.
 """
 
@@ -22,13 +22,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from waystation.data_files import create_private, open_private, tighten_tree
+from waystation.config import Durability, make_private
 from waystation.errors import StoreRefusedError, StoreUnavailableError
-from waystation.settings import Durability, make_private
-from waystation.store import keeper
+from waystation.runtime.data_files import create_private, open_private, tighten_tree
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
+from waystation.store.embedded import supervisor
 from waystation.store.plan import server_plan
-from waystation.telemetry.logging import logger
 
 _log = logger("embedded")
 
@@ -142,7 +142,7 @@ class EmbeddedServer:
                 create_private(self.folder / "always")
             self._wait_until_reachable()
             if self.durability == "disk":
-                keeper.ask(str(self._known()["socket"]), b"CONFIG SET appendfsync always")
+                supervisor.ask(str(self._known()["socket"]), b"CONFIG SET appendfsync always")
         finally:
             os.close(starting)
 
@@ -178,7 +178,7 @@ class EmbeddedServer:
         plan = json.dumps(wishes)
         with open_private(self.folder / "keeper.log", "ab") as log:
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and script)
-                [sys.executable, "-I", "-S", keeper.__file__, plan],
+                [sys.executable, "-I", "-S", supervisor.__file__, plan],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -195,11 +195,11 @@ class EmbeddedServer:
             known = self._known()
         except StoreUnavailableError:
             return False
-        return bool(known["loaded"]) and keeper.answers(str(known["socket"]))
+        return bool(known["loaded"]) and supervisor.answers(str(known["socket"]))
 
     def _loading(self) -> bool:
         try:
-            told = keeper.ask(str(self._known()["socket"]), b"PING")
+            told = supervisor.ask(str(self._known()["socket"]), b"PING")
         except StoreUnavailableError:
             return False
         return told.startswith(b"-LOADING")

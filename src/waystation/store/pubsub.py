@@ -25,9 +25,9 @@ from typing import Any, cast
 
 import hiredis
 
+from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.wire import pack
-from waystation.telemetry.logging import logger
 
 _log = logger("wakeups")
 

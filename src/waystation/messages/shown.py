@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from waystation.envelope import Envelope
-from waystation.topics.media_types import content_type_of, is_json_type
-from waystation.topics.payloads import json_payload, text_payload
+from waystation.messages.envelope import Envelope
+from waystation.messages.media_types import content_type_of, is_json_type
+from waystation.messages.payloads import json_payload, text_payload
 
 
 def as_shown(envelope: Envelope) -> dict[str, object]:

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from waystation.json_text import is_json_of_any_bytes
+from waystation.runtime.json_text import is_json_of_any_bytes
 
 
 class Message(msgspec.Struct, frozen=True):

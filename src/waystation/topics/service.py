@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from waystation.catalogue import Catalogue
-from waystation.catalogue.book import require_version
-from waystation.clock import Clock
+from waystation.db.definitions import require_version
 from waystation.errors import (
     ConflictError,
     GrowthStopsSubscriptionsError,
@@ -19,22 +18,23 @@ from waystation.errors import (
     LogNotFoundError,
     TopicSubscribedError,
 )
-from waystation.ids import require_name
-from waystation.logs import Logs
-from waystation.store import Store
-from waystation.store.pacing import for_each
+from waystation.logs.protocol import Logs
+from waystation.runtime.clock import Clock
+from waystation.runtime.ids import require_name
+from waystation.runtime.tasks import for_each
+from waystation.store.client import Store
 from waystation.topics.book import ALIVE, EVERY, TopicBook, not_found
-from waystation.topics.limits import check_rate
-from waystation.topics.readers import NoReaders, Readers
-from waystation.topics.routing import is_advised
-from waystation.topics.schemas import check_schema
-from waystation.topics.topic import (
+from waystation.topics.model import (
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
     StorageTopic,
     Topic,
     TopicOptions,
 )
+from waystation.topics.rate_limits import check_rate
+from waystation.topics.readers import NoReaders, Readers
+from waystation.topics.router import is_advised
+from waystation.topics.schemas import check_schema
 
 #: Readers that an error names.
 _NAMED_MAX = 10

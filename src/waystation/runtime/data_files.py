@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from waystation.errors import SettingsError
-from waystation.telemetry.logging import logger
+from waystation.runtime.logging import logger
 
 _log = logger("data")
 

@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.envelope import Envelope, unpack
 from waystation.errors import (
     InvalidInputError,
     LogDamagedError,
     LogNotFoundError,
     OffsetOutOfRangeError,
 )
-from waystation.logs import Entry, Logs
-from waystation.telemetry.logging import logger
-from waystation.topics.routing import hash_of, is_consistent, shard_of_partition
-from waystation.topics.topic import Topic
-from waystation.topics.topics import Topics
+from waystation.logs.protocol import Entry, Logs
+from waystation.messages.envelope import Envelope, unpack
+from waystation.runtime.logging import logger
+from waystation.topics.model import Topic
+from waystation.topics.router import hash_of, is_consistent, shard_of_partition
+from waystation.topics.service import Topics
 from waystation.topics.walk import Walk, everywhere, way_of
 
 _log = logger("topics")

@@ -12,7 +12,8 @@ import asyncio
 
 import msgspec
 
-from waystation.store import Store, keys
+from waystation.store import keys
+from waystation.store.client import Store
 
 #: Keys that one step of a scan looks at, and the most steps of a page.
 _STEP_KEYS = 1000

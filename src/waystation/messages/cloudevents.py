@@ -15,19 +15,19 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from waystation.envelope import Envelope, Headers
 from waystation.errors import InvalidInputError
-from waystation.ids import Identity
-from waystation.json_text import unshield
-from waystation.topics.batches import decode_body, read_each
-from waystation.topics.media_types import content_type_of, is_json_type
-from waystation.topics.message_rules import (
+from waystation.messages.batches import decode_body, read_each
+from waystation.messages.envelope import Envelope, Headers
+from waystation.messages.media_types import content_type_of, is_json_type
+from waystation.messages.message_rules import (
+    MessageTarget,
     check_header_value,
     make_envelope,
     read_traceparent,
 )
-from waystation.topics.payloads import json_payload, text_payload
-from waystation.topics.topic import Topic
+from waystation.messages.payloads import json_payload, text_payload
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_text import unshield
 
 _Event = dict[str, msgspec.Raw]
 
@@ -85,7 +85,7 @@ def source_of_event(headers: Headers, message_id: str) -> str | None:
 
 
 def read_event(
-    topic: Topic,
+    target: MessageTarget,
     identity: Identity,
     body: bytes,
     *,
@@ -98,7 +98,7 @@ def read_event(
 ) -> Envelope:
     """The message of an event in structured mode; what the request says goes first."""
     return _envelope(
-        topic,
+        target,
         identity,
         decode_body(_decode_event, body),
         id=id,
@@ -111,19 +111,24 @@ def read_event(
 
 
 def read_events(
-    topic: Topic, identity: Identity, body: bytes, *, traceparent: str | None, bytes_max: int
+    target: MessageTarget,
+    identity: Identity,
+    body: bytes,
+    *,
+    traceparent: str | None,
+    bytes_max: int,
 ) -> tuple[list[Envelope], int]:
     """The messages of a batch of events and their size together."""
     events = decode_body(_decode_events, body)
 
     def envelope(event: _Event) -> Envelope:
-        return _envelope(topic, identity, event, traceparent=traceparent)
+        return _envelope(target, identity, event, traceparent=traceparent)
 
     return read_each(events, envelope, bytes_max)
 
 
 def _envelope(
-    topic: Topic,
+    target: MessageTarget,
     identity: Identity,
     event: _Event,
     *,
@@ -144,7 +149,7 @@ def _envelope(
     if content_type is not None:
         kept.insert(0, ("content-type", content_type))
     return make_envelope(
-        topic,
+        target,
         identity,
         data=data,
         id=attributes["id"] if id is None else id,

@@ -12,10 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInputError
-from waystation.logs import Retention
-from waystation.logs.protocol import FullPolicy
-from waystation.recording import Pointers, Record
-from waystation.topics.routing import Spread
+from waystation.logs.protocol import FullPolicy, Retention
+from waystation.messages.redaction import Pointers, Record
+from waystation.topics.router import Spread
 
 PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
@@ -107,6 +106,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     first_number: int = 0
     #: When `dedup_seconds` was changed last; 0: never, the topic was created with it.
     dedup_since_ms: int = 0
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each message must have a group."""
+        return self.options.grouped
 
     @property
     def target(self) -> StorageTopic:

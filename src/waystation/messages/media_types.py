@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from waystation.envelope import Headers
 from waystation.errors import UnsupportedMediaTypeError
+from waystation.messages.envelope import Headers
 
 #: `message`: the body is the payload. The others hold one or several messages.
 Form = Literal["message", "event", "events", "batch"]

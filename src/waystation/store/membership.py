@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from waystation.clock import Clock
 from waystation.errors import BusyError, StoreError
+from waystation.runtime.clock import Clock
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.scripts import script

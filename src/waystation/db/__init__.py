@@ -1,0 +1,1 @@
+"""Databases: definitions of topics, subscriptions and pools."""

@@ -1,0 +1,1 @@
+"""Messages as all parts share them: envelope, limits, HTTP forms, CloudEvents, redaction."""
