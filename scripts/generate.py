@@ -16,17 +16,11 @@ from urllib.request import urlopen
 
 import msgspec
 
-from waystation import (
-    acapy_errors,
-    errors,
-    history_errors,
-    pool_errors,
-    subscription_errors,
-    transaction_errors,
-)
+from waystation import errors
 from waystation.api.problems import status_of
 from waystation.cli.exits import exit_code
-from waystation.config import Settings, load_settings
+from waystation.config import Config
+from waystation.config_sources import load_config
 from waystation.pools import states as pool_states
 from waystation.store.keys import CATALOGUE
 from waystation.subscriptions import states as subscription_states
@@ -64,46 +58,28 @@ HTTP_ALONE = (
     ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
     ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
 )
-SETTING_FILES = (
-    "settings.py",
-    "history_settings.py",
-    "acapy_settings.py",
-    "delivery_settings.py",
-    "pool_settings.py",
-    "subscription_settings.py",
-    "topic_settings.py",
-    "transaction_settings.py",
-)
-ERROR_MODULES = (
-    errors.__name__,
-    history_errors.__name__,
-    acapy_errors.__name__,
-    pool_errors.__name__,
-    subscription_errors.__name__,
-    transaction_errors.__name__,
-)
 ROOTS = (
     errors.WaystationError,
     errors.ArchiveError,
     errors.ChannelError,
     errors.LogError,
-    history_errors.HistoryError,
+    errors.HistoryError,
     errors.StoreError,
 )
 NEVER_OVER_HTTP = (
-    acapy_errors.MessageInvalidError,
+    errors.MessageInvalidError,
     errors.ArchiveRefusedError,
     errors.ProducerClosedError,
     errors.SettingsError,
     errors.StationUnreachableError,
     errors.StoreRefusedError,
-    subscription_errors.WaitOverError,
-    transaction_errors.AppInvalidError,
-    *history_errors.HistoryError.__subclasses__(),
-    history_errors.HistoryMissingError,
-    history_errors.NoJavaError,
-    history_errors.QueryError,
-    history_errors.SourceOptionError,
+    errors.WaitOverError,
+    errors.AppInvalidError,
+    *errors.HistoryError.__subclasses__(),
+    errors.HistoryMissingError,
+    errors.NoJavaError,
+    errors.QueryError,
+    errors.SourceOptionError,
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -200,7 +176,7 @@ def errors_page() -> str:
     while kinds:
         kind = kinds.pop(0)
         kinds += kind.__subclasses__()
-        if kind.__module__ not in ERROR_MODULES or kind in ROOTS:
+        if kind.__module__ != errors.__name__ or kind in ROOTS:
             continue
         error = kind.__new__(kind)
         status = "" if kind in NEVER_OVER_HTTP else status_of(error)
@@ -215,7 +191,7 @@ def errors_page() -> str:
         "401.\n\n"
         "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
         + "\n".join(sorted(rows))
-        + "\n\nGenerated from `src/waystation/errors.py` and the `*_errors.py` beside it.\n"
+        + "\n\nGenerated from `src/waystation/errors.py`.\n"
     )
 
 
@@ -275,7 +251,7 @@ def settings_page() -> str:
     """All settings with their defaults and comments."""
     comments = _comments()
     rows = []
-    for name, value, _ in load_settings().rows():
+    for name, value, _ in load_config().rows():
         shown = msgspec.json.encode(value).decode()
         variable = "WAYSTATION_" + name.replace(".", "_").upper()
         rows.append(f"| `{name}` | `{shown}` | `{variable}` | {comments.get(name, '')} |")
@@ -288,23 +264,22 @@ def settings_page() -> str:
         "unknown name is an error.\n\n"
         "| setting | default | environment | what it does |\n|---|---|---|---|\n"
         + "\n".join(rows)
-        + "\n\nGenerated from `src/waystation/config.py` and the `*_settings.py` beside it.\n"
+        + "\n\nGenerated from `src/waystation/config.py`.\n"
     )
 
 
 def _comments() -> dict[str, str]:
     """The `#:` comment above each field, by setting name."""
-    files = (ROOT / "src" / "waystation" / name for name in SETTING_FILES)
-    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    source = (ROOT / "src" / "waystation" / "config.py").read_text(encoding="utf-8")
     sections = {
-        type(getattr(Settings(), field.name)).__name__: field.name
-        for field in msgspec.structs.fields(Settings)
-        if isinstance(getattr(Settings(), field.name), msgspec.Struct)
+        type(getattr(Config(), field.name)).__name__: field.name
+        for field in msgspec.structs.fields(Config)
+        if isinstance(getattr(Config(), field.name), msgspec.Struct)
     }
     found: dict[str, str] = {}
     section, comment = "", ""
     for line in source.splitlines():
-        if match := re.match(r"class (\w+)\(_Section,", line):
+        if match := re.match(r"class (\w+)\(Section,", line):
             section, comment = sections.get(match.group(1), ""), ""
         elif match := re.match(r"    #: (.*)", line):
             comment = f"{comment} {match.group(1)}".strip()

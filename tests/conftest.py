@@ -14,7 +14,7 @@ import uvloop
 
 from tests.kit.examples import RAN
 from tests.kit.postgres import PostgresServer, postgres_server
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.testing.servers import on_cluster
 from waystation.testing.station import quick_settings
 
@@ -67,8 +67,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Settings of a private station: no key, any free port, level `memory`."""
+def settings(tmp_path: Path) -> Config:
+    """Config of a private station: no key, any free port, level `memory`."""
     return quick_settings(str(tmp_path))
 
 

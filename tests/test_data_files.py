@@ -14,7 +14,7 @@ import pytest
 
 from waystation.archive import archive_at
 from waystation.catalogue import catalogue_at
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import SettingsError
 from waystation.history_role import child_environment
 from waystation.runtime import data_files
@@ -140,7 +140,7 @@ def test_kept_socket_path_of_the_store_is_private(data: Path) -> None:
 
 
 def test_settings_of_the_history_process_are_private(data: Path) -> None:
-    child_environment(Settings(data=str(data)), {})
+    child_environment(Config(data=str(data)), {})
 
     assert open_to_others(data) == []
 

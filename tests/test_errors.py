@@ -6,14 +6,13 @@ import inspect
 
 import pytest
 
-from waystation import errors, history_errors, pool_errors, subscription_errors, transaction_errors
+from waystation import errors
 from waystation.errors import StoreReplyError, WaystationError
 
 CLASSES = [
     each
-    for module in (errors, history_errors, pool_errors, subscription_errors, transaction_errors)
-    for _, each in inspect.getmembers(module, inspect.isclass)
-    if issubclass(each, WaystationError) and each.__module__ == module.__name__
+    for _, each in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(each, WaystationError)
 ]
 
 

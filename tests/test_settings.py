@@ -1,4 +1,4 @@
-"""Settings: four layers with origins, nothing unknown accepted, secrets hidden."""
+"""Config: four layers with origins, nothing unknown accepted, secrets hidden."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from waystation.config import SECRETS, LoadedSettings, Settings, load_settings
+from waystation.config import SECRETS, Config
+from waystation.config_sources import LoadedConfig, load_config
 from waystation.errors import SettingsError
 
 
@@ -18,11 +19,11 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def origins(loaded: LoadedSettings) -> dict[str, str]:
+def origins(loaded: LoadedConfig) -> dict[str, str]:
     return {name: origin for name, _, origin in loaded.rows()}
 
 
-def values(loaded: LoadedSettings) -> dict[str, Any]:
+def values(loaded: LoadedConfig) -> dict[str, Any]:
     return {name: value for name, value, _ in loaded.rows()}
 
 
@@ -30,8 +31,8 @@ def values(loaded: LoadedSettings) -> dict[str, Any]:
 
 
 def test_without_anything_the_defaults_hold() -> None:
-    loaded = load_settings()
-    assert loaded.settings == Settings()
+    loaded = load_config()
+    assert loaded.settings == Config()
     assert set(origins(loaded).values()) == {"default"}
 
 
@@ -54,7 +55,7 @@ def test_each_layer_wins_over_the_ones_before_it(tmp_path: Path) -> None:
         "WAYSTATION_HTTP_HOST": "127.0.0.3",
     }
 
-    loaded = load_settings(file=file, environment=environment, flags={"http.port": 1003})
+    loaded = load_config(file=file, environment=environment, flags={"http.port": 1003})
 
     # Then the same setting in three places has the value of the last
     assert loaded.settings.http.port == 1003
@@ -70,42 +71,42 @@ def test_each_layer_wins_over_the_ones_before_it(tmp_path: Path) -> None:
 
 
 def test_a_flag_that_was_not_given_changes_nothing() -> None:
-    loaded = load_settings(environment={"WAYSTATION_DATA": "here"}, flags={"data": None})
+    loaded = load_config(environment={"WAYSTATION_DATA": "here"}, flags={"data": None})
     assert loaded.settings.data == "here"
 
 
 def test_every_setting_can_come_from_every_layer(tmp_path: Path) -> None:
-    for name, value, _ in load_settings().rows():
+    for name, value, _ in load_config().rows():
         variable = f"WAYSTATION_{name.upper().replace('.', '_')}"
         text = ",".join(value) if isinstance(value, list) else str(value).lower()
         text = msgspec.json.encode(value).decode() if isinstance(value, tuple) else text
         text = "[]" if name == "channels.rules" else text
-        assert origins(load_settings(environment={variable: text}))[name].endswith(variable)
+        assert origins(load_config(environment={variable: text}))[name].endswith(variable)
         section, _, key = name.rpartition(".")
         line = f"{key} = {msgspec.json.encode(value).decode()}\n"
         file = written(tmp_path, f"[{section}]\n{line}" if section else line)
-        assert origins(load_settings(file=file))[name] == f"file {file}"
-        assert origins(load_settings(flags={name: value}))[name] == "flag"
+        assert origins(load_config(file=file))[name] == f"file {file}"
+        assert origins(load_config(flags={name: value}))[name] == "flag"
 
 
 def test_no_two_settings_share_a_variable() -> None:
-    names = [name for name, _, _ in load_settings().rows()]
+    names = [name for name, _, _ in load_config().rows()]
     assert len({name.replace(".", "_") for name in names}) == len(names)
 
 
 def test_a_list_in_the_environment_is_separated_by_commas() -> None:
-    loaded = load_settings(environment={"WAYSTATION_HTTP_CORS_ORIGINS": "https://a, https://b,"})
+    loaded = load_config(environment={"WAYSTATION_HTTP_CORS_ORIGINS": "https://a, https://b,"})
     assert loaded.settings.http.cors_origins == ["https://a", "https://b"]
 
 
 def test_variables_of_clients_are_not_settings_of_a_server() -> None:
     environment = {"WAYSTATION_URL": "http://x", "WAYSTATION_KEY": "k", "WAYSTATION_CONFIG": "f"}
-    assert load_settings(environment=environment).settings == Settings()
+    assert load_config(environment=environment).settings == Config()
 
 
 def test_the_data_directory_is_absolute() -> None:
-    assert Settings(data="~/station").data_dir == Path.home() / "station"
-    assert Settings(data="station").data_dir == Path.cwd() / "station"
+    assert Config(data="~/station").data_dir == Path.home() / "station"
+    assert Config(data="station").data_dir == Path.cwd() / "station"
 
 
 # -- Rules -----------------------------------------------------------------------------------
@@ -132,9 +133,9 @@ headers = { authorization = "Bearer hush" }
 
 
 def test_rules_are_tables_of_the_file_or_json_of_the_environment(tmp_path: Path) -> None:
-    by_file = load_settings(file=written(tmp_path, RULE)).settings.channels.rules
+    by_file = load_config(file=written(tmp_path, RULE)).settings.channels.rules
     text = msgspec.json.encode(by_file).decode()
-    by_variable = load_settings(environment={"WAYSTATION_CHANNELS_RULES": text})
+    by_variable = load_config(environment={"WAYSTATION_CHANNELS_RULES": text})
 
     chat, orders = by_file
     assert (chat.expire_seconds, orders.expire_seconds) == (60, None)
@@ -144,11 +145,11 @@ def test_rules_are_tables_of_the_file_or_json_of_the_environment(tmp_path: Path)
     assert by_variable.settings.channels.rules == by_file
     (tmp_path / "rules.json").write_text(text)
     variable = {"WAYSTATION_CHANNELS_RULES_FILE": str(tmp_path / "rules.json")}
-    assert load_settings(environment=variable).settings.channels.rules == by_file
+    assert load_config(environment=variable).settings.channels.rules == by_file
 
 
 def test_rules_are_shown_without_what_is_secret(tmp_path: Path) -> None:
-    chat, orders = values(load_settings(file=written(tmp_path, RULE)))["channels.rules"]
+    chat, orders = values(load_config(file=written(tmp_path, RULE)))["channels.rules"]
 
     assert chat == {
         "pattern": "chat-(?P<room>[0-9]+)",
@@ -184,14 +185,14 @@ def test_rules_are_shown_without_what_is_secret(tmp_path: Path) -> None:
 def test_a_bad_rule_is_told_by_its_number(tmp_path: Path, text: str, told: str) -> None:
     file = written(tmp_path, f"[[channels.rules]]\npattern = 'good'\n[[channels.rules]]\n{text}")
     with pytest.raises(SettingsError, match=f"(?s)channels.rules.*{told}") as caught:
-        load_settings(file=file)
+        load_config(file=file)
     assert str(file) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "chat-.*", "{", "7", "{}", '"x"', "[" * 100_000])
 def test_rules_in_the_environment_that_are_no_list_are_told(text: str) -> None:
     with pytest.raises(SettingsError, match="CHANNELS_RULES"):
-        load_settings(environment={"WAYSTATION_CHANNELS_RULES": text})
+        load_config(environment={"WAYSTATION_CHANNELS_RULES": text})
 
 
 # -- Unknown names ---------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def test_an_unknown_name_in_the_file_is_rejected_by_name(
 ) -> None:
     file = written(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
-        load_settings(file=file)
+        load_config(file=file)
     assert name in str(caught.value)
     assert str(file) in str(caught.value)
 
@@ -224,7 +225,7 @@ def test_an_unknown_name_in_the_file_is_rejected_by_name(
 )
 def test_an_unknown_variable_is_rejected_by_name(variable: str) -> None:
     with pytest.raises(SettingsError, match=f"{variable}, which is no setting"):
-        load_settings(environment={variable: "1"})
+        load_config(environment={variable: "1"})
 
 
 @pytest.mark.parametrize(
@@ -233,13 +234,13 @@ def test_an_unknown_variable_is_rejected_by_name(variable: str) -> None:
 )
 def test_a_mistyped_name_is_told_what_was_meant(tmp_path: Path, text: str, meant: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings(file=written(tmp_path, text))
+        load_config(file=written(tmp_path, text))
     assert caught.value.hint == f"Did you mean {meant}?"
 
 
 def test_an_unknown_flag_is_rejected_by_name() -> None:
     with pytest.raises(SettingsError, match=r"flag has 'http\.prot'"):
-        load_settings(flags={"http.prot": 1})
+        load_config(flags={"http.prot": 1})
 
 
 # -- Bad values ------------------------------------------------------------------------------
@@ -263,23 +264,23 @@ def test_a_bad_value_in_the_file_names_the_setting_and_its_origin(
 ) -> None:
     file = written(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
-        load_settings(file=file)
+        load_config(file=file)
     assert f"Setting {name} (file {file}): " in str(caught.value)
 
 
 def test_a_value_that_is_none_of_a_few_is_told_which_there_are() -> None:
     with pytest.raises(SettingsError, match="Use memory or disk"):
-        load_settings(flags={"store.durability": "paper"})
+        load_config(flags={"store.durability": "paper"})
     with pytest.raises(SettingsError) as caught:
-        load_settings(flags={"http.port": -1})
+        load_config(flags={"http.port": -1})
     assert caught.value.hint == ""
 
 
 def test_a_bad_value_of_each_other_layer_names_its_origin() -> None:
     with pytest.raises(SettingsError, match=r"http\.port \(environment WAYSTATION_HTTP_PORT\)"):
-        load_settings(environment={"WAYSTATION_HTTP_PORT": "many"})
+        load_config(environment={"WAYSTATION_HTTP_PORT": "many"})
     with pytest.raises(SettingsError, match=r"http\.port \(flag\)"):
-        load_settings(flags={"http.port": -1})
+        load_config(flags={"http.port": -1})
 
 
 @pytest.mark.parametrize("text", ["[http", "port = ", "a = 1\na = 2", "\ud800"])
@@ -287,12 +288,12 @@ def test_a_file_that_is_not_toml_is_rejected_with_its_name(tmp_path: Path, text:
     file = tmp_path / "broken.toml"
     file.write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(SettingsError, match=r"broken\.toml cannot be read"):
-        load_settings(file=file)
+        load_config(file=file)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"absent\.toml cannot be read"):
-        load_settings(file=tmp_path / "absent.toml")
+        load_config(file=tmp_path / "absent.toml")
 
 
 # -- Secrets ---------------------------------------------------------------------------------
@@ -301,20 +302,20 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_a_secret_can_come_from_a_file_of_its_own(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("redis://:hush@store\n")
-    by_variable = load_settings(environment={"WAYSTATION_STORE_URL_FILE": str(secret)})
+    by_variable = load_config(environment={"WAYSTATION_STORE_URL_FILE": str(secret)})
     assert by_variable.settings.store.url == "redis://:hush@store"
     assert origins(by_variable)["store.url"] == "environment WAYSTATION_STORE_URL_FILE"
 
-    by_file = load_settings(file=written(tmp_path, f'[store]\nurl_file = "{secret}"'))
+    by_file = load_config(file=written(tmp_path, f'[store]\nurl_file = "{secret}"'))
     assert by_file.settings.store.url == "redis://:hush@store"
 
 
 def test_a_secret_file_that_cannot_be_read_names_who_named_it(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
     with pytest.raises(SettingsError, match="environment WAYSTATION_STORE_URL_FILE names a file"):
-        load_settings(environment={"WAYSTATION_STORE_URL_FILE": absent})
+        load_config(environment={"WAYSTATION_STORE_URL_FILE": absent})
     with pytest.raises(SettingsError, match=r"waystation\.toml names a file"):
-        load_settings(file=written(tmp_path, f'[store]\nurl_file = "{absent}"'))
+        load_config(file=written(tmp_path, f'[store]\nurl_file = "{absent}"'))
 
 
 def test_a_setting_given_as_itself_and_as_a_file_is_a_contradiction(tmp_path: Path) -> None:
@@ -322,28 +323,26 @@ def test_a_setting_given_as_itself_and_as_a_file_is_a_contradiction(tmp_path: Pa
     secret.write_text("redis://one")
     both = {"WAYSTATION_STORE_URL": "redis://two", "WAYSTATION_STORE_URL_FILE": str(secret)}
     with pytest.raises(SettingsError, match=r"store\.url twice"):
-        load_settings(environment=both)
+        load_config(environment=both)
     with pytest.raises(SettingsError, match=r"store\.url twice"):
-        load_settings(
-            file=written(tmp_path, f'[store]\nurl = "redis://two"\nurl_file = "{secret}"')
-        )
+        load_config(file=written(tmp_path, f'[store]\nurl = "redis://two"\nurl_file = "{secret}"'))
 
 
 def test_secrets_are_hidden_where_settings_are_shown() -> None:
-    loaded = load_settings(environment={"WAYSTATION_STORE_URL": "redis://:hush@store"})
+    loaded = load_config(environment={"WAYSTATION_STORE_URL": "redis://:hush@store"})
     assert loaded.settings.store.url == "redis://:hush@store"
     assert values(loaded)["store.url"] == "•••"
     assert "hush" not in str(list(loaded.rows()))
     # And an empty one is shown as empty: that it is not set is no secret
-    assert values(load_settings())["store.url"] == ""
+    assert values(load_config())["store.url"] == ""
     assert set(values(loaded)) >= SECRETS
 
 
 def test_bearers_of_administrators_are_several_and_hidden(tmp_path: Path) -> None:
     first, second = "a-secret-of-16-letters", "another/secret+of_16=="
     (tmp_path / "bearers").write_text(f"{first}\n{second}\n")
-    by_variable = load_settings(environment={"WAYSTATION_ADMIN_BEARER": f"{first}, {second}"})
-    by_file = load_settings(
+    by_variable = load_config(environment={"WAYSTATION_ADMIN_BEARER": f"{first}, {second}"})
+    by_file = load_config(
         file=written(tmp_path, f'[admin]\nbearer_file = "{tmp_path / "bearers"}"')
     )
 
@@ -355,11 +354,11 @@ def test_bearers_of_administrators_are_several_and_hidden(tmp_path: Path) -> Non
 @pytest.mark.parametrize("bearer", ["too-short", "sixteen letters ü", "with\u00e4umlaut-sixteen"])
 def test_a_bearer_that_could_be_guessed_or_not_be_sent_is_refused(bearer: str) -> None:
     with pytest.raises(SettingsError, match=r"admin\.bearer") as caught:
-        load_settings(flags={"admin.bearer": [bearer]})
+        load_config(flags={"admin.bearer": [bearer]})
     assert bearer not in str(caught.value)
 
 
 def test_rows_are_sorted_and_complete() -> None:
-    names = [name for name, _, _ in load_settings().rows()]
+    names = [name for name, _, _ in load_config().rows()]
     assert names == sorted(names)
     assert {"auth.insecure", "data", "http.port", "store.durability", "time_machine"} < set(names)

@@ -7,15 +7,17 @@ refused, wherever they stand.
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from waystation.config import SECRETS, ChannelRule, Config, Section, shown_rule
 from waystation.errors import SettingsError
 
 #: How a setting is written in text, as in the environment: as it is, as a list that is separated by
@@ -127,3 +129,120 @@ def _from_text(text: str, written: Written, origin: str) -> Any:
             # Not the library's words: they may repeat what is secret.
             raise SettingsError(f"{origin} is not JSON.") from error
     return text
+
+
+class LoadedConfig(msgspec.Struct, frozen=True):
+    """Config with the origin of each value."""
+
+    settings: Config
+    origins: dict[str, str]
+
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """Yields (name, value fit to be shown, origin), in the order of names."""
+        for name in sorted(_names()):
+            value = self._value(name)
+            if name == "channels.rules":
+                value = [shown_rule(rule) for rule in value]
+            elif name in SECRETS and value:
+                value = "•••"
+            elif isinstance(value, tuple):
+                value = msgspec.to_builtins(value)
+            yield name, value, self.origins.get(name, "default")
+
+    def _value(self, name: str) -> Any:
+        value: Any = self.settings
+        for part in name.split("."):
+            value = getattr(value, part)
+        return value
+
+
+def load_config(
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> LoadedConfig:
+    """Merges the layers and validates the result. `flags` maps setting names to values.
+
+    `defaults` are those of a command, in the place of the general ones.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    names = _names()
+    layers = [
+        from_command(defaults or {}),
+        from_file(file, names),
+        from_environment(environment or {}, names),
+        from_flags(flags or {}, names),
+    ]
+    for layer in layers:
+        for name, (value, origin) in layer.items():
+            values[name] = value
+            origins[name] = origin
+    return LoadedConfig(settings=_validated(values, origins), origins=origins)
+
+
+def _names() -> dict[str, Written]:
+    """Every setting, and how it is written in text."""
+    names: dict[str, Written] = {}
+    for field in msgspec.structs.fields(Config):
+        if isinstance(field.type, type) and issubclass(field.type, Section):
+            for inner in msgspec.structs.fields(field.type):
+                names[f"{field.name}.{inner.name}"] = _written(inner.type)
+        else:
+            names[field.name] = _written(field.type)
+    return names
+
+
+def _written(kind: Any) -> Written:
+    match get_origin(kind):
+        case builtins.list:
+            return "list"
+        case builtins.tuple | builtins.dict:
+            return "json"
+    return "plain"
+
+
+def _validated(values: dict[str, Any], origins: dict[str, str]) -> Config:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[key] = value
+    if "channels.rules" in values:
+        tree["channels"]["rules"] = _rules(values["channels.rules"], origins["channels.rules"])
+    try:
+        # Not strict: the environment has only strings.
+        return msgspec.convert(tree, Config, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        # Of a list, the setting's own name: `$.http.cors_origins[0]` is http.cors_origins.
+        path = text.rpartition("$.")[2].rstrip("`").partition("[")[0]
+        where = origins.get(path, "")
+        raise SettingsError(
+            f"Setting {path} ({where}): {text.partition(' - at')[0]}.", hint=_choices(path)
+        ) from error
+
+
+def _choices(path: str) -> str:
+    """The values of a setting that has only a few."""
+    kind: Any = Config
+    for part in path.split("."):
+        kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+    values = get_args(kind) if get_origin(kind) is Literal else ()
+    return f"Use {' or '.join(map(str, values))}." if values else ""
+
+
+def _rules(value: Any, origin: str) -> list[ChannelRule]:
+    """One by one, so that an error can tell which of them it means."""
+    if not isinstance(value, list | tuple):
+        raise SettingsError(f"Setting channels.rules ({origin}): Expected a list of tables.")
+    rules = []
+    for number, each in enumerate(value, 1):
+        try:
+            rules.append(msgspec.convert(each, ChannelRule))
+        except msgspec.ValidationError as error:
+            raise SettingsError(
+                f"Setting channels.rules, rule {number} ({origin}): {error}."
+            ) from error
+    return rules

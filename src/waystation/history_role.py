@@ -17,11 +17,10 @@ from typing import Any
 
 import msgspec
 
-from waystation.config import Settings, make_private
-from waystation.history_errors import HistoryMissingError
-from waystation.history_settings import HistorySettings
+from waystation.config import Config, HistoryConfig
+from waystation.errors import HistoryMissingError
 from waystation.runtime.clock import Clock
-from waystation.runtime.data_files import create_private
+from waystation.runtime.data_files import create_private, make_private
 from waystation.runtime.logging import logger
 from waystation.telemetry import history_metrics
 
@@ -59,7 +58,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 class HistoryRole:
     """Keeps the child running, and tells what it does."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Config, *, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or Clock()
         self._task: asyncio.Task[None] | None = None
@@ -188,7 +187,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-def child_environment(settings: Settings, environment: Any) -> dict[str, str]:
+def child_environment(settings: Config, environment: Any) -> dict[str, str]:
     """The settings of the station for its child; nothing secret is on the command line."""
     kept = {
         name: value
@@ -202,7 +201,7 @@ def child_environment(settings: Settings, environment: Any) -> dict[str, str]:
     }
     if settings.store.url and "WAYSTATION_STORE_URL_FILE" not in kept:
         told["store_url"] = settings.store.url
-    for field in msgspec.structs.fields(HistorySettings):
+    for field in msgspec.structs.fields(HistoryConfig):
         value = getattr(settings.history, field.name)
         if isinstance(value, dict):
             value = msgspec.json.encode(value).decode()

@@ -12,7 +12,7 @@ from waystation.access import Gate
 from waystation.archive import Archive
 from waystation.catalogue import Catalogue, catalogue_at
 from waystation.channels.service import Channels
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.logs.streams import StreamLogs
@@ -51,7 +51,7 @@ _log = logger("node")
 class Node:
     """The parts of a running process."""
 
-    settings: Settings
+    settings: Config
     clock: Clock
     identity: Identity
     catalogue: Catalogue
@@ -92,7 +92,7 @@ class Node:
 
 
 async def open_callback_urls(
-    settings: Settings, opened: OpenStore, *, identity: Identity
+    settings: Config, opened: OpenStore, *, identity: Identity
 ) -> CallbackUrls:
     """How steps are called back."""
     public_url = settings.http.public_url
@@ -108,7 +108,7 @@ async def open_callback_urls(
 class _Ground:
     """What the larger parts stand on."""
 
-    settings: Settings
+    settings: Config
     catalogue: Catalogue
     opened: OpenStore
     logs: StreamLogs
@@ -200,7 +200,7 @@ async def open_subscriptions(
 
 
 def open_topics(
-    settings: Settings, opened: OpenStore, catalogue: Catalogue, logs: StreamLogs, *, clock: Clock
+    settings: Config, opened: OpenStore, catalogue: Catalogue, logs: StreamLogs, *, clock: Clock
 ) -> tuple[Topics, Producer]:
     """Topics, and who produces to them."""
     strict = settings.topics.strict_partitions
@@ -216,12 +216,12 @@ async def open_census(opened: OpenStore, limits: Limits, *, clock: Clock, proces
     return census
 
 
-def open_catalogue(settings: Settings) -> Catalogue:
+def open_catalogue(settings: Config) -> Catalogue:
     """The catalogue that the settings name."""
     return catalogue_at(settings.catalogue, folder=settings.data_dir)
 
 
-async def open_gate(settings: Settings, catalogue: Catalogue, *, clock: Clock) -> Gate:
+async def open_gate(settings: Config, catalogue: Catalogue, *, clock: Clock) -> Gate:
     """The gate, which must have somebody to let in."""
     gate = Gate(catalogue, clock=clock, insecure=settings.auth.insecure)
     try:
@@ -237,7 +237,7 @@ async def open_gate(settings: Settings, catalogue: Catalogue, *, clock: Clock) -
     return gate
 
 
-async def settle_cells(settings: Settings, opened: OpenStore, logs: StreamLogs) -> Settings:
+async def settle_cells(settings: Config, opened: OpenStore, logs: StreamLogs) -> Config:
     """Open the cells of transactions; return settings that name their actual number."""
     transactions = settings.transactions
     cells = await open_cells(opened.store, logs, transactions.cells, full=settings.history.full)
@@ -245,7 +245,7 @@ async def settle_cells(settings: Settings, opened: OpenStore, logs: StreamLogs) 
     return msgspec.structs.replace(settings, transactions=transactions)
 
 
-async def accept_loss(settings: Settings, *, lost: str = "") -> tuple[str, str, bool]:
+async def accept_loss(settings: Config, *, lost: str = "") -> tuple[str, str, bool]:
     """Accept that the store lost its data set, or the one named `lost`.
 
     Returns the id that is lost, the id that the store has now, and whether anything was lost. The
@@ -267,7 +267,7 @@ async def accept_loss(settings: Settings, *, lost: str = "") -> tuple[str, str, 
 
 
 async def _open_known_store(
-    settings: Settings, catalogue: Catalogue, *, clock: Clock, identity: Identity
+    settings: Config, catalogue: Catalogue, *, clock: Clock, identity: Identity
 ) -> OpenStore:
     """Open the store, which must have the data set that the catalogue knows."""
     known = await catalogue.data_sets()
@@ -296,7 +296,7 @@ async def _remember_data_set(catalogue: Catalogue, dataset: str) -> None:
 
 
 async def open_node(
-    settings: Settings,
+    settings: Config,
     *,
     clock: Clock | None = None,
     identity: Identity | None = None,

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.config import Settings
+from waystation.config import Config, DeliveryConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog, open_attempt_log
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.desk import Desk
 from waystation.delivery.outbox import Outbox, endpoint_of
 from waystation.delivery.sender import Sender
-from waystation.delivery_settings import DeliverySettings
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.logs.protocol import Logs
 from waystation.runtime.clock import Clock
@@ -38,7 +37,7 @@ class Delivery:
         await self.sender.close()
 
 
-def open_guard(settings: DeliverySettings) -> AddressGuard:
+def open_guard(settings: DeliveryConfig) -> AddressGuard:
     """The guard of all outgoing requests."""
     try:
         guard = AddressGuard(settings.allowed_networks, loopback=settings.loopback)
@@ -53,7 +52,7 @@ def open_guard(settings: DeliverySettings) -> AddressGuard:
 
 
 def open_channels(
-    settings: Settings, opened: OpenStore, guard: AddressGuard, *, clock: Clock
+    settings: Config, opened: OpenStore, guard: AddressGuard, *, clock: Clock
 ) -> Channels:
     """The channels, by their rules."""
     return Channels(
@@ -67,7 +66,7 @@ def open_channels(
 
 
 async def open_delivery(
-    settings: Settings, opened: OpenStore, logs: Logs, guard: AddressGuard, *, clock: Clock
+    settings: Config, opened: OpenStore, logs: Logs, guard: AddressGuard, *, clock: Clock
 ) -> Delivery:
     """Begins to deliver, when there is anything that a delivery could go to."""
     book = endpoints(settings.channels.rules, guard)

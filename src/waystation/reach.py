@@ -11,9 +11,14 @@ from waystation.channels.service import Channels
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog
 from waystation.delivery.sender import Sender
-from waystation.errors import InvalidChannelError, InvalidInputError, NotFoundError
+from waystation.errors import (
+    InvalidChannelError,
+    InvalidInputError,
+    NotFoundError,
+    PoolCannotAnswerError,
+    PoolFullError,
+)
 from waystation.messages.envelope import Envelope, pack
-from waystation.pool_errors import PoolCannotAnswerError, PoolFullError
 from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter
 from waystation.pools.pools import Pools

@@ -21,7 +21,7 @@ import aiohttp
 from tests.acapy.relay_world import v1
 from tests.cli.conftest import clean_environment, command
 from waystation.catalogue import SqliteCatalogue
-from waystation.pool_settings import PoolSettings
+from waystation.config import PoolConfig
 from waystation.pools import PoolOptions, Pools
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
@@ -69,7 +69,7 @@ class AgentWorld:
         await catalogue.open()
         async with self.store() as store:
             wakeups = Wakeups(self.server.address)
-            pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolSettings())
+            pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolConfig())
             await pools.create("default", "agents", PoolOptions(**options))
             await pools.close()
         await catalogue.close()

@@ -16,8 +16,8 @@ from waystation.acapy.mirror import Mirror
 from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciled, Reconciler
 from waystation.catalogue import SqliteCatalogue
+from waystation.config import PoolConfig
 from waystation.messages.envelope import pack
-from waystation.pool_settings import PoolSettings
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.pools.held import Enqueued, Letter, PoolLook
 from waystation.pools.mirrored import Mirrored
@@ -145,7 +145,7 @@ async def mirror_world(
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
-        pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolSettings())
+        pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolConfig())
         try:
             if fresh:
                 await store.call("FLUSHALL")

@@ -14,7 +14,7 @@ from waystation.acapy.deliverer import Deliverer
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
-from waystation.acapy_settings import DelivererSettings
+from waystation.config import DelivererConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.schedule import Schedule
@@ -85,7 +85,7 @@ class Outbox:
             sender,
             SocketSender(guard, resolver),
             clock=Clock(),
-            settings=DelivererSettings(**settings),
+            settings=DelivererConfig(**settings),
             schedule=schedule,
         )
         await deliverer.start()

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from waystation.catalogue import SqliteCatalogue
+from waystation.config import PoolConfig
 from waystation.messages.envelope import Envelope, unpack
-from waystation.pool_settings import PoolSettings
 from waystation.pools import Mail, Pool, PoolOptions, Pools
 from waystation.pools.answers import ANSWER_TO, Answers
 from waystation.pools.held import Session, Taken
@@ -70,7 +70,7 @@ class RelayWorld:
 
     @property
     def terms(self) -> Any:
-        return self.pool.terms(PoolSettings())
+        return self.pool.terms(PoolConfig())
 
     async def take(self) -> list[tuple[str, Envelope]]:
         """The worker takes what it can, and settles it: keys and messages."""
@@ -119,7 +119,7 @@ async def open_relay(
     folder = TemporaryDirectory()
     catalogue = SqliteCatalogue(Path(folder.name) / "catalogue.db")
     await catalogue.open()
-    pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolSettings())
+    pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolConfig())
     if fresh:
         pool = await pools.create("default", "agents", options)
     else:

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from tests.acapy.relay_world import RelayWorld, open_relay, v1, v2
-from waystation.errors import InvalidInputError, TooLargeError
-from waystation.pool_errors import PoolNotFoundError
+from waystation.errors import InvalidInputError, PoolNotFoundError, TooLargeError
 from waystation.pools.answers import ANSWER_BYTES_MAX, Answers
 from waystation.pools.names import Place
 from waystation.store.embedded.server import EmbeddedServer

@@ -9,10 +9,10 @@ import pytest
 
 from tests.acapy.mirror_world import mirror_world
 from waystation.acapy.direct_responses import DirectResponses
-from waystation.acapy_settings import RelaySettings
+from waystation.config import RelayConfig
 from waystation.store.embedded.server import EmbeddedServer
 
-LISTS = RelaySettings().direct_responses
+LISTS = RelayConfig().direct_responses
 
 
 def written(txn_id: str, data: bytes | None) -> bytes:
@@ -52,8 +52,8 @@ async def test_what_is_no_answer_keeps_nobody_from_the_next(store_server: Embedd
 
 
 def test_relay_settings_without_topics_use_prefix() -> None:
-    settings = RelaySettings(topic_prefix="a")
+    settings = RelayConfig(topic_prefix="a")
     assert settings.inbound == "a_inbound"
     assert settings.direct_responses == ("a_inbound_direct_resp", "a_inbound_direct_response")
-    custom = RelaySettings(inbound_topic="in", direct_response_topic="back")
+    custom = RelayConfig(inbound_topic="in", direct_response_topic="back")
     assert (custom.inbound, custom.direct_responses) == ("in", ("back",))

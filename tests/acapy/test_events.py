@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from waystation.acapy.events import EventPump
-from waystation.acapy_settings import EventRule
 from waystation.catalogue import SqliteCatalogue
+from waystation.config import EventRule
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import unpack
 from waystation.runtime.clock import Clock

@@ -8,8 +8,8 @@ import pytest
 
 from tests.acapy.mirror_world import MirrorWorld
 from waystation.catalogue import SqliteCatalogue
-from waystation.pool_errors import PoolNotFoundError
-from waystation.pool_settings import PoolSettings
+from waystation.config import PoolConfig
+from waystation.errors import PoolNotFoundError
 from waystation.pools import PoolOptions, Pools
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
@@ -24,7 +24,7 @@ async def world_at(store: Store, file: Path) -> tuple[MirrorWorld, SqliteCatalog
     catalogue = SqliteCatalogue(file)
     await catalogue.open()
     wakeups = Wakeups(store.address)
-    pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolSettings())
+    pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolConfig())
     try:
         pool = await pools.get("default", "agents")
     except PoolNotFoundError:

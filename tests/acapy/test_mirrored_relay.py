@@ -12,22 +12,20 @@ import pytest
 from tests.acapy.mirror_world import mirror_world
 from tests.acapy.relay_world import open_relay as open_world
 from tests.acapy.relay_world import v1
-from waystation.acapy_settings import DoorRule
-from waystation.config import Settings
-from waystation.errors import SettingsError
-from waystation.pool_errors import MirrorTakenError
+from waystation.config import Config, DoorRule
+from waystation.errors import MirrorTakenError, SettingsError
 from waystation.pools import Assignments, PoolOptions
 from waystation.relay.opening import open_relay
 from waystation.store.embedded.server import EmbeddedServer
 
 
-def relaying(settings: Settings, **more: Any) -> Settings:
+def relaying(settings: Config, **more: Any) -> Config:
     doors = (DoorRule("http", "127.0.0.1", 0),)
     relay = msgspec.structs.replace(settings.relay, doors=doors, **more)
     return msgspec.structs.replace(settings, relay=relay)
 
 
-async def test_a_relay_makes_its_pool_mirrored_if_it_is_told_so(settings: Settings) -> None:
+async def test_a_relay_makes_its_pool_mirrored_if_it_is_told_so(settings: Config) -> None:
     async with open_relay(relaying(settings, mirror=True)) as running:
         head = "{p.default.agents}:head"
         assert await running.opened.store.call("HEXISTS", head, "mirrored") == 1
@@ -35,7 +33,7 @@ async def test_a_relay_makes_its_pool_mirrored_if_it_is_told_so(settings: Settin
         pass  # As the pool is, whatever this one would have made.
 
 
-async def test_a_pool_that_was_made_without_a_mirror_is_refused(settings: Settings) -> None:
+async def test_a_pool_that_was_made_without_a_mirror_is_refused(settings: Config) -> None:
     async with open_relay(relaying(settings)) as running:
         assert await running.opened.store.call("EXISTS", "{waystation.mirror}:lease") == 0
     with pytest.raises(SettingsError, match="was made without a mirror"):
@@ -75,7 +73,7 @@ async def test_relay_request_for_direct_response_of_agents_that_cannot_answer_re
         assert look.waiting == 2
 
 
-async def test_a_second_mirrored_pool_of_a_store_is_refused(settings: Settings) -> None:
+async def test_a_second_mirrored_pool_of_a_store_is_refused(settings: Config) -> None:
     async with open_relay(relaying(settings, mirror=True)):
         pass
     with pytest.raises(MirrorTakenError, match="agents of project default"):

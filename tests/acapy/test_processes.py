@@ -23,7 +23,7 @@ from tests.delivery.receiver import Receiver
 from tests.servers import PlainServer, plain_server
 from waystation.acapy.retry_set import RetrySet
 from waystation.cli.plugin_environment import plugin_defaults
-from waystation.config import load_settings
+from waystation.config_sources import load_config
 from waystation.errors import SettingsError
 from waystation.pools import Assignments
 from waystation.pools.names import Place
@@ -220,7 +220,7 @@ def test_the_environment_of_the_plugin_is_weaker_than_our_own() -> None:
     defaults = plugin_defaults(environment, "deliverer")
     assert defaults == {"deliverer.topic_prefix": "theirs"}, "a status door needs all three"
     ours = {"WAYSTATION_DELIVERER_TOPIC_PREFIX": "ours"}
-    loaded = load_settings(defaults=defaults, environment=ours)
+    loaded = load_config(defaults=defaults, environment=ours)
     assert loaded.settings.deliverer.topic_prefix == "ours"
 
 
@@ -236,7 +236,7 @@ def test_the_environment_of_the_plugin_is_weaker_than_our_own() -> None:
 )
 def test_a_bad_setting_is_told_by_its_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=r"relay\.doors|deliverer\."):
-        load_settings(environment={name: value})
+        load_config(environment={name: value})
 
 
 def test_what_is_no_json_in_the_environment_of_the_plugin_is_told() -> None:
@@ -247,6 +247,6 @@ def test_what_is_no_json_in_the_environment_of_the_plugin_is_told() -> None:
 def test_an_api_key_is_never_shown() -> None:
     key = base64.b64encode(b"secret").decode()
     environment = {"WAYSTATION_RELAY_STATUS_API_KEY": key}
-    rows = {name: value for name, value, _ in load_settings(environment=environment).rows()}
+    rows = {name: value for name, value, _ in load_config(environment=environment).rows()}
     assert rows["relay.status_api_key"] == "•••"
     assert list(rows["relay.doors"]) == [["http", "127.0.0.1", 8071], ["ws", "127.0.0.1", 8081]]

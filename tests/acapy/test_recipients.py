@@ -17,7 +17,7 @@ from waystation.acapy.envelopes import (
     read_direct_response,
 )
 from waystation.acapy.recipients import recipient_key
-from waystation.acapy_errors import EnvelopeInvalidError
+from waystation.errors import EnvelopeInvalidError
 
 DID = "did:peer:2.Ez6LS#key-1"
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.acapy.mirror_world import MirrorWorld, mirror_world, written_list
-from waystation.pool_errors import KeyInvalidError, MirrorTakenError, PoolMirroredError
+from waystation.errors import KeyInvalidError, MirrorTakenError, PoolMirroredError
 from waystation.pools import PoolOptions
 from waystation.pools.assignments import Assignments
 from waystation.pools.held import Session

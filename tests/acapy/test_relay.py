@@ -12,8 +12,8 @@ from tests.acapy.test_recipients import BAD
 from tests.kit.wire import async_wire
 from tests.pools.pool_bench import open_bench
 from tests.proxy import Fate, proxy_to
-from waystation.acapy_settings import RelaySettings
-from waystation.pool_errors import PoolFullError
+from waystation.config import RelayConfig
+from waystation.errors import PoolFullError
 from waystation.pools import Assignments, Mail, Members, PoolOptions
 from waystation.pools.held import Letter
 from waystation.relay.door import INVITATION
@@ -202,14 +202,12 @@ async def test_relays_that_start_at_once_make_their_pool_once_and_take_its_optio
         open_bench(store_server, tmp_path) as one,
         open_bench(store_server, tmp_path, empty=False) as other,
     ):
-        made = await asyncio.gather(
-            *(provide(each.pools, RelaySettings()) for each in (one, other))
-        )
+        made = await asyncio.gather(*(provide(each.pools, RelayConfig()) for each in (one, other)))
         assert made[0] == made[1] == await one.pools.get("default", "agents")
         options = PoolOptions(assignment="least_loaded", messages_max=1)
         changed = await one.pools.change("default", "agents", options, version=1)
         async with open_bench(store_server, tmp_path, empty=False) as late:
-            assert await provide(late.pools, RelaySettings()) == changed
+            assert await provide(late.pools, RelayConfig()) == changed
             inbox = Inbox(late.pools, changed.place)
             await inbox.enqueue(Letter("m-1", "k", b""))
             with pytest.raises(PoolFullError):

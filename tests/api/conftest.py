@@ -13,7 +13,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.topic_client import TopicClient
 from tests.tools import require_tool
-from waystation.config import AuthSettings
+from waystation.config import AuthConfig
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A station that asks for keys."""
     data = tmp_path_factory.mktemp("guarded")
     keys = make_keys(data)
-    settings = quick_settings(str(data), auth=AuthSettings(insecure=False))
+    settings = quick_settings(str(data), auth=AuthConfig(insecure=False))
     with background_station(settings) as running:
         yield Guarded(running.url, keys)
 

@@ -21,15 +21,16 @@ from waystation.api.admin_routes import CATEGORIES
 from waystation.api.client_address import ClientAddresses, Networks
 from waystation.api.request import Request
 from waystation.api.server import ApiServer
-from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.revocation import EXPIRY_MAX
 from waystation.config import (
     PRIVATE_NETWORKS,
-    AdminSettings,
-    AuthSettings,
-    ChannelSettings,
-    HttpSettings,
-    Settings,
+    AdminConfig,
+    AuthConfig,
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    HttpConfig,
+    TokenRule,
 )
 from waystation.errors import SettingsError
 from waystation.node import open_node
@@ -41,15 +42,15 @@ REVOKE, LEVEL = "/admin/jwt/revoke?jti=t-1&exp=4000000000", "/admin/log/level?ca
 SKEW = 42
 
 
-def settings_with(data: Path, **options: Any) -> Settings:
+def settings_with(data: Path, **options: Any) -> Config:
     rule = ChannelRule(
         pattern=".+",
         tokens=TokenRule(issuers=("me",), allow_none=True, clock_skew_seconds=SKEW),
     )
     defaults: dict[str, Any] = {
-        "admin": AdminSettings(bearer=[FIRST, SECOND]),
-        "auth": AuthSettings(insecure=False),
-        "channels": ChannelSettings(rules=(rule,)),
+        "admin": AdminConfig(bearer=[FIRST, SECOND]),
+        "auth": AuthConfig(insecure=False),
+        "channels": ChannelConfig(rules=(rule,)),
     }
     return quick_settings(str(data), **{**defaults, **options})
 
@@ -116,7 +117,7 @@ def test_on_a_station_without_keys_only_a_bearer_counts(tmp_path: Path, open_url
     keys = make_keys(tmp_path)
     for key in ("", keys.admin, keys.unknown):
         assert_refused(put(open_url, REVOKE, key))
-    with background_station(settings_with(tmp_path, auth=AuthSettings(insecure=True))) as running:
+    with background_station(settings_with(tmp_path, auth=AuthConfig(insecure=True))) as running:
         assert put(running.url, REVOKE).status == 200
         for key in ("", keys.admin, keys.unknown):
             assert_refused(put(running.url, REVOKE, key))
@@ -124,10 +125,8 @@ def test_on_a_station_without_keys_only_a_bearer_counts(tmp_path: Path, open_url
 
 def test_they_answer_in_their_networks_alone(tmp_path: Path) -> None:
     make_keys(tmp_path)
-    elsewhere = AdminSettings(bearer=[FIRST], networks=["10.0.0.0/8", "fc00::/7"])
-    behind = HttpSettings(
-        port=0, real_ip_header="X-Forwarded-For", trusted_proxies=["127.0.0.1/32"]
-    )
+    elsewhere = AdminConfig(bearer=[FIRST], networks=["10.0.0.0/8", "fc00::/7"])
+    behind = HttpConfig(port=0, real_ip_header="X-Forwarded-For", trusted_proxies=["127.0.0.1/32"])
     with background_station(settings_with(tmp_path, admin=elsewhere)) as running:
         assert_refused(put(running.url, REVOKE))
         told = {"x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1", "x-real-ip": "10.0.0.1"}
@@ -202,8 +201,8 @@ def test_the_networks_of_ones_own_are_those_of_dsps() -> None:
 @pytest.mark.parametrize("bad", ["10.0.0.1/8", "ten", "10.0.0.0/33", ""])
 async def test_a_network_that_is_none_is_told_at_start(tmp_path: Path, bad: str) -> None:
     for setting, options in (
-        ("admin.networks", {"admin": AdminSettings(networks=[bad])}),
-        ("http.trusted_proxies", {"http": HttpSettings(port=0, trusted_proxies=[bad])}),
+        ("admin.networks", {"admin": AdminConfig(networks=[bad])}),
+        ("http.trusted_proxies", {"http": HttpConfig(port=0, trusted_proxies=[bad])}),
     ):
         node = await open_node(quick_settings(str(tmp_path), **options))
         try:

@@ -17,17 +17,16 @@ from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask
 from tests.stores import store_at
 from waystation import App, Wait
-from waystation.config import AuthSettings, HttpSettings
+from waystation.config import AuthConfig, HttpConfig, TransactionConfig
 from waystation.store.client import Store
 from waystation.testing.station import Serving, quick_settings
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 
 _T = TypeVar("_T")
 _numbers = itertools.count(1)
 NOBODY = "tx-0000" + "f" * 36
 #: What has ended, or sleeps, leaves the store at once.
-AT_ONCE = TransactionSettings(
+AT_ONCE = TransactionConfig(
     cells=1, archive_delay_seconds=0.01, archive_pause_idle_seconds=0.02, cache_seconds=0.01
 )
 
@@ -97,8 +96,8 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving,
     keys = make_keys(data)
     settings = quick_settings(
         str(data),
-        auth=AuthSettings(insecure=False),
-        http=HttpSettings(port=0, poll_seconds_max=20),
+        auth=AuthConfig(insecure=False),
+        http=HttpConfig(port=0, poll_seconds_max=20),
         transactions=AT_ONCE,
     )
     with background_station(settings, app=app_of_tests()) as running:

@@ -12,8 +12,7 @@ import pytest
 from tests.api.conftest import Guarded
 from tests.kit import wire
 from waystation import AsyncWaystation, Waystation
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings
@@ -150,7 +149,7 @@ async def test_each_accepted_message_of_a_batch_is_sent_to_the_webhook_once(
     async with FakeEndpoint() as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url)
         rule = ChannelRule(pattern="orders", webhooks=(webhook,), backlog_max=3)
-        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+        settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
         async with serving(settings) as running, AsyncWaystation(running.url) as client:
             messages = [("a", 1), ("b", 2.0), ("a", 3), ("c", 4), ("d", 5)]
             first = await client.channels.publish_many("orders", messages)
@@ -279,7 +278,7 @@ def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says() -> None:
         ChannelRule(pattern="loose", backlog_max=3, backlog_policy="drop_oldest"),
     )
     with (
-        Station(time_machine=False, channels=ChannelSettings(rules=rules)) as station,
+        Station(time_machine=False, channels=ChannelConfig(rules=rules)) as station,
         Waystation(station.url) as client,
     ):
         for name in ("strict", "loose"):

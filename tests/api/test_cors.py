@@ -11,7 +11,7 @@ from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.keys import make_keys
 from tests.kit.wire import Answer, ask
-from waystation.config import AuthSettings, HttpSettings
+from waystation.config import AuthConfig, HttpConfig
 from waystation.testing.station import quick_settings
 
 CHANNEL = "/channel/a/subscription/polling/s"
@@ -140,8 +140,8 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     make_keys(tmp_path)
     settings = quick_settings(
         str(tmp_path),
-        http=HttpSettings(port=0, cors_origins=["https://shop.example"]),
-        auth=AuthSettings(insecure=request.param),
+        http=HttpConfig(port=0, cors_origins=["https://shop.example"]),
+        auth=AuthConfig(insecure=request.param),
     )
     with background_station(settings) as running:
         yield running.url

@@ -13,8 +13,7 @@ from waystation import AsyncWaystation
 from waystation.access import Scope
 from waystation.access.keys import new_key
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import AuthSettings, ChannelSettings
+from waystation.config import AuthConfig, ChannelConfig, ChannelRule, WebhookRule
 from waystation.errors import (
     InvalidInputError,
     NotFoundError,
@@ -55,8 +54,8 @@ async def stations(
     texts = await keys_for(folder)
     settings = quick_settings(
         str(folder),
-        auth=AuthSettings(insecure=False),
-        channels=ChannelSettings(rules=(rule,)),
+        auth=AuthConfig(insecure=False),
+        channels=ChannelConfig(rules=(rule,)),
     )
     async with serving(settings) as running:
         clients = {name: AsyncWaystation(running.url, key=text) for name, text in texts.items()}

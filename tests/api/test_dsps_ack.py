@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.wire import ask, async_wire, wire
 from waystation.channels.handles import encode_handle
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.testing.station import serving
 
 NOT_FOUND = "dsps.storage.subscription-not-found"
@@ -70,7 +70,7 @@ def test_an_ack_of_an_unknown_subscriber_is_404_and_the_empty_handle_does_nothin
 
 
 async def test_a_500_has_no_body_and_is_logged(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(settings) as running, async_wire(running.url) as connection:
         await running.node.opened.store.call("LPUSH", "c.{ch}.clock", "not a clock")

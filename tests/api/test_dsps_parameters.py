@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.kit.wire import Wire, ask, async_wire, wire
-from waystation.config import ChannelSettings, HttpSettings, Settings
+from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.testing.station import quick_settings, serving
 
 NOT_FOUND = "dsps.storage.subscription-not-found"
@@ -212,7 +212,7 @@ def test_a_timeout_without_a_unit_or_sense_is_400(open_url: str, channel: str, v
 
 
 async def test_a_longer_timeout_is_cut_silently(tmp_path: str) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, poll_seconds_max=0.2))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, poll_seconds_max=0.2))
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", polling("ch"))
         begun = time.monotonic()
@@ -224,7 +224,7 @@ async def test_a_longer_timeout_is_cut_silently(tmp_path: str) -> None:
 
 
 async def test_the_most_messages_is_a_setting(tmp_path: str) -> None:
-    settings = quick_settings(str(tmp_path), channels=ChannelSettings(fetch_messages_max=10))
+    settings = quick_settings(str(tmp_path), channels=ChannelConfig(fetch_messages_max=10))
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", polling("ch"))
         assert (await connection.ask("GET", f"{polling('ch')}?max=10")).status == 200
@@ -241,7 +241,7 @@ def test_nothing_is_removed_by_fetching_and_the_default_is_64(open_url: str, cha
         assert first.json()["moreMessages"] is True
 
 
-async def test_lost_messages_are_told_only_when_there_are_any(settings: Settings) -> None:
+async def test_lost_messages_are_told_only_when_there_are_any(settings: Config) -> None:
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", polling("ch"))
         for number in (1, 2, 3):

@@ -15,7 +15,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import make_keys
 from waystation import Waystation
 from waystation.api import request as request_module
-from waystation.config import AuthSettings, HttpSettings, Settings
+from waystation.config import AuthConfig, Config, HttpConfig
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
 
@@ -76,7 +76,7 @@ def test_where_keys_are_required_any_host_is_served(guarded: Guarded) -> None:
 @pytest.mark.slow
 async def test_a_key_that_is_revoked_during_a_poll_gets_nothing_more(tmp_path: Path) -> None:
     keys = await asyncio.to_thread(make_keys, tmp_path)
-    settings = quick_settings(str(tmp_path), auth=AuthSettings(insecure=False))
+    settings = quick_settings(str(tmp_path), auth=AuthConfig(insecure=False))
     async with serving(settings) as running:
         channels, catalogue = running.node.channels, running.node.catalogue
         await channels.subscribe("default", "secret", "me")
@@ -109,7 +109,7 @@ def test_head_is_answered_where_get_is_on_our_own_routes(open_url: str) -> None:
 
 @pytest.mark.parametrize("written", ["api", "/api", "api/", "/api/"])
 def test_a_prefix_is_the_same_however_it_is_written(tmp_path: Path, written: str) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, path_prefix=written))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, path_prefix=written))
     with background_station(settings) as running:
         assert ask(running.url + "/api/livez")[0] == 200
         assert ask(running.url + "/livez")[0] == 404
@@ -118,7 +118,7 @@ def test_a_prefix_is_the_same_however_it_is_written(tmp_path: Path, written: str
     assert document["servers"] == [{"url": "/api"}]
 
 
-async def exchange(settings: Settings, *pieces: bytes, pause: float = 0.05) -> bytes:
+async def exchange(settings: Config, *pieces: bytes, pause: float = 0.05) -> bytes:
     async with serving(settings) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         for piece in pieces:
@@ -131,7 +131,7 @@ async def exchange(settings: Settings, *pieces: bytes, pause: float = 0.05) -> b
         return reply
 
 
-async def test_an_upgrade_that_comes_in_two_pieces_never_loses_a_body(settings: Settings) -> None:
+async def test_an_upgrade_that_comes_in_two_pieces_never_loses_a_body(settings: Config) -> None:
     reply = await exchange(
         settings,
         b"PUT /channel/a/message/b HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgra",
@@ -143,7 +143,7 @@ async def test_an_upgrade_that_comes_in_two_pieces_never_loses_a_body(settings: 
 
 
 async def test_a_refusal_to_a_client_that_asks_first_ends_the_connection(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     reply = await exchange(
         settings,
@@ -156,7 +156,7 @@ async def test_a_refusal_to_a_client_that_asks_first_ends_the_connection(
 
 
 async def test_unfinished_bodies_have_a_bound_in_all(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_module, "BODIES_BYTES_MAX", 300_000)
     async with serving(settings) as running:

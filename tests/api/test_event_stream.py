@@ -16,7 +16,7 @@ from tests.kit.store_calls import count_calls
 from tests.kit.wire import async_ask
 from tests.stations import station_process
 from waystation.api import event_stream as event_stream_module
-from waystation.config import ChannelSettings, HttpSettings, Settings
+from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
@@ -44,7 +44,7 @@ async def until_streams(count: float, *, seconds: float = 20) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_messages_come_in_order_with_the_handle_as_id(settings: Settings) -> None:
+async def test_messages_come_in_order_with_the_handle_as_id(settings: Config) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         assert stream.status == 200
         assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -63,7 +63,7 @@ async def test_messages_come_in_order_with_the_handle_as_id(settings: Settings) 
         assert [each["messageID"] for each in fetched.json()["messages"]] == ["b", "c"]
 
 
-async def test_what_was_unread_before_the_stream_comes_first(settings: Settings) -> None:
+async def test_what_was_unread_before_the_stream_comes_first(settings: Config) -> None:
     async with serving(settings) as server:
         await server.node.channels.subscribe("default", "news", "me")
         ids = [f"m{number}" for number in range(200)]
@@ -86,14 +86,14 @@ async def test_what_was_unread_before_the_stream_comes_first(settings: Settings)
     ids=["a float", "a big integer", "text", "an escaped line break", "line breaks"],
 )
 async def test_content_is_kept_and_stays_on_one_line(
-    settings: Settings, content: bytes, data: str
+    settings: Config, content: bytes, data: str
 ) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         await server.node.channels.publish("default", "news", "m", content)
         assert (await stream.message()).data == f'{{"messageID":"m","content":{data}}}'
 
 
-async def test_a_stream_begins_with_when_to_come_back(settings: Settings) -> None:
+async def test_a_stream_begins_with_when_to_come_back(settings: Config) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         first = await stream.event()
         assert first is not None
@@ -104,7 +104,7 @@ async def test_a_stream_begins_with_when_to_come_back(settings: Settings) -> Non
 
 
 async def test_a_reconnect_acknowledges_what_was_seen_and_goes_on_after_it(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
@@ -121,7 +121,7 @@ async def test_a_reconnect_acknowledges_what_was_seen_and_goes_on_after_it(
             assert await stream.ids(3) == ["c", "d", "e"]
 
 
-async def test_without_an_id_everything_unacknowledged_comes_again(settings: Settings) -> None:
+async def test_without_an_id_everything_unacknowledged_comes_again(settings: Config) -> None:
     async with serving(settings) as server:
         for _ in range(2):
             async with event_stream(server.url, events()) as stream:
@@ -129,7 +129,7 @@ async def test_without_an_id_everything_unacknowledged_comes_again(settings: Set
                 assert await stream.ids(2) == ["a", "b"]
 
 
-async def test_the_header_is_newer_than_the_id_in_the_address(settings: Settings) -> None:
+async def test_the_header_is_newer_than_the_id_in_the_address(settings: Config) -> None:
     """An EventSource keeps its address when it reconnects, and adds the header."""
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
@@ -142,7 +142,7 @@ async def test_the_header_is_newer_than_the_id_in_the_address(settings: Settings
             assert await stream.ids(1) == ["c"]
 
 
-async def test_an_old_id_never_moves_the_subscriber_back(settings: Settings) -> None:
+async def test_an_old_id_never_moves_the_subscriber_back(settings: Config) -> None:
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
             await publish(server, "a", "b", "c")
@@ -157,7 +157,7 @@ async def test_an_old_id_never_moves_the_subscriber_back(settings: Settings) -> 
 async def test_a_subscriber_that_expired_is_created_where_the_page_was(tmp_path: Path) -> None:
     """A lid that was closed for longer than messages are kept: what is still there comes."""
     settings = quick_settings(
-        str(tmp_path), time_machine=True, channels=ChannelSettings(expire_seconds=600)
+        str(tmp_path), time_machine=True, channels=ChannelConfig(expire_seconds=600)
     )
     async with serving(settings) as server:
         machine = server.node.opened.time_machine
@@ -182,7 +182,7 @@ async def test_a_subscriber_that_expired_is_created_where_the_page_was(tmp_path:
             assert await stream.ids(1) == ["kept"]
 
 
-async def test_two_streams_on_one_subscriber_both_get_everything(settings: Settings) -> None:
+async def test_two_streams_on_one_subscriber_both_get_everything(settings: Config) -> None:
     async with (
         serving(settings) as server,
         event_stream(server.url, events()) as one,
@@ -193,7 +193,7 @@ async def test_two_streams_on_one_subscriber_both_get_everything(settings: Setti
 
 
 async def test_a_seek_to_before_what_was_acknowledged_moves_a_stream_that_is_running(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         await publish(server, "a", "b")
@@ -213,7 +213,7 @@ async def test_a_seek_to_before_what_was_acknowledged_moves_a_stream_that_is_run
 
 async def test_expired_messages_are_counted_and_passed_over(tmp_path: Path) -> None:
     settings = quick_settings(
-        str(tmp_path), time_machine=True, channels=ChannelSettings(expire_seconds=600)
+        str(tmp_path), time_machine=True, channels=ChannelConfig(expire_seconds=600)
     )
     async with serving(settings) as server:
         machine = server.node.opened.time_machine
@@ -242,7 +242,7 @@ async def test_expired_messages_are_counted_and_passed_over(tmp_path: Path) -> N
 
 
 async def test_a_subscriber_that_is_missing_is_404_unless_it_is_to_be_created(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         answer = await async_ask(server.url, "GET", events(create=False))
@@ -250,7 +250,7 @@ async def test_a_subscriber_that_is_missing_is_404_unless_it_is_to_be_created(
         assert answer.json()["code"] == "dsps.storage.subscription-not-found"
 
 
-async def test_unsubscribing_ends_the_stream_with_the_reason(settings: Settings) -> None:
+async def test_unsubscribing_ends_the_stream_with_the_reason(settings: Config) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         await stream.event()
         await server.node.channels.unsubscribe("default", "news", "me")
@@ -260,7 +260,7 @@ async def test_unsubscribing_ends_the_stream_with_the_reason(settings: Settings)
 
 
 async def test_a_stop_ends_streams_at_once_and_cleanly(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, grace_seconds=60))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=60))
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
             await publish(server, "a")
@@ -274,7 +274,7 @@ async def test_a_stop_ends_streams_at_once_and_cleanly(tmp_path: Path) -> None:
 
 
 async def test_a_stream_ends_when_its_time_is_up_and_the_next_goes_on(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, stream_seconds_max=2))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, stream_seconds_max=2))
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
             await publish(server, "a")
@@ -285,7 +285,7 @@ async def test_a_stream_ends_when_its_time_is_up_and_the_next_goes_on(tmp_path: 
             assert await stream.ids(1) == ["b"]
 
 
-async def test_a_client_that_hangs_up_leaves_nothing_behind(settings: Settings) -> None:
+async def test_a_client_that_hangs_up_leaves_nothing_behind(settings: Config) -> None:
     async with serving(settings) as server:
         await async_ask(server.url, "PUT", "/channel/news/subscription/polling/me")
         tasks = len(asyncio.all_tasks())
@@ -302,7 +302,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(settings: Settings) 
 
 
 async def test_a_heartbeat_keeps_a_silent_stream_open(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream_module, "_HEARTBEAT_SECONDS", 0.05)
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
@@ -315,7 +315,7 @@ async def test_a_heartbeat_keeps_a_silent_stream_open(
         assert await stream.ids(1) == ["a"]
 
 
-async def test_a_stream_outlives_a_store_that_is_away(settings: Settings) -> None:
+async def test_a_stream_outlives_a_store_that_is_away(settings: Config) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         await publish(server, "a")
         assert await stream.ids(1) == ["a"]
@@ -333,7 +333,7 @@ async def test_a_stream_outlives_a_store_that_is_away(settings: Settings) -> Non
 async def test_a_client_that_does_not_read_holds_little_memory_and_a_stop_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, grace_seconds=3))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=3))
     async with serving(settings) as server:
         async with event_stream(server.url, events(), buffer_bytes=1024) as stream:
             content = b'"' + b"x" * 500_000 + b'"'
@@ -354,7 +354,7 @@ async def test_a_client_that_does_not_read_holds_little_memory_and_a_stop_does_n
 
 @pytest.mark.parametrize("streams", [100, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_each_stream_looks_once_for_a_wake_up_and_all_share_one_connection(
-    settings: Settings, streams: int
+    settings: Config, streams: int
 ) -> None:
     allow_descriptors(2 * streams + 200)
     async with serving(settings) as server, AsyncExitStack() as opened:
@@ -380,7 +380,7 @@ async def test_each_stream_looks_once_for_a_wake_up_and_all_share_one_connection
     await until_streams(0)
 
 
-async def test_streams_are_counted(settings: Settings) -> None:
+async def test_streams_are_counted(settings: Config) -> None:
     async with serving(settings) as server, event_stream(server.url, events()) as stream:
         await stream.event()
         text = (await async_ask(server.url, "GET", "/metrics")).body.decode()
@@ -397,14 +397,14 @@ async def test_streams_are_counted(settings: Settings) -> None:
         (events(), "bnVsbA==", "dsps.storage.ack-handle-malformed"),
     ],
 )
-async def test_bad_input_is_told(settings: Settings, target: str, header: str, code: str) -> None:
+async def test_bad_input_is_told(settings: Config, target: str, header: str, code: str) -> None:
     async with serving(settings) as server:
         headers = {"Last-Event-ID": header} if header else {}
         answer = await async_ask(server.url, "GET", target, None, headers)
         assert (answer.status, answer.json()["code"]) == (400, code)
 
 
-async def test_a_head_request_gets_a_head_and_creates_nothing(settings: Settings) -> None:
+async def test_a_head_request_gets_a_head_and_creates_nothing(settings: Config) -> None:
     async with serving(settings) as server:
         answer = await async_ask(server.url, "HEAD", events())
         assert answer.status == 200
@@ -412,7 +412,7 @@ async def test_a_head_request_gets_a_head_and_creates_nothing(settings: Settings
 
 
 async def test_a_page_of_another_site_may_not_listen_to_a_station_without_keys(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):

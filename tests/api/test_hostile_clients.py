@@ -13,7 +13,7 @@ from tests.kit.background import background_station
 from tests.kit.wire import Wire, ask, request_bytes, wire
 from tests.stations import StationProcess, station_process
 from waystation.api.connection import HEADERS_MAX, PIPELINED_MAX, TRAILERS_MAX
-from waystation.config import HttpSettings
+from waystation.config import HttpConfig
 from waystation.testing.station import Serving, quick_settings
 
 #: Well above one body and its copies, far below the 100 MB that are sent.
@@ -28,7 +28,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A station that does not wait long for a request to be sent."""
     settings = quick_settings(
         str(tmp_path_factory.mktemp("impatient")),
-        http=HttpSettings(port=0, read_seconds_max=READ_SECONDS_MAX),
+        http=HttpConfig(port=0, read_seconds_max=READ_SECONDS_MAX),
     )
     with background_station(settings) as running:
         yield running

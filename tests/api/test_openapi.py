@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.kit.background import background_station
 from tests.kit.wire import ask
-from waystation.config import ChannelSettings, HttpSettings
+from waystation.config import ChannelConfig, HttpConfig
 from waystation.testing.station import Serving, quick_settings
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"
@@ -45,8 +45,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A station whose polls do not wait, and streams end, since it is their form that counts."""
     station_settings = quick_settings(
         str(tmp_path_factory.mktemp("documented")),
-        http=HttpSettings(port=0, poll_seconds_max=0.01, stream_seconds_max=0.01),
-        channels=ChannelSettings(),
+        http=HttpConfig(port=0, poll_seconds_max=0.01, stream_seconds_max=0.01),
+        channels=ChannelConfig(),
     )
     with background_station(station_settings) as serving:
         yield serving

@@ -16,9 +16,9 @@ import pytest
 from tests.api.conftest import Guarded
 from tests.kit.topic_client import problem
 from tests.kit.wire import Answer, ask, async_ask, async_wire, request_bytes
-from waystation import pool_errors
+from waystation import errors
 from waystation.api.problems import status_of
-from waystation.config import HttpSettings, Settings
+from waystation.config import Config, HttpConfig
 from waystation.errors import WaystationError
 from waystation.testing import serving
 from waystation.testing.station import quick_settings
@@ -91,8 +91,8 @@ def pool(open_url: str) -> PoolClient:
 
 
 def test_every_error_of_pools_has_a_status() -> None:
-    kinds = [each for each in vars(pool_errors).values() if isinstance(each, type)]
-    ours = [each for each in kinds if each.__module__ == pool_errors.__name__]
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    ours = [each for each in kinds if each.code.startswith(("pool.", "worker."))]
     assert len(ours) > 5
     for kind in ours:
         assert issubclass(kind, WaystationError)
@@ -358,7 +358,7 @@ def test_a_worker_drains_and_leaves_and_its_keys_go_on_in_order(pool: PoolClient
     assert (left["uid"], left["keys"], left["taken"]) == ("w-2", 2, 2)
 
 
-async def test_a_worker_that_waits_is_given_what_comes(settings: Settings) -> None:
+async def test_a_worker_that_waits_is_given_what_comes(settings: Config) -> None:
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)
@@ -374,7 +374,7 @@ async def test_a_worker_that_waits_is_given_what_comes(settings: Settings) -> No
         assert asyncio.get_running_loop().time() - begun < 5
 
 
-async def test_a_worker_that_waits_stays_live_and_gets_new_keys(settings: Settings) -> None:
+async def test_a_worker_that_waits_stays_live_and_gets_new_keys(settings: Config) -> None:
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create, stale_seconds=2)
@@ -387,7 +387,7 @@ async def test_a_worker_that_waits_stays_live_and_gets_new_keys(settings: Settin
 
 
 async def test_a_server_that_stops_keeps_no_worker_waiting(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, grace_seconds=30))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=30))
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)
@@ -399,7 +399,7 @@ async def test_a_server_that_stops_keeps_no_worker_waiting(tmp_path: Path) -> No
             assert await waiting == []
 
 
-async def test_what_comes_after_a_worker_hung_up_is_not_taken_for_it(settings: Settings) -> None:
+async def test_what_comes_after_a_worker_hung_up_is_not_taken_for_it(settings: Config) -> None:
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)
@@ -419,7 +419,7 @@ async def test_what_comes_after_a_worker_hung_up_is_not_taken_for_it(settings: S
 # -- Answers ---------------------------------------------------------------------------------
 
 
-async def test_who_waits_for_an_answer_gets_it_also_when_asked_again(settings: Settings) -> None:
+async def test_who_waits_for_an_answer_gets_it_also_when_asked_again(settings: Config) -> None:
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)
@@ -569,7 +569,7 @@ def test_dead_letters_are_sent_again_and_purged_by_number_or_all(open_url: str) 
     assert pool.of("GET", "/dead-letters")["dead_letters"] == []
 
 
-async def test_a_pool_is_counted_in_metrics(settings: Settings) -> None:
+async def test_a_pool_is_counted_in_metrics(settings: Config) -> None:
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)

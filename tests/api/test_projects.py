@@ -13,7 +13,7 @@ import redis
 from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask
-from waystation.config import AuthSettings
+from waystation.config import AuthConfig
 from waystation.testing.station import quick_settings
 
 #: Each could mean something to the store, to a path or to a log if it were let through.
@@ -67,7 +67,7 @@ class Shared:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     data = tmp_path_factory.mktemp("shared")
     keys = make_keys(data)
-    settings = quick_settings(str(data), auth=AuthSettings(insecure=False))
+    settings = quick_settings(str(data), auth=AuthConfig(insecure=False))
     with background_station(settings) as running:
         path = running.node.opened.store.address.path
         with redis.Redis(unix_socket_path=path) as store:

@@ -15,10 +15,9 @@ from tests.kit.reply_events import waiting_events
 from tests.kit.wire import Answer, ask
 from tests.stores import store_at
 from waystation import App, Wait
-from waystation.config import DeliverySettings, HttpSettings
+from waystation.config import DeliveryConfig, HttpConfig, WebhookConfig
 from waystation.store.address import Address
 from waystation.testing.station import Serving, quick_settings
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.cells import CELLS_DEFAULT
 
 HOOK = "https://hook.example/refunds?token=1"
@@ -86,10 +85,10 @@ class Client:
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     settings = quick_settings(
         str(tmp_path_factory.mktemp("replies")),
-        http=HttpSettings(port=0, poll_seconds_max=20),
-        delivery=DeliverySettings(loopback=False),
+        http=HttpConfig(port=0, poll_seconds_max=20),
+        delivery=DeliveryConfig(loopback=False),
         # Nothing is sent: what was put stays.
-        webhooks=WebhookSettings(workers=0),
+        webhooks=WebhookConfig(workers=0),
     )
     with background_station(settings, app=app_of_tests()) as running:
         client = Client(running)

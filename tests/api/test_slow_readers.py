@@ -15,7 +15,7 @@ import pytest
 from tests.kit.wire import Wire, ask, async_ask, port_of, request_bytes
 from tests.stations import station_process
 from waystation.api import connection, reply
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import BusyError
 from waystation.testing import serving
 from waystation.testing.station import Serving
@@ -52,7 +52,7 @@ async def until_held(size: int) -> None:
 
 @contextlib.asynccontextmanager
 async def two_slow_readers(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Serving]:
     """A server with room for two large replies, which two slow readers hold."""
     async with serving(settings) as server:
@@ -68,7 +68,7 @@ async def two_slow_readers(
 
 
 async def test_reply_beyond_the_bytes_that_slow_readers_hold_is_503(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_slow_readers(settings, monkeypatch) as server:
         large = await async_ask(server.url, "GET", POLLING)
@@ -80,7 +80,7 @@ async def test_reply_beyond_the_bytes_that_slow_readers_hold_is_503(
 
 
 async def test_reply_after_slow_readers_left_is_sent_whole(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings) as server:
         await fill(server)
@@ -112,7 +112,7 @@ def test_hold_reply_over_the_bytes_of_a_project_leaves_room_for_others(
 
 
 async def test_reader_slower_than_the_least_rate_is_disconnected(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "STALLED_SECONDS_MAX", 0.5)
     monkeypatch.setattr(connection, "READ_BYTES_PER_SECOND_MIN", 8_000_000)
@@ -139,7 +139,7 @@ async def test_reader_slower_than_the_least_rate_is_disconnected(
 
 
 async def test_connections_with_too_many_unsent_bytes_in_all_are_disconnected(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 1_000)
     async with serving(settings) as server:

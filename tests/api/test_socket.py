@@ -22,7 +22,7 @@ from tests.kit.wire import SECONDS_MAX, async_ask, async_wire, async_wires, requ
 from tests.stations import station_process
 from waystation.api import request as request_module
 from waystation.api import socket_connection
-from waystation.config import HttpSettings, Settings
+from waystation.config import Config, HttpConfig
 from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
@@ -111,7 +111,7 @@ async def until_streams(count: float) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_messages_come_in_order_and_are_acknowledged(settings: Settings) -> None:
+async def test_messages_come_in_order_and_are_acknowledged(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await publish(server, "a", "b", "c")
         raw = await client.connection.recv()
@@ -122,7 +122,7 @@ async def test_messages_come_in_order_and_are_acknowledged(settings: Settings) -
 
 
 async def test_what_was_not_acknowledged_comes_again_on_the_next_connection(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         async with talk(server.url) as client:
@@ -134,7 +134,7 @@ async def test_what_was_not_acknowledged_comes_again_on_the_next_connection(
 
 
 async def test_a_client_that_acknowledges_and_hangs_up_at_once_is_heard(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         async with talk(server.url) as client:
@@ -144,7 +144,7 @@ async def test_a_client_that_acknowledges_and_hangs_up_at_once_is_heard(
         await until_unread(server, [])
 
 
-async def test_publishing_is_answered_and_the_message_comes_back(settings: Settings) -> None:
+async def test_publishing_is_answered_and_the_message_comes_back(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await client.connection.send(
             '{"type":"publish","messageID":"m","content":{"n": 12345678901234567890}}'
@@ -157,7 +157,7 @@ async def test_publishing_is_answered_and_the_message_comes_back(settings: Setti
         await client.silent()
 
 
-async def test_only_so_many_messages_are_under_way(settings: Settings) -> None:
+async def test_only_so_many_messages_are_under_way(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url, "create=true&max=2") as client:
         await publish(server, "a", "b", "c", "d", "e")
         _, second = await client.messages(2)
@@ -169,13 +169,13 @@ async def test_only_so_many_messages_are_under_way(settings: Settings) -> None:
         assert await client.ids(1) == ["e"]
 
 
-async def test_two_connections_of_one_subscriber_both_get_everything(settings: Settings) -> None:
+async def test_two_connections_of_one_subscriber_both_get_everything(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as one, talk(server.url) as two:
         await publish(server, "a", "b")
         assert await one.ids(2) == await two.ids(2) == ["a", "b"]
 
 
-async def test_a_seek_moves_a_connection_that_is_open(settings: Settings) -> None:
+async def test_a_seek_moves_a_connection_that_is_open(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await publish(server, "a", "b", "c")
         *_, last = await client.messages(3)
@@ -210,7 +210,7 @@ async def test_a_seek_moves_a_connection_that_is_open(settings: Settings) -> Non
     ],
 )
 async def test_a_frame_that_cannot_be_handled_is_answered_and_the_connection_goes_on(
-    settings: Settings, frame: str, code: str
+    settings: Config, frame: str, code: str
 ) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await client.connection.send(frame)
@@ -234,7 +234,7 @@ async def test_a_frame_that_cannot_be_handled_is_answered_and_the_connection_goe
     ids=["huge", "huge in parts", "binary"],
 )
 async def test_a_frame_that_breaks_the_rules_ends_the_connection(
-    settings: Settings, frame: Any, code: int
+    settings: Config, frame: Any, code: int
 ) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         # It may be told in the middle of sending.
@@ -246,7 +246,7 @@ async def test_a_frame_that_breaks_the_rules_ends_the_connection(
 
 
 async def test_text_that_is_not_utf8_and_frames_that_are_none_end_it_too(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         # A text frame of one byte that is no character; then a reserved opcode.
@@ -261,7 +261,7 @@ async def test_text_that_is_not_utf8_and_frames_that_are_none_end_it_too(
 
 
 async def test_a_message_that_is_not_sent_in_time_ends_the_connection(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, read_seconds_max=0.3))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, read_seconds_max=0.3))
     async with serving(settings) as server, async_wire(server.url) as wire:
         wire.send(request_bytes("GET", PATH + "?create=true", None, HANDSHAKE))
         assert (await wire.answer()).status == 101
@@ -273,7 +273,7 @@ async def test_a_message_that_is_not_sent_in_time_ends_the_connection(tmp_path: 
         await until_streams(0)
 
 
-async def test_a_message_in_endless_fragments_ends_the_connection(settings: Settings) -> None:
+async def test_a_message_in_endless_fragments_ends_the_connection(settings: Config) -> None:
     """Empty ones never reach the largest size."""
     async with serving(settings) as server, async_wire(server.url) as wire:
         wire.send(request_bytes("GET", PATH + "?create=true", None, HANDSHAKE))
@@ -285,7 +285,7 @@ async def test_a_message_in_endless_fragments_ends_the_connection(settings: Sett
 
 
 async def test_unfinished_messages_of_all_connections_share_one_budget(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_module, "BODIES_BYTES_MAX", 300_000)
     # A frame of 500,000 bytes, and the first 200,000 of them.
@@ -308,7 +308,7 @@ async def test_unfinished_messages_of_all_connections_share_one_budget(
 
 
 async def test_a_client_that_pings_and_never_reads_holds_little_memory(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server, async_wire(server.url) as wire:
         small: socket.socket = wire.writer.get_extra_info("socket")
@@ -339,7 +339,7 @@ async def refusal(url: str, path: str = PATH, **headers: str) -> tuple[int, str]
     return answer.status, answer.json()["code"]
 
 
-async def test_what_is_refused_is_refused_as_on_other_routes(settings: Settings) -> None:
+async def test_what_is_refused_is_refused_as_on_other_routes(settings: Config) -> None:
     async with serving(settings) as server:
         missing = (404, "dsps.storage.subscription-not-found")
         assert await refusal(server.url) == missing
@@ -367,7 +367,7 @@ async def test_what_is_refused_is_refused_as_on_other_routes(settings: Settings)
     ],
 )
 async def test_a_page_of_another_site_cannot_open_one_on_a_station_without_keys(
-    settings: Settings, headers: dict[str, str]
+    settings: Config, headers: dict[str, str]
 ) -> None:
     """Cross-site hijacking: a browser asks nobody before it opens a WebSocket."""
     async with serving(settings) as server:
@@ -380,7 +380,7 @@ async def test_a_page_of_another_site_cannot_open_one_on_a_station_without_keys(
             pass
 
 
-async def test_an_upgrade_behind_an_unfinished_reply_is_refused(settings: Settings) -> None:
+async def test_an_upgrade_behind_an_unfinished_reply_is_refused(settings: Config) -> None:
     """The reply would go on writing into the WebSocket, and never hear of its end."""
     async with serving(settings) as server, async_wire(server.url) as wire:
         events = PATH.replace("socket", "events") + "?create=true"
@@ -395,7 +395,7 @@ async def test_an_upgrade_behind_an_unfinished_reply_is_refused(settings: Settin
                 await asyncio.sleep(0.005)
 
 
-async def test_a_handshake_may_come_in_pieces(settings: Settings) -> None:
+async def test_a_handshake_may_come_in_pieces(settings: Config) -> None:
     whole = request_bytes("GET", PATH + "?create=true", None, HANDSHAKE)
     start = whole.index(b"Upgrade: websocket")
     async with serving(settings) as server:
@@ -410,7 +410,7 @@ async def test_a_handshake_may_come_in_pieces(settings: Settings) -> None:
                 assert (await wire.answer()).status == 101, cut
 
 
-async def test_a_handshake_that_the_library_does_not_take_is_answered(settings: Settings) -> None:
+async def test_a_handshake_that_the_library_does_not_take_is_answered(settings: Config) -> None:
     async with serving(settings) as server:
         long = {"X-Long": "x" * 10_000}
         async with asyncio.timeout(5):
@@ -422,7 +422,7 @@ async def test_a_handshake_that_the_library_does_not_take_is_answered(settings: 
 
 
 async def test_a_connection_keeps_its_place_and_gives_it_back(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, connections_max=2))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, connections_max=2))
     async with serving(settings) as server:
         bounds = server.server._bounds
         for _ in range(3):
@@ -441,14 +441,14 @@ async def test_a_connection_keeps_its_place_and_gives_it_back(tmp_path: Path) ->
 # -- Ends ------------------------------------------------------------------------------------
 
 
-async def test_unsubscribing_closes_it_with_the_reason(settings: Settings) -> None:
+async def test_unsubscribing_closes_it_with_the_reason(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await server.node.channels.unsubscribe("default", "news", "me")
         assert await client.closed() == (4404, "dsps.storage.subscription-not-found")
 
 
 async def test_a_stop_closes_it_cleanly_and_a_time_limit_too(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpSettings(port=0, stream_seconds_max=0.5))
+    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, stream_seconds_max=0.5))
     async with serving(settings) as server:
         async with talk(server.url) as client:
             assert (await client.closed())[0] == 1012
@@ -462,7 +462,7 @@ async def test_a_stop_closes_it_cleanly_and_a_time_limit_too(tmp_path: Path) -> 
 
 
 async def test_a_client_that_does_not_read_holds_little_and_a_stop_does_not_wait_for_it(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server, async_wire(server.url) as wire:
         wire.send(request_bytes("GET", PATH + "?create=true", None, HANDSHAKE))
@@ -483,7 +483,7 @@ async def test_a_client_that_does_not_read_holds_little_and_a_stop_does_not_wait
 
 
 async def test_a_client_that_takes_nothing_is_let_go(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_connection, "STALLED_SECONDS_MAX", 0.5)
     async with serving(settings) as server, async_wire(server.url) as wire:
@@ -496,7 +496,7 @@ async def test_a_client_that_takes_nothing_is_let_go(
         await until_streams(0)
 
 
-async def test_a_client_that_answers_no_ping_is_let_go(settings: Settings) -> None:
+async def test_a_client_that_answers_no_ping_is_let_go(settings: Config) -> None:
     async with serving(settings) as server, async_wire(server.url) as wire:
         config = server.server._server.config
         config.ws_ping_interval = config.ws_ping_timeout = 1.0
@@ -507,7 +507,7 @@ async def test_a_client_that_answers_no_ping_is_let_go(settings: Settings) -> No
         await until_streams(0)
 
 
-async def test_clients_that_vanish_leave_nothing_behind(settings: Settings) -> None:
+async def test_clients_that_vanish_leave_nothing_behind(settings: Config) -> None:
     async with serving(settings) as server:
         await async_ask(server.url, "PUT", "/channel/news/subscription/polling/me")
         tasks = len(asyncio.all_tasks())
@@ -523,7 +523,7 @@ async def test_clients_that_vanish_leave_nothing_behind(settings: Settings) -> N
                 await asyncio.sleep(0.005)
 
 
-async def test_a_connection_outlives_a_store_that_is_away(settings: Settings) -> None:
+async def test_a_connection_outlives_a_store_that_is_away(settings: Config) -> None:
     async with serving(settings) as server, talk(server.url) as client:
         await publish(server, "a")
         assert await client.ids(1) == ["a"]

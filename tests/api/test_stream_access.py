@@ -19,9 +19,8 @@ from tests.kit.events import event_stream
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import async_ask
 from waystation.api.streams import Streams
-from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.revocation import Revocation
-from waystation.config import AuthSettings, ChannelSettings, HttpSettings
+from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig, TokenRule
 from waystation.errors import UnauthenticatedError
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
@@ -43,7 +42,7 @@ def token(room: str = "7", **claims: object) -> str:
     return jwt.encode({"iss": "chat", "room": room, **claims}, SECRET, algorithm="HS256")
 
 
-def rules(data: Path) -> ChannelSettings:
+def rules(data: Path) -> ChannelConfig:
     (data / "secret").write_bytes(SECRET)
     asked = TokenRule(
         algorithms=("HS256",),
@@ -52,7 +51,7 @@ def rules(data: Path) -> ChannelSettings:
         claims={"room": ("{{.channel.room}}",)},
         clock_skew_seconds=0,
     )
-    return ChannelSettings(
+    return ChannelConfig(
         rules=(
             ChannelRule(pattern="room-(?P<room>[0-9]+)", tokens=asked),
             ChannelRule(pattern="open-.*"),
@@ -66,9 +65,9 @@ async def guarded_station(data: Path, **http: list[str]) -> AsyncIterator[tuple[
     keys = await asyncio.to_thread(make_keys, data)
     settings = quick_settings(
         str(data),
-        auth=AuthSettings(insecure=False),
+        auth=AuthConfig(insecure=False),
         channels=rules(data),
-        http=HttpSettings(port=0, **http),  # type: ignore[arg-type]
+        http=HttpConfig(port=0, **http),  # type: ignore[arg-type]
     )
     async with serving(settings) as server:
         yield server, keys

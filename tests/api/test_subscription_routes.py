@@ -16,11 +16,10 @@ from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.topic_client import TopicClient, problem
 from tests.kit.wire import Answer, ask, async_ask
-from waystation import subscription_errors
+from waystation import errors
 from waystation.api.problems import status_of
-from waystation.config import Settings
+from waystation.config import Config, SubscriptionConfig
 from waystation.errors import WaystationError
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.states import ShardState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer as Told
@@ -91,7 +90,7 @@ class Client:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     # It does not wait for endpoints that hang when it stops.
     settings = quick_settings(
-        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionSettings(grace_seconds=0.05)
+        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionConfig(grace_seconds=0.05)
     )
     with background_station(settings) as running:
         yield running
@@ -280,7 +279,7 @@ async def test_a_wait_that_makes_no_sense_is_refused(client: Client, query: str)
     assert await client.refused("GET", f"/group{query}") == (400, "input.invalid")
 
 
-async def test_who_waits_is_answered_when_the_station_stops(settings: Settings) -> None:
+async def test_who_waits_is_answered_when_the_station_stops(settings: Config) -> None:
     async with serving(settings) as station:
         node = station.node
         await node.topics.create("default", "orders", partitions=1)
@@ -522,11 +521,11 @@ async def test_no_project_sees_the_subscriptions_of_another(guarded: Guarded) ->
 def test_every_error_of_subscriptions_has_a_status_of_its_own() -> None:
     kinds = [
         each
-        for each in vars(subscription_errors).values()
+        for each in vars(errors).values()
         if isinstance(each, type)
         and issubclass(each, WaystationError)
-        and each.__module__ == subscription_errors.__name__
+        and each.code.startswith(("subscription.", "dead-letter.", "operation."))
     ]
     for kind in kinds:
-        over_http = kind is not subscription_errors.WaitOverError
+        over_http = kind is not errors.WaitOverError
         assert (status_of(kind()) in (400, 404, 409)) is over_http, kind

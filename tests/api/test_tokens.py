@@ -21,8 +21,15 @@ import redis
 from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, AsyncWire, ask, async_ask, async_wire, request_bytes
-from waystation.channel_settings import ChannelRule, TokenRule
-from waystation.config import AdminSettings, AuthSettings, ChannelSettings, Settings, StoreSettings
+from waystation.config import (
+    AdminConfig,
+    AuthConfig,
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    StoreConfig,
+    TokenRule,
+)
 from waystation.testing.station import Serving, quick_settings, serving
 
 SECRET = b"a shared secret that is long enough for everybody"
@@ -51,12 +58,12 @@ def token(room: str = "7", **claims: object) -> str:
     return jwt.encode({"iss": "chat", "room": room, **claims}, SECRET, algorithm="HS256")
 
 
-def without_keys(data: Path, *, skew: float = 300, **options: Any) -> Settings:
+def without_keys(data: Path, *, skew: float = 300, **options: Any) -> Config:
     """A station that lets everyone in where no token is asked for, as DSPS does."""
     return quick_settings(
         str(data),
-        admin=AdminSettings(bearer=[BEARER]),
-        channels=ChannelSettings(rules=rules(data, skew=skew)),
+        admin=AdminConfig(bearer=[BEARER]),
+        channels=ChannelConfig(rules=rules(data, skew=skew)),
         **options,
     )
 
@@ -87,8 +94,8 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     keys = make_keys(data)
     settings = quick_settings(
         str(data),
-        auth=AuthSettings(insecure=False),
-        channels=ChannelSettings(rules=rules(data), disclose_rejections=True),
+        auth=AuthConfig(insecure=False),
+        channels=ChannelConfig(rules=rules(data), disclose_rejections=True),
     )
     with background_station(settings) as running:
         yield Opened(running, keys)
@@ -321,7 +328,7 @@ def test_many_requests_with_one_token_ask_the_store_once_about_it(keyless: Opene
 
 
 def test_when_the_store_cannot_tell_nobody_comes_in(tmp_path: Path) -> None:
-    hasty = StoreSettings(durability="memory", call_seconds_max=1)
+    hasty = StoreConfig(durability="memory", call_seconds_max=1)
     with background_station(without_keys(tmp_path, store=hasty)) as running:
         opened = Opened(running, make_keys(tmp_path))
         with opened.store() as store:

@@ -13,7 +13,7 @@ import pytest
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import Answer, async_ask
 from tests.proxy import Fate, Proxy, proxy_to
-from waystation.config import StoreSettings
+from waystation.config import StoreConfig
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
 from waystation.topics.model import TopicOptions
@@ -121,7 +121,7 @@ async def test_a_full_store_is_507_and_goes_on_when_there_is_room(tmp_path: Path
 @asynccontextmanager
 async def topic_station(folder: Path, *, url: str = "") -> AsyncIterator[tuple[Serving, str]]:
     """A station of this process with a topic of one partition; and the path of its messages."""
-    store = StoreSettings(durability="memory", url=url, call_seconds_max=1.0)
+    store = StoreConfig(durability="memory", url=url, call_seconds_max=1.0)
     async with serving(quick_settings(str(folder), store=store)) as running:
         await running.node.topics.create("default", "orders", partitions=1)
         yield running, "/v1/topics/orders/messages"

@@ -12,9 +12,8 @@ from tests.kit.background import background_station
 from tests.kit.topic_client import BATCH, TopicClient, problem
 from tests.kit.wire import ask, request_bytes, wire
 from waystation import Waystation
-from waystation.config import HttpSettings
+from waystation.config import HttpConfig, TopicConfig
 from waystation.testing.station import quick_settings
-from waystation.topic_settings import TopicSettings
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
@@ -329,8 +328,8 @@ def test_a_small_bound_of_other_routes_leaves_room_for_what_is_produced(tmp_path
     """The connection's own bound on a whole request follows the largest body of any route."""
     settings = quick_settings(
         str(tmp_path),
-        http=HttpSettings(port=0, body_bytes_max=1000),
-        topics=TopicSettings(message_bytes_max=300_000, body_bytes_max=400_000),
+        http=HttpConfig(port=0, body_bytes_max=1000),
+        topics=TopicConfig(message_bytes_max=300_000, body_bytes_max=400_000),
     )
     with background_station(settings) as running:
         client = TopicClient(running.url)

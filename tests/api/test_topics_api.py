@@ -15,9 +15,9 @@ from tests.api.conftest import Guarded
 from tests.kit.background import background_station
 from tests.kit.topic_client import TopicClient, problem
 from tests.kit.wire import ask, async_ask
+from waystation.config import TopicConfig
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
-from waystation.topic_settings import TopicSettings
 from waystation.topics.maintenance import LEASE_KEY, PERIOD_SECONDS
 from waystation.topics.model import TopicOptions
 
@@ -110,7 +110,7 @@ def test_a_partition_count_that_is_not_advised_has_a_warning(
 
 def test_strict_counts_are_a_setting(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = quick_settings(
-        str(tmp_path_factory.mktemp("strict")), topics=TopicSettings(strict_partitions=True)
+        str(tmp_path_factory.mktemp("strict")), topics=TopicConfig(strict_partitions=True)
     )
     with background_station(settings) as running:
         client = TopicClient(running.url)

@@ -16,7 +16,7 @@ from tests.kit.background import background_station
 from tests.kit.keys import Keys, make_keys
 from tests.kit.wire import Answer, ask, wire
 from waystation import App, Fail, RetryLater, Wait
-from waystation.config import AuthSettings, HttpSettings
+from waystation.config import AuthConfig, HttpConfig
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
@@ -140,8 +140,8 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Key
     keys = make_keys(data)
     settings = quick_settings(
         str(data),
-        auth=AuthSettings(insecure=False),
-        http=HttpSettings(port=0, poll_seconds_max=20),
+        auth=AuthConfig(insecure=False),
+        http=HttpConfig(port=0, poll_seconds_max=20),
     )
     with background_station(settings, app=refunds()) as running:
         yield running.url, keys

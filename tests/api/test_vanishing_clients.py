@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.kit.wire import async_wire, request_bytes
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.telemetry import metrics
 from waystation.testing.station import Serving, serving
 
@@ -45,7 +45,7 @@ async def until_in_flight(count: int) -> None:
     ],
     ids=["poll", "poll, live", "poll, 20 live", "20 live, poll", "polls", "poll, half", "body"],
 )
-async def test_a_poll_ends_when_its_client_hangs_up(settings: Settings, sent: bytes) -> None:
+async def test_a_poll_ends_when_its_client_hangs_up(settings: Config, sent: bytes) -> None:
     async with serving(settings) as running:
         async with async_wire(running.url) as connection:
             await connection.ask("PUT", SUBSCRIPTION)
@@ -57,7 +57,7 @@ async def test_a_poll_ends_when_its_client_hangs_up(settings: Settings, sent: by
         assert metrics.channel_polls_waiting._value.get() == 0
 
 
-async def test_what_is_pipelined_behind_a_poll_is_answered_after_it(settings: Settings) -> None:
+async def test_what_is_pipelined_behind_a_poll_is_answered_after_it(settings: Config) -> None:
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", SUBSCRIPTION)
         connection.send(POLL + LIVE)
@@ -70,7 +70,7 @@ async def test_what_is_pipelined_behind_a_poll_is_answered_after_it(settings: Se
 
 
 async def test_a_client_that_vanishes_while_it_sends_is_no_error_of_ours(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(settings) as running:
         for start in (

@@ -14,19 +14,18 @@ import pytest
 from tests.kit.keys import make_keys
 from tests.kit.wire import Answer, async_ask
 from waystation import App
-from waystation.config import AuthSettings, DeliverySettings
+from waystation.config import AuthConfig, DeliveryConfig, TransactionConfig, WebhookConfig
 from waystation.delivery.notices import Notice
 from waystation.delivery.states import EndpointStates
 from waystation.telemetry import metrics
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
-from waystation.transaction_settings import TransactionSettings, WebhookSettings
 from waystation.transactions import names
 
 #: Two attempts, one right after the other.
-QUICK = WebhookSettings(attempts=2, first_wait_seconds=0.01, fail_limit=0)
+QUICK = WebhookConfig(attempts=2, first_wait_seconds=0.01, fail_limit=0)
 #: What has ended leaves the store soon; what came back stays for longer than an attempt takes.
-SOON = TransactionSettings(
+SOON = TransactionConfig(
     archive_delay_seconds=0.01, archive_pause_idle_seconds=0.02, cache_seconds=0.3
 )
 NOBODY = "tx-0000" + "f" * 36
@@ -165,7 +164,7 @@ async def test_what_was_given_up_is_listed_redriven_and_arrives(tmp_path: Path) 
 
 
 async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(tmp_path: Path) -> None:
-    nobody_sends = WebhookSettings(workers=0)
+    nobody_sends = WebhookConfig(workers=0)
     async with station(tmp_path, webhooks=nobody_sends) as client:
         await client.ask("POST", "/v1/topics", {"name": "events"})
         transaction_id = await client.ended(webhook="http://127.0.0.1:9/hook", topic="events")
@@ -185,7 +184,7 @@ async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(tmp_path: Pat
 
 
 async def test_a_node_group_is_told_to_send_and_does(tmp_path: Path) -> None:
-    nobody_sends = WebhookSettings(workers=0)
+    nobody_sends = WebhookConfig(workers=0)
     async with (
         FakeEndpoint(plan=[200]) as receiver,
         station(tmp_path, webhooks=nobody_sends) as client,
@@ -200,7 +199,7 @@ async def test_a_node_group_is_told_to_send_and_does(tmp_path: Path) -> None:
 
 async def test_a_webhook_outlives_the_state_in_the_store(tmp_path: Path) -> None:
     """Archived and gone before the receiver is back: it is told from the archive."""
-    patient = WebhookSettings(first_wait_seconds=2.0, fail_limit=0)
+    patient = WebhookConfig(first_wait_seconds=2.0, fail_limit=0)
     sections = {"webhooks": patient, "transactions": SOON}
     async with FakeEndpoint(plan=[503]) as receiver, station(tmp_path, **sections) as client:
         transaction_id = await client.ended(webhook=receiver.url)
@@ -250,7 +249,7 @@ async def test_a_receiver_that_is_gone_is_disabled_and_can_be_enabled_again(
 
 async def test_a_project_enables_its_own_receivers_and_sees_no_others(tmp_path: Path) -> None:
     keys = await asyncio.to_thread(make_keys, tmp_path)
-    settings = quick_settings(str(tmp_path), auth=AuthSettings(insecure=False))
+    settings = quick_settings(str(tmp_path), auth=AuthConfig(insecure=False))
     async with serving(settings) as running:
         states = EndpointStates(running.node.opened.store)
         for each in ("w.shop.0123456789abcdef", "w.default.0123456789abcdef"):
@@ -281,7 +280,7 @@ async def test_replies_of_what_is_not_there_are_unknown(
 
 
 async def test_a_list_of_replies_is_asked_for_rightly_or_refused(tmp_path: Path) -> None:
-    async with station(tmp_path, delivery=DeliverySettings(loopback=True)) as client:
+    async with station(tmp_path, delivery=DeliveryConfig(loopback=True)) as client:
         for query in ("state=done", "limit=0", "limit=x", "cursor=x"):
             answer = await client.ask("GET", f"/v1/webhooks?{query}")
             assert (answer.status, answer.json()["code"]) == (400, "input.invalid"), query

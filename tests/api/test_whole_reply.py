@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.testing.station import serving
 
 PUT = b"PUT /channel/ch/message/m%d HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2\r\n%b\r\n{}"
@@ -39,7 +39,7 @@ def headers(reply: bytes) -> dict[bytes, bytes]:
 
 
 async def test_a_whole_reply_has_the_headers_and_body_of_one_that_took_the_long_way(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as station:
         # Given the same request on a connection that stays, on one that ends, and from a web page
@@ -57,7 +57,7 @@ async def test_a_whole_reply_has_the_headers_and_body_of_one_that_took_the_long_
     assert b"access-control-allow-origin: http://localhost" in paged
 
 
-async def test_pipelined_requests_are_answered_completely_and_in_order(settings: Settings) -> None:
+async def test_pipelined_requests_are_answered_completely_and_in_order(settings: Config) -> None:
     async with serving(settings) as station:
         requests = b"".join(PUT % (number, b"") for number in range(20))
         received = await exchange(station.port, requests, replies=20)
@@ -66,7 +66,7 @@ async def test_pipelined_requests_are_answered_completely_and_in_order(settings:
     assert places == sorted(places)
 
 
-async def test_a_reply_without_a_body_leaves_the_connection_in_step(settings: Settings) -> None:
+async def test_a_reply_without_a_body_leaves_the_connection_in_step(settings: Config) -> None:
     # Given an ack, which is answered 204, and a publish behind it on the same connection
     base = b"/channel/ch/subscription/polling/s"
     requests = [
@@ -83,7 +83,7 @@ async def test_a_reply_without_a_body_leaves_the_connection_in_step(settings: Se
     assert received.endswith(b'{"channelID":"ch","messageID":"m7"}\n')
 
 
-async def test_a_client_of_http_1_0_is_answered_and_let_go(settings: Settings) -> None:
+async def test_a_client_of_http_1_0_is_answered_and_let_go(settings: Config) -> None:
     async with serving(settings) as station:
         reader, writer = await asyncio.open_connection("127.0.0.1", station.port)
         writer.write((PUT % (1, b"")).replace(b"HTTP/1.1", b"HTTP/1.0"))

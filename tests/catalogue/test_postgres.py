@@ -24,7 +24,7 @@ from waystation.bench.postgres import wheel_programs
 from waystation.catalogue import SqliteCatalogue, catalogue_at
 from waystation.catalogue import postgres as module
 from waystation.catalogue.postgres import PostgresCatalogue, migrations
-from waystation.config import load_settings
+from waystation.config_sources import load_config
 from waystation.database.postgres import Connection
 from waystation.errors import CatalogueError, ConflictError, InvalidInputError, SettingsError
 from waystation.testing.station import quick_settings, serving
@@ -92,7 +92,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(
 
 def test_the_url_is_not_shown_with_the_settings() -> None:
     url = "postgresql://shop:hush@db/main"
-    loaded = load_settings(environment={"WAYSTATION_CATALOGUE": url})
+    loaded = load_config(environment={"WAYSTATION_CATALOGUE": url})
     assert loaded.settings.catalogue == url
     assert "hush" not in str(list(loaded.rows()))
 

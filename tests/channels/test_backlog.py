@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channel_settings import Backlog, ChannelRule
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
+from waystation.config import Backlog, ChannelRule
 from waystation.errors import ChannelFullError
 from waystation.store.embedded.server import EmbeddedServer
 

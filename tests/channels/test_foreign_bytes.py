@@ -14,8 +14,7 @@ from websockets.asyncio.client import connect
 from tests.cli.conftest import clean_environment, command
 from tests.kit.wire import SECONDS_MAX, async_ask, request_bytes
 from waystation import AsyncWaystation, Waystation
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import ChannelSettings, Settings
+from waystation.config import ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.store.client import Store
 from waystation.telemetry import metrics
 from waystation.testing import Station, serving
@@ -61,7 +60,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-async def test_fetch_of_foreign_bytes_returns_them_and_keeps_the_cursor(settings: Settings) -> None:
+async def test_fetch_of_foreign_bytes_returns_them_and_keeps_the_cursor(settings: Config) -> None:
     async with serving(settings) as server:
         store = server.node.opened.store
         await store_as_dsps(store, *BODIES)
@@ -79,7 +78,7 @@ async def test_fetch_of_foreign_bytes_returns_them_and_keeps_the_cursor(settings
         assert await store.call("GET", "c.{news}.r.me") == b"0"
 
 
-async def test_event_stream_of_foreign_bytes_sends_them(settings: Settings) -> None:
+async def test_event_stream_of_foreign_bytes_sends_them(settings: Config) -> None:
     async with serving(settings) as server:
         await store_as_dsps(server.node.opened.store, *BODIES)
 
@@ -94,7 +93,7 @@ async def test_event_stream_of_foreign_bytes_sends_them(settings: Settings) -> N
 
 
 async def test_socket_of_foreign_bytes_sends_binary_frames_where_text_must_be_utf8(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         await store_as_dsps(server.node.opened.store, *BODIES, b"4")
@@ -117,7 +116,7 @@ async def test_socket_of_foreign_bytes_sends_binary_frames_where_text_must_be_ut
             assert raw.startswith(start)
 
 
-async def test_socket_publish_with_a_lone_surrogate_keeps_its_bytes(settings: Settings) -> None:
+async def test_socket_publish_with_a_lone_surrogate_keeps_its_bytes(settings: Config) -> None:
     async with serving(settings) as server:
         await server.node.channels.subscribe("default", "news", "me")
 
@@ -134,7 +133,7 @@ async def test_socket_publish_with_a_lone_surrogate_keeps_its_bytes(settings: Se
 
 @pytest.mark.parametrize("content", [LONE_SURROGATE, b'"\\udc00"'])
 async def test_publish_of_a_lone_surrogate_is_accepted_and_fetched(
-    settings: Settings, content: bytes
+    settings: Config, content: bytes
 ) -> None:
     async with serving(settings) as server:
         await server.node.channels.subscribe("default", "news", "me")
@@ -149,7 +148,7 @@ async def test_publish_of_a_lone_surrogate_is_accepted_and_fetched(
 
 
 async def test_batch_with_a_lone_surrogate_in_an_id_or_invalid_utf8_is_refused(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         for body in (
@@ -167,7 +166,7 @@ async def test_batch_with_a_lone_surrogate_in_an_id_or_invalid_utf8_is_refused(
 async def test_webhook_of_foreign_bytes_sends_them(tmp_path: Path) -> None:
     async with FakeEndpoint() as endpoint:
         rule = ChannelRule(pattern="news", webhooks=(WebhookRule(name="crm", url=endpoint.url),))
-        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+        settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
         async with serving(settings) as server:
             for number, body in enumerate(BODIES):
                 # Past the checks of the routes, as a store from elsewhere has them.
@@ -180,7 +179,7 @@ async def test_webhook_of_foreign_bytes_sends_them(tmp_path: Path) -> None:
 
 
 async def test_client_fetch_of_foreign_bytes_returns_raw_and_decoded_content(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as server:
         await store_as_dsps(server.node.opened.store, *BODIES)

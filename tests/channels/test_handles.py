@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
 from waystation.channels.handles import decode_handle, encode_handle
-from waystation.errors import AckHandleMalformedError, SubscriptionNotFoundError
+from waystation.errors import AckHandleMalformedError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 names = st.from_regex(r"[0-9a-z][0-9a-z_-]{0,62}", fullmatch=True)
@@ -160,5 +160,5 @@ async def test_a_well_formed_handle_of_an_unknown_subscriber_says_so(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
-        with pytest.raises(SubscriptionNotFoundError):
+        with pytest.raises(SubscriberNotFoundError):
             await opened.channels.ack("default", "ch", "s", dsps_handle("ch", "s", 1))

@@ -23,7 +23,7 @@ from tests.kit.channel_model import ModelChannel, Mortal, following
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from tests.kit.examples import RecordProperty, run_machine
 from waystation.channels.handles import encode_handle
-from waystation.errors import InvalidInputError, SubscriptionNotFoundError
+from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store import keys
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -151,7 +151,7 @@ class ChannelMachine(RuleBasedStateMachine):
         expected = self.models[project].fetch(subscriber, limit)
         fetching = self.channels.fetch(project, "ch", subscriber, limit=limit)
         if expected is None:
-            with pytest.raises(SubscriptionNotFoundError):
+            with pytest.raises(SubscriberNotFoundError):
                 self.wait(fetching)
             return multiple()
         fetched = self.wait(fetching)
@@ -177,7 +177,7 @@ class ChannelMachine(RuleBasedStateMachine):
             project, "ch", subscriber, encode_handle("ch", subscriber, clock)
         )
         if expected is None:
-            with pytest.raises(SubscriptionNotFoundError):
+            with pytest.raises(SubscriberNotFoundError):
                 self.wait(acking)
         else:
             assert self.wait(acking) == expected
@@ -193,7 +193,7 @@ class ChannelMachine(RuleBasedStateMachine):
             target = self.opened.clock.now_ms() - ago * 1000
         seeking = self.channels.seek(project, "ch", subscriber, how, int(target))
         if expected is None or expected == "range":
-            with pytest.raises(SubscriptionNotFoundError if not expected else InvalidInputError):
+            with pytest.raises(SubscriberNotFoundError if not expected else InvalidInputError):
                 self.wait(seeking)
         else:
             assert self.wait(seeking) == expected

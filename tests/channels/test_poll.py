@@ -11,7 +11,7 @@ import pytest
 from tests.kit.channel_store import ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.model import Fetched
-from waystation.errors import SubscriptionNotFoundError
+from waystation.errors import SubscriberNotFoundError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import RECHECK_SECONDS
@@ -174,7 +174,7 @@ async def test_a_poll_of_a_subscriber_that_is_deleted_is_told_so(
 
         await opened.channels.unsubscribe("default", "ch", "s")
 
-        with pytest.raises(SubscriptionNotFoundError):
+        with pytest.raises(SubscriberNotFoundError):
             await ids(waiting)
 
 

@@ -8,7 +8,7 @@ from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
 from tests.proxy import Fate, proxy_to
 from tests.stores import store_at
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import Wakeups
@@ -108,9 +108,7 @@ async def test_a_batch_whose_reply_is_lost_is_sent_again_and_doubles_nothing(
         store_at(proxy.address) as store,
     ):
         await direct.call("FLUSHALL")
-        channels = Channels(
-            store, Wakeups(store.address), clock=Clock(), settings=ChannelSettings()
-        )
+        channels = Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelConfig())
         await store.ping()
         await proxy.set_fates(replies=Fate.CUT)
         publishing = asyncio.ensure_future(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.kit.channel_store import ChannelStore, open_channels
-from waystation.channel_settings import ChannelRule, WebhookRule
+from waystation.config import ChannelRule, WebhookRule
 from waystation.delivery.outbox import Outbox
 from waystation.store.embedded.server import EmbeddedServer
 

@@ -10,7 +10,7 @@ from tests.kit.channel_model import following
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
-from waystation.errors import InvalidInputError, SubscriptionNotFoundError
+from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 600
@@ -154,7 +154,7 @@ async def test_who_is_not_there_cannot_be_moved_and_is_not_created(
         before = set(await opened.keys())
 
         for channel in ("ch", "nowhere"):
-            with pytest.raises(SubscriptionNotFoundError):
+            with pytest.raises(SubscriberNotFoundError):
                 await opened.channels.seek("default", channel, "me", "end", 0)
 
         assert set(await opened.keys()) == before

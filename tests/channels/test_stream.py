@@ -12,7 +12,7 @@ from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_cha
 from waystation.channels import stream as stream_module
 from waystation.channels.handles import encode_handle
 from waystation.channels.stream import ChannelStream
-from waystation.errors import SubscriptionNotFoundError
+from waystation.errors import SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 CH = ("default", "ch")
@@ -162,7 +162,7 @@ async def test_a_subscriber_is_created_where_it_had_been(store_server: EmbeddedS
 
 async def test_a_missing_subscriber_is_told(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
-        with pytest.raises(SubscriptionNotFoundError):
+        with pytest.raises(SubscriberNotFoundError):
             await opened.channels.stream(*CH, "s").read(1)
 
 

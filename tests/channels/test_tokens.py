@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from waystation.channel_settings import Algorithm, ChannelRule, TokenRule
 from waystation.channels import key_rings
 from waystation.channels.tokens import TokenVerifier, as_text, read_token
+from waystation.config import Algorithm, ChannelRule, TokenRule
 from waystation.errors import SettingsError, UnauthenticatedError
 
 SECRET = b"a shared secret that is long enough for 512 bits: 0123456789abcdef"

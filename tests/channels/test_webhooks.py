@@ -16,9 +16,8 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.delivery.delivering import until
 from waystation import AsyncWaystation
-from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.webhooks import endpoints
-from waystation.config import ChannelSettings, DeliverySettings, Settings
+from waystation.config import ChannelConfig, ChannelRule, Config, DeliveryConfig, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
@@ -45,9 +44,9 @@ async def until_settled(running: Serving) -> None:
     await until(nothing_waits)
 
 
-def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Settings:
+def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Config:
     rule = ChannelRule(pattern="(?P<shop>[a-z]+)-orders", webhooks=webhooks)
-    return quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+    return quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
 
 
 async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ async def test_all_webhooks_of_all_matching_rules_fire(tmp_path: Path) -> None:
                 pattern="other-.*", webhooks=(WebhookRule(name="other", url=endpoint.url),)
             ),
         )
-        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=rules))
+        settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=rules))
         async with serving(settings) as running, AsyncWaystation(running.url) as client:
             await client.channels.publish("acme-orders", 1)
             await endpoint.until(3)
@@ -241,8 +240,8 @@ async def test_a_filled_url_that_is_forbidden_is_told_at_publish_and_nothing_is_
     rule = ChannelRule(pattern="to-(?P<host>[0-9a-z]+)", webhooks=(webhook,))
     settings = quick_settings(
         str(tmp_path),
-        channels=ChannelSettings(rules=(rule,)),
-        delivery=DeliverySettings(loopback=False),
+        channels=ChannelConfig(rules=(rule,)),
+        delivery=DeliveryConfig(loopback=False),
     )
     async with serving(settings) as running, AsyncWaystation(running.url) as client:
         for host in ("2130706433", "0x7f000001"):
@@ -259,7 +258,7 @@ async def test_a_network_that_the_settings_allow_is_reached_and_no_other(tmp_pat
     async with FakeEndpoint() as endpoint:
         settings = msgspec.structs.replace(
             settings_with(tmp_path, WebhookRule(name="crm", url=endpoint.url)),
-            delivery=DeliverySettings(loopback=False, allowed_networks=["127.0.0.0/8"]),
+            delivery=DeliveryConfig(loopback=False, allowed_networks=["127.0.0.0/8"]),
         )
         async with serving(settings) as running, AsyncWaystation(running.url) as client:
             await client.channels.publish("shoes-orders", {"n": 1})
@@ -290,7 +289,7 @@ async def test_a_webhook_that_cannot_work_is_refused_at_start(
 ) -> None:
     """S-01, S-05 at creation"""
     settings = settings_with(tmp_path, WebhookRule(name="crm", **bad))
-    settings = msgspec.structs.replace(settings, delivery=DeliverySettings(loopback=False))
+    settings = msgspec.structs.replace(settings, delivery=DeliveryConfig(loopback=False))
 
     with pytest.raises(SettingsError) as raised:
         await open_node(settings)

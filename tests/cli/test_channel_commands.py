@@ -18,11 +18,10 @@ import pytest
 
 from tests.cli.conftest import Run, clean_environment, command, running_station
 from waystation import Waystation
-from waystation.channel_settings import ChannelRule
 from waystation.cli import patience
 from waystation.cli.output import printable
 from waystation.cli.positions import parse_position
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule
 from waystation.errors import InvalidInputError, StationUnreachableError
 from waystation.runtime.clock import Clock
 from waystation.testing import Station
@@ -125,7 +124,7 @@ def test_lines_are_not_held_back_for_those_that_have_not_come(
 @pytest.mark.slow
 def test_a_full_channel_is_told_with_the_line_that_found_no_room(run: Run) -> None:
     rules = (ChannelRule(pattern="tight", backlog_max=3),)
-    with Station(time_machine=False, channels=ChannelSettings(rules=rules)) as station:
+    with Station(time_machine=False, channels=ChannelConfig(rules=rules)) as station:
         arguments = ("channel", "publish", "tight", "--stdin", "--url", station.url)
         some = run(*arguments, text="1\n2\n3\n4\n5\n")
         none = run(*arguments, "--id", "again", text="6\n")

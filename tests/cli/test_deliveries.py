@@ -12,8 +12,7 @@ import pytest
 from tests.cli.conftest import clean_environment, command
 from tests.delivery.receiver import Receiver
 from waystation import Waystation
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.testing import Station
 from waystation.testing.endpoint import FakeEndpoint
 
@@ -35,7 +34,7 @@ def deliveries(url: str, *arguments: str) -> Any:
 def test_an_operator_finds_out_why_and_sets_it_going_again() -> None:
     with Receiver(FakeEndpoint(plan=[401, 410, 200])) as receiver:
         rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url=receiver.url),))
-        with Station(channels=ChannelSettings(rules=(rule,))) as station:
+        with Station(channels=ChannelConfig(rules=(rule,))) as station:
             with Waystation(station.url) as client:
                 client.channels.publish("orders", 1, message_id="m-1")
                 while not (found := list(client.deliveries.failed())):

@@ -13,10 +13,9 @@ import pytest
 
 from tests.proxy import Fate, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
-from waystation.channel_settings import ChannelRule
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.sync_channels import Channels
-from waystation.config import AuthSettings, ChannelSettings, HttpSettings
+from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig
 from waystation.store.address import Address
 from waystation.testing import Station
 
@@ -73,7 +72,7 @@ async def test_the_asynchronous_client_does_the_same(station: Station) -> None:
         await client.channels.unsubscribe("orders", "me")
 
         assert batch.messages[0].content == {"total": 7}
-        with pytest.raises(errors.SubscriptionNotFoundError):
+        with pytest.raises(errors.SubscriberNotFoundError):
             await client.channels.fetch("orders", "me")
 
 
@@ -124,7 +123,7 @@ def test_a_full_channel_is_an_error_only_when_nothing_found_room(
     monkeypatch.setattr("waystation.client.messages.BATCH_MESSAGES_MAX", 2)
     rules = (ChannelRule(pattern="orders", backlog_max=4),)
     with (
-        Station(time_machine=False, channels=ChannelSettings(rules=rules)) as full,
+        Station(time_machine=False, channels=ChannelConfig(rules=rules)) as full,
         Waystation(full.url) as client,
     ):
         messages = [(f"m-{number}", number) for number in range(7)]
@@ -170,7 +169,7 @@ def test_a_subscriber_reads_on_where_it_is_moved_to(station: Station) -> None:
         assert client.channels.seek("orders", "me", since=an_hour_ago).unread == 5
         with pytest.raises(errors.InvalidInputError):
             client.channels.seek("orders", "me", to="end", clock=3)
-        with pytest.raises(errors.SubscriptionNotFoundError):
+        with pytest.raises(errors.SubscriberNotFoundError):
             client.channels.seek("orders", "nobody", to="end")
 
 
@@ -226,7 +225,7 @@ def test_both_clients_have_the_same_verbs_with_the_same_parameters() -> None:
     [
         (lambda c: c.publish("Bad Name", 1), errors.InvalidInputError),
         (lambda c: c.publish("orders", b"{"), errors.MessageMalformedError),
-        (lambda c: c.fetch("orders", "nobody"), errors.SubscriptionNotFoundError),
+        (lambda c: c.fetch("orders", "nobody"), errors.SubscriberNotFoundError),
         (lambda c: c.ack("orders", "nobody", "!!"), errors.AckHandleMalformedError),
         (lambda c: c.publish("orders", "x" * 2_000_000), errors.TooLargeError),
     ],
@@ -243,7 +242,7 @@ def test_an_error_of_the_station_is_raised_as_its_own_class(
 
 def test_without_a_key_a_station_that_needs_one_refuses() -> None:
     with pytest.raises(errors.SettingsError, match="keys create"):
-        Station(time_machine=False, auth=AuthSettings(insecure=False)).__enter__()
+        Station(time_machine=False, auth=AuthConfig(insecure=False)).__enter__()
 
 
 async def test_nobody_at_the_address_is_told_after_a_few_tries(
@@ -291,7 +290,7 @@ def test_a_station_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatc
             """In the second pause of the client, however long that takes."""
             pauses.append(seconds)
             if len(pauses) == 2:
-                second = Station(time_machine=False, http=HttpSettings(port=port))
+                second = Station(time_machine=False, http=HttpConfig(port=port))
                 stack.enter_context(second)
 
         monkeypatch.setattr(client.channels._caller._transport, "sleep", come_back)

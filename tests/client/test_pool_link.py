@@ -14,8 +14,7 @@ from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_pool_link import AsyncPoolLink
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.pool_messages import Takings
-from waystation.errors import StationUnreachableError
-from waystation.pool_errors import WorkerUnknownError
+from waystation.errors import StationUnreachableError, WorkerUnknownError
 from waystation.runtime.ids import CountingIdentity
 from waystation.testing.endpoint import Answer, FakeEndpoint
 

@@ -26,14 +26,15 @@ from waystation.client.pool_workload import Finished, Workload
 from waystation.client.sync_pool_worker import PoolWorker
 from waystation.client.sync_pools import Pools
 from waystation.client.topics import ShownMessage
-from waystation.errors import ConflictError, InvalidInputError
-from waystation.pool_errors import (
+from waystation.config import PoolConfig
+from waystation.errors import (
+    ConflictError,
+    InvalidInputError,
     KeyInvalidError,
     PoolFullError,
     PoolNotFoundError,
     WorkerUnknownError,
 )
-from waystation.pool_settings import PoolSettings
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
@@ -43,7 +44,7 @@ _numbers = itertools.count(1)
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A station that looks after its pools ten times a second."""
     data = tmp_path_factory.mktemp("pools")
-    settings = quick_settings(str(data), pools=PoolSettings(sweep_seconds=0.1))
+    settings = quick_settings(str(data), pools=PoolConfig(sweep_seconds=0.1))
     with background_station(settings) as running:
         yield running.url
 

@@ -17,14 +17,14 @@ from waystation.client.async_archive import AsyncArchive
 from waystation.client.async_webhooks import AsyncWebhooks
 from waystation.client.sync_archive import Archive
 from waystation.client.sync_webhooks import Webhooks
+from waystation.config import TransactionConfig, WebhookConfig
+from waystation.errors import TransactionUnknownError
 from waystation.testing import Station
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.transaction_errors import TransactionUnknownError
-from waystation.transaction_settings import TransactionSettings, WebhookSettings
 from waystation.transactions.cells import CELLS_DEFAULT
 
 #: What has ended, or sleeps, leaves the store at once.
-AT_ONCE = TransactionSettings(
+AT_ONCE = TransactionConfig(
     archive_delay_seconds=0.01, archive_pause_idle_seconds=0.02, cache_seconds=0.01
 )
 
@@ -51,7 +51,7 @@ def app_of_tests() -> App:
 
 @pytest.fixture(scope="module")
 def station() -> Iterator[Station]:
-    webhooks = WebhookSettings(attempts=1, fail_limit=0)
+    webhooks = WebhookConfig(attempts=1, fail_limit=0)
     with Station(
         app=app_of_tests(), time_machine=False, transactions=AT_ONCE, webhooks=webhooks
     ) as running:

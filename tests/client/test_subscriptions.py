@@ -20,18 +20,19 @@ from waystation.client.async_operations import AsyncOperation
 from waystation.client.async_subscriptions import AsyncSubscriptions
 from waystation.client.sync_operations import Operation
 from waystation.client.sync_subscriptions import Subscriptions
-from waystation.config import HttpSettings, StoreSettings
-from waystation.errors import ConflictError, InvalidInputError, TopicSubscribedError
-from waystation.subscription_errors import (
+from waystation.config import HttpConfig, StoreConfig, SubscriptionConfig
+from waystation.errors import (
+    ConflictError,
     EndpointInvalidError,
     GroupCleanError,
+    InvalidInputError,
     NotParkedError,
     OperationEndedError,
     OperationNotFoundError,
     SubscriptionNotFoundError,
+    TopicSubscribedError,
     WaitOverError,
 )
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import quick_settings
 
@@ -88,7 +89,7 @@ async def until(look: Callable[[], Awaitable[object]], value: object) -> None:
 def station_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
     # It does not wait for endpoints that hang when it stops.
     settings = quick_settings(
-        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionSettings(grace_seconds=0.05)
+        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionConfig(grace_seconds=0.05)
     )
     with background_station(settings) as running:
         yield running.url
@@ -305,7 +306,7 @@ async def test_a_purge_a_reset_a_sample_and_a_new_secret(station_url: str) -> No
 
 async def test_a_station_that_restarts_is_waited_for(tmp_path: Path) -> None:
     """What waits for a group hears of it from the station that comes after."""
-    settings = quick_settings(str(tmp_path), store=StoreSettings(durability="disk"))
+    settings = quick_settings(str(tmp_path), store=StoreConfig(durability="disk"))
     async with FakeEndpoint(plan=[NEVER]) as endpoint:
         with background_station(settings) as first:
             port = first.port
@@ -320,8 +321,8 @@ async def test_a_station_that_restarts_is_waited_for(tmp_path: Path) -> None:
             await asyncio.sleep(0)
             again = quick_settings(
                 str(tmp_path),
-                store=StoreSettings(durability="disk"),
-                http=HttpSettings(port=port),
+                store=StoreConfig(durability="disk"),
+                http=HttpConfig(port=port),
             )
             with background_station(again):
                 await ws.topics.produce("orders", {}, group="g", id="g-0")

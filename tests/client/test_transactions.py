@@ -19,9 +19,7 @@ from waystation.client.async_pipelines import AsyncPipelines
 from waystation.client.async_transactions import AsyncTransaction, AsyncTransactions
 from waystation.client.sync_pipelines import Pipelines
 from waystation.client.sync_transactions import Transaction, Transactions
-from waystation.store.address import Address
-from waystation.testing import Station
-from waystation.transaction_errors import (
+from waystation.errors import (
     DuplicateTransactionError,
     NotSleepingError,
     PipelineUnknownError,
@@ -29,6 +27,8 @@ from waystation.transaction_errors import (
     TransactionFinalError,
     TransactionUnknownError,
 )
+from waystation.store.address import Address
+from waystation.testing import Station
 
 
 class Refund(msgspec.Struct):

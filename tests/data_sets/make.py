@@ -23,10 +23,9 @@ from typing import Any
 
 from waystation import App, AsyncWaystation, Wait
 from waystation.client import NewMessage
-from waystation.config import ChannelSettings, Settings
+from waystation.config import ChannelConfig, Config, TransactionConfig
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
-from waystation.transaction_settings import TransactionSettings
 
 #: Ten years: what is kept must not expire.
 LONG_SECONDS = 315_360_000.0
@@ -45,14 +44,12 @@ async def approve(ctx: Any, refund: Any) -> Any:
 app.pipeline("refund", ["refund/approve"])
 
 
-def settings_of(data: Path) -> Settings:
-    """Settings under which nothing of the data set expires."""
+def settings_of(data: Path) -> Config:
+    """Config under which nothing of the data set expires."""
     return quick_settings(
         str(data),
-        channels=ChannelSettings(expire_seconds=LONG_SECONDS),
-        transactions=TransactionSettings(
-            archive_delay_seconds=0.0, external_id_seconds=LONG_SECONDS
-        ),
+        channels=ChannelConfig(expire_seconds=LONG_SECONDS),
+        transactions=TransactionConfig(archive_delay_seconds=0.0, external_id_seconds=LONG_SECONDS),
     )
 
 

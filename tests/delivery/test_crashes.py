@@ -19,10 +19,9 @@ import pytest
 from tests.cli.conftest import clean_environment, command
 from tests.delivery.delivering import until
 from tests.delivery.receiver import Receiver
-from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.schedule import Decision, Verdict
@@ -39,7 +38,7 @@ GUARD = AddressGuard(loopback=True)
 MESSAGES = ["m-1", "m-2"]
 
 
-async def publish(store: Store, settings: ChannelSettings) -> None:
+async def publish(store: Store, settings: ChannelConfig) -> None:
     channels = Channels(
         store, Wakeups(store.address), clock=Clock(), settings=settings, guard=GUARD
     )
@@ -47,7 +46,7 @@ async def publish(store: Store, settings: ChannelSettings) -> None:
         await channels.publish("default", "orders", each, b"1")
 
 
-async def deliver(store: Store, settings: ChannelSettings, *, claim_ms: int) -> None:
+async def deliver(store: Store, settings: ChannelConfig, *, claim_ms: int) -> None:
     """What a deliverer does, in an order that is the same each time."""
     outbox, sender = Outbox(store), Sender(GUARD)
     crm = endpoints(settings.rules, GUARD)["crm"]
@@ -72,7 +71,7 @@ def test_a_death_at_any_call_from_publish_to_settle_loses_nothing_and_doubles_on
     """F-03"""
     with Receiver(FakeEndpoint()) as receiver:
         rule = ChannelRule(pattern="orders", webhooks=(WebhookRule(name="crm", url=receiver.url),))
-        settings = ChannelSettings(rules=(rule,))
+        settings = ChannelConfig(rules=(rule,))
 
         async def prepare(store: Store) -> None:
             receiver.received.clear()

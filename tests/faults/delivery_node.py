@@ -19,10 +19,9 @@ from typing import TextIO
 
 import uvloop
 
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig, SubscriptionConfig
 from waystation.node import open_node
 from waystation.store.address import Address
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions import dispatch
 from waystation.subscriptions.shard import Shard
 from waystation.testing.station import quick_settings
@@ -32,12 +31,12 @@ _STOP_SECONDS_MAX = 30.0
 
 def settings_of(
     folder: Path, store: Address, *, lease_seconds: float = 10.0, deliver: bool = True
-) -> Settings:
-    """Settings of a node; all of one folder share a catalogue."""
+) -> Config:
+    """Config of a node; all of one folder share a catalogue."""
     return quick_settings(
         str(folder),
-        store=StoreSettings(durability="memory", url=f"unix://{store.path}"),
-        subscriptions=SubscriptionSettings(deliver=deliver, lease_seconds=lease_seconds),
+        store=StoreConfig(durability="memory", url=f"unix://{store.path}"),
+        subscriptions=SubscriptionConfig(deliver=deliver, lease_seconds=lease_seconds),
     )
 
 
@@ -62,7 +61,7 @@ class Told:
 class DeliveryNodes:
     """Starts nodes on one folder and one store, and ends them in any way."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Config) -> None:
         self._settings = settings
         self._file = Path(settings.data) / "shards.txt"
         self._context = multiprocessing.get_context("forkserver")
@@ -143,7 +142,7 @@ def _ended(process: multiprocessing.process.BaseProcess) -> int | None:
 # -- In the process of a node --------------------------------------------------------------------
 
 
-def deliver(settings: Settings, file: str) -> None:
+def deliver(settings: Config, file: str) -> None:
     """Delivers until SIGTERM."""
     with open(file, "a", encoding="utf-8") as told:
         dispatch.Shard = telling(told)  # type: ignore[misc]
@@ -151,7 +150,7 @@ def deliver(settings: Settings, file: str) -> None:
             runner.run(_deliver(settings))
 
 
-async def _deliver(settings: Settings) -> None:
+async def _deliver(settings: Config) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     node = await open_node(settings)

@@ -16,7 +16,7 @@ import time
 import msgspec
 
 from waystation.channels.service import Channels
-from waystation.config import StoreSettings
+from waystation.config import StoreConfig
 from waystation.errors import WaystationError
 from waystation.node import open_node
 from waystation.testing.station import quick_settings
@@ -38,7 +38,7 @@ async def publish(channels: Channels, publisher: int, log: int) -> None:
 
 
 async def main(data: str, durability: str, log: str) -> None:
-    store = msgspec.convert({"durability": durability}, StoreSettings)
+    store = msgspec.convert({"durability": durability}, StoreConfig)
     node = await open_node(quick_settings(data, store=store))
     assert node.opened.server is not None
     await node.channels.subscribe("default", "orders", "me")

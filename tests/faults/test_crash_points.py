@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.stores import store_at
-from waystation.channel_settings import ChannelRule
 from waystation.channels.handles import encode_handle
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings
-from waystation.errors import SubscriptionNotFoundError
+from waystation.config import ChannelConfig, ChannelRule
+from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
@@ -37,7 +36,7 @@ RULES = (
 
 
 def channels_on(store: Store) -> Channels:
-    settings = ChannelSettings(rules=RULES)
+    settings = ChannelConfig(rules=RULES)
     return Channels(store, Wakeups(store.address), clock=Clock(), settings=settings)
 
 
@@ -160,7 +159,7 @@ def test_a_subscriber_that_leaves_is_gone_for_good_whenever_its_process_dies(
     async def after(store: Store, point: CrashPoint) -> None:
         channels = channels_on(store)
         await channels.unsubscribe(*CHANNEL, "other")
-        with pytest.raises(SubscriptionNotFoundError):
+        with pytest.raises(SubscriberNotFoundError):
             await channels.fetch(*CHANNEL, "other", limit=10)
         # And the one who stays has not noticed anything
         fetched = await channels.fetch(*CHANNEL, "me", limit=10)

@@ -24,13 +24,12 @@ from tests.subscriptions.at_work import (
     until,
     working,
 )
-from waystation.config import Settings
+from waystation.config import Config, SubscriptionConfig
 from waystation.delivery.request import Outcome
 from waystation.messages.envelope import Envelope
 from waystation.node import Node, open_node
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import (
     NewSubscription,
     Subscription,
@@ -245,7 +244,7 @@ async def test_an_owner_that_stands_still_for_longer_than_its_lease_settles_noth
 
 
 async def test_two_redrives_under_load_deliver_nothing_twice_and_keep_the_order(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     """F-27"""
     ill = True
@@ -289,7 +288,7 @@ async def test_one_endpoint_of_a_hundred_that_never_answers_costs_the_others_not
 ) -> None:
     """F-16: all others get everything while it holds a few slots; what it does not take waits."""
     hook = Hook(decide=lambda request: Answer(hang=request.path == "/hook/0"))
-    hasty = SubscriptionSettings(grace_seconds=0.1)
+    hasty = SubscriptionConfig(grace_seconds=0.1)
     settings = quick_settings(str(tmp_path), subscriptions=hasty)
     async with hook, serving(settings) as station:
         node = station.node

@@ -24,7 +24,7 @@ from tests.kit.until import until
 from tests.kit.wire import Answer, async_ask
 from tests.processes import ended, parent_of
 from waystation import App
-from waystation.config import Durability, StoreSettings
+from waystation.config import Durability, StoreConfig
 from waystation.errors import StoreUnavailableError
 from waystation.store import plan
 from waystation.store.embedded.server import EmbeddedServer
@@ -104,7 +104,7 @@ async def shop(
     """The server has ended when the block is left."""
     app = App()
     app.pipeline("pay", ["util/checkpoint"])
-    settings = quick_settings(str(folder / "data"), store=StoreSettings(durability=level))
+    settings = quick_settings(str(folder / "data"), store=StoreConfig(durability=level))
     async with serving(settings, app=app) as running:
         yield (opened := Shop(running, numbers or itertools.count(1)))
         keeper_id = parent_of(opened.server.process_id)

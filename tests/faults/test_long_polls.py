@@ -17,7 +17,7 @@ import pytest
 from tests.kit.wire import AsyncWire, async_wire, open_async_wire, request_bytes
 from tests.stations import station_process
 from tests.stores import store_at
-from waystation.config import HttpSettings
+from waystation.config import HttpConfig
 from waystation.store.client import Store
 from waystation.telemetry import metrics
 from waystation.testing import serving
@@ -34,8 +34,8 @@ DESCRIPTORS_SPARE = 200
 MEGABYTE = 1_000_000
 
 
-def patient() -> HttpSettings:
-    return HttpSettings(port=0, poll_seconds_max=POLL_SECONDS)
+def patient() -> HttpConfig:
+    return HttpConfig(port=0, poll_seconds_max=POLL_SECONDS)
 
 
 def subscriber_path(number: int) -> str:

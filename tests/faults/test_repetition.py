@@ -14,7 +14,7 @@ from typing import Any
 from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 
@@ -63,7 +63,7 @@ class Client:
 async def a_client(folder: Path) -> AsyncIterator[Client]:
     """A client with a fresh subscriber, on a station of its own."""
     settings = quick_settings(
-        str(folder), time_machine=True, channels=ChannelSettings(expire_seconds=EXPIRE_SECONDS)
+        str(folder), time_machine=True, channels=ChannelConfig(expire_seconds=EXPIRE_SECONDS)
     )
     async with serving(settings) as server, async_wire(server.url) as wire:
         client = Client(wire, server)

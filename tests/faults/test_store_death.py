@@ -18,7 +18,7 @@ import pytest
 from tests.aof import spoil, tear
 from tests.processes import ended, parent_of
 from waystation.channels.service import Channels
-from waystation.config import Durability, Settings, StoreSettings
+from waystation.config import Config, Durability, StoreConfig
 from waystation.errors import StoreRefusedError, WaystationError
 from waystation.node import Node, open_node
 from waystation.testing.station import Serving, quick_settings, serving
@@ -67,7 +67,7 @@ async def readiness(serving_now: Serving) -> tuple[int, dict[str, Any]]:
 
 
 @asynccontextmanager
-async def station(settings: Settings) -> AsyncIterator[Node]:
+async def station(settings: Config) -> AsyncIterator[Node]:
     """A node without a door; its server has ended in order when the block is left."""
     node = await open_node(settings)
     server = node.opened.server
@@ -105,7 +105,7 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed_under_load(
     tmp_path: Path, level: Durability
 ) -> None:
     """F-06. At `memory` what was acknowledged within the last moments may be."""
-    settings = quick_settings(str(tmp_path), store=StoreSettings(durability=level))
+    settings = quick_settings(str(tmp_path), store=StoreConfig(durability=level))
     async with station(settings) as node:
         await node.channels.subscribe(*CHANNEL, "me")
         kills: list[float] = []
@@ -139,7 +139,7 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed_under_load(
 
 
 async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as running:
         assert await readiness(running) == (200, {"ready": True, "problems": {}, "notes": []})
@@ -149,7 +149,7 @@ async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
         assert "did not stop in order" in said["notes"][0]
 
 
-async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) -> None:
+async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Config) -> None:
     """F-08."""
     async with station(settings) as node:
         # A lease given back and a leave taken at the end would be the last that is written.
@@ -171,7 +171,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Settings) 
         assert await everything_in(running.node.channels, "me") == ["m-1"]
 
 
-async def test_a_spoiled_file_is_refused_at_the_start(settings: Settings) -> None:
+async def test_a_spoiled_file_is_refused_at_the_start(settings: Config) -> None:
     """F-08."""
     async with station(settings) as node:
         for number in range(10):
@@ -184,7 +184,7 @@ async def test_a_spoiled_file_is_refused_at_the_start(settings: Settings) -> Non
 
 @pytest.mark.slow
 async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     """F-08."""
     async with serving(settings) as running:

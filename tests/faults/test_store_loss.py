@@ -19,7 +19,7 @@ import pytest
 from tests.servers import PlainServer, plain_server
 from tests.stations import station_process
 from waystation.catalogue.sqlite import SqliteCatalogue
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError
 from waystation.node import accept_loss, open_node
 from waystation.testing.station import quick_settings, serving
@@ -41,9 +41,9 @@ async def ask(method: str, url: str, body: bytes | None = None) -> tuple[int, An
     return await asyncio.to_thread(request, method, url, body)
 
 
-def settings_of(server: PlainServer, data: Path) -> Settings:
+def settings_of(server: PlainServer, data: Path) -> Config:
     url = f"unix://{server.address.path}"
-    return quick_settings(str(data), store=StoreSettings(url=url, durability="memory"))
+    return quick_settings(str(data), store=StoreConfig(url=url, durability="memory"))
 
 
 def empty(server: PlainServer) -> None:

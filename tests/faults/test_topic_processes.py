@@ -25,7 +25,7 @@ from waystation.catalogue import SqliteCatalogue
 from waystation.runtime.clock import Clock
 from waystation.messages.envelope import Envelope
 from waystation.logs.streams import StreamLogs
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.store.address import parse_address
 from waystation.topics.dedup import Deduplication
 from waystation.topics.producer import Producer, Receipt

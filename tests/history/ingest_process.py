@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.history.quick_spark import QUICK_SPARK
+from waystation.errors import HistoryError
 from waystation.history import ingest, tidying
 from waystation.history.gaps import GapBook
 from waystation.history.ingest import Ingest
@@ -28,7 +29,6 @@ from waystation.history.options import StorePlace
 from waystation.history.round_tables import RoundTables
 from waystation.history.session import SessionPlan, running_session
 from waystation.history.watermarks import Watermarks
-from waystation.history_errors import HistoryError
 
 #: In the order of a round; of each, that it dies when this is done.
 STAGES: dict[str, tuple[Any, str]] = {

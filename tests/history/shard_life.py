@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.logs.protocol import Retention
 from waystation.testing import serving
 from waystation.testing.endpoint import ReceivedRequest
@@ -39,7 +39,7 @@ class Broken:
 
 
 @asynccontextmanager
-async def lived(settings: Settings, *, trims: bool = True) -> AsyncIterator[tuple[Serving, Hook]]:
+async def lived(settings: Config, *, trims: bool = True) -> AsyncIterator[tuple[Serving, Hook]]:
     """A station after all of it, and the endpoint with all that it got."""
     broken = Broken()
     async with (

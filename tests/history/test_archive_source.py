@@ -18,10 +18,9 @@ from tests.archive.conformance import archived
 from tests.kit.postgres import PASSWORD, PostgresServer
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.scan import ArchiveScan, Condition, IdRange
-from waystation.errors import ArchiveUnavailableError
+from waystation.errors import ArchiveUnavailableError, SourceOptionError
 from waystation.history.archive_filters import condition_of
 from waystation.history.archive_options import read_archive_options
-from waystation.history_errors import SourceOptionError
 
 STATUSES = ("success", "failed", "sleeping")
 

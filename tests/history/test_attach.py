@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter, envelopes
+from waystation.errors import LakeDamagedError, LakeRefusedError
 from waystation.history import attach
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
 from waystation.history.table_specs import MESSAGES
-from waystation.history_errors import LakeDamagedError, LakeRefusedError
 
 ORDERS = "t.default.orders.0"
 

@@ -18,7 +18,7 @@ from tests.history.shard_life import lived
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
@@ -110,7 +110,7 @@ def double(lake: Path, message: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_is_found(
-    spark: SparkSession, settings: Settings, lake: Path
+    spark: SparkSession, settings: Config, lake: Path
 ) -> None:
     async with (
         lived(settings) as (running, hook),

@@ -17,7 +17,7 @@ from tests.subscriptions.at_work import Hook
 from waystation import App, AsyncWaystation, Wait
 from waystation.archive import archive_place
 from waystation.client import NewMessage
-from waystation.config import Settings
+from waystation.config import Config, TransactionConfig
 from waystation.errors import WaystationError
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
@@ -26,7 +26,6 @@ from waystation.history.store_access import store_access
 from waystation.runtime.clock import Clock
 from waystation.testing import serving
 from waystation.testing.endpoint import ReceivedRequest
-from waystation.transaction_settings import TransactionSettings
 
 TOPIC, NAME = "orders", "billing"
 RETRY = {"attempts": 2, "first_seconds": 0.05, "jitter": 0.2, "retry_codes": [409]}
@@ -90,7 +89,7 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(settings: Settings) -> AsyncIterator[Load]:
+async def under_load(settings: Config) -> AsyncIterator[Load]:
     async with (
         Hook() as hook,
         serving(settings, app=app()) as running,
@@ -119,11 +118,11 @@ async def under_load(settings: Settings) -> AsyncIterator[Load]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_beside_a_station_that_works_there_is_no_false_alarm(
-    spark: SparkSession, settings: Settings, lake: Path
+    spark: SparkSession, settings: Config, lake: Path
 ) -> None:
     quick = msgspec.structs.replace(
         settings,
-        transactions=TransactionSettings(archive_delay_seconds=0.05, cache_seconds=0.1),
+        transactions=TransactionConfig(archive_delay_seconds=0.05, cache_seconds=0.1),
     )
     async with under_load(quick) as load:
         with store_access(quick) as access:

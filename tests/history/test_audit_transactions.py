@@ -18,14 +18,13 @@ from tests.kit.background import background_station
 from tests.kit.until import until
 from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
-from waystation.config import Settings
+from waystation.config import Config, TransactionConfig
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake
 from waystation.history.store_access import store_access
 from waystation.logs.operations import OperationRecord
 from waystation.runtime.clock import Clock
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.head import Head
 
@@ -74,10 +73,10 @@ def lose(url: str, folder: Path, transaction_id: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_found(
-    spark: SparkSession, settings: Settings, lake: Path
+    spark: SparkSession, settings: Config, lake: Path
 ) -> None:
     quick = msgspec.structs.replace(
-        settings, transactions=TransactionSettings(archive_delay_seconds=0.0)
+        settings, transactions=TransactionConfig(archive_delay_seconds=0.0)
     )
     with background_station(quick, app=app()) as station, Waystation(station.url) as client:
         client.topics.create("secrets", record="none")
@@ -164,10 +163,10 @@ def until_archived(url: str, folder: Path, ids: Sequence[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_found_by_its_id(
-    spark: SparkSession, settings: Settings, lake: Path
+    spark: SparkSession, settings: Config, lake: Path
 ) -> None:
     quick = msgspec.structs.replace(
-        settings, transactions=TransactionSettings(archive_delay_seconds=0.0)
+        settings, transactions=TransactionConfig(archive_delay_seconds=0.0)
     )
     with background_station(quick, app=app()) as station, Waystation(station.url) as client:
         started = [client.transactions.start("approval", {"n": n}) for n in range(7)]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter
 from tests.kit.background import background_station
 from waystation import App, Child, Fail, Parallel, Waystation
-from waystation.config import Settings
+from waystation.config import Config, TransactionConfig
 from waystation.history.cell_rows import cell_rows
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
@@ -22,7 +22,6 @@ from waystation.history.spans import Span
 from waystation.history.store_access import store_access
 from waystation.history.watermarks import SOFT
 from waystation.logs.protocol import Block
-from waystation.transaction_settings import TransactionSettings
 
 _pack = msgspec.msgpack.encode
 ID = "tx-" + "0" * 40
@@ -60,10 +59,10 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_every_change_and_every_step_is_a_row_once(
-    spark: SparkSession, settings: Settings, lake: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, settings: Config, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One cell, so that one record log has all changes.
-    settings = msgspec.structs.replace(settings, transactions=TransactionSettings(cells=1))
+    settings = msgspec.structs.replace(settings, transactions=TransactionConfig(cells=1))
     with background_station(settings, app=orders()) as station, Waystation(station.url) as client:
         good = client.transactions.start("order", {"cents": 5}, external_id="o-1")
         bad = client.transactions.start("order", {"cents": 0})

@@ -23,7 +23,7 @@ from tests.kit.spark_cluster import SparkCluster, spark_cluster
 from tests.servers import plain_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig
 from waystation.store.embedded.server import supervisor
 from waystation.testing.station import quick_settings
 
@@ -44,8 +44,8 @@ def store_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, store_url: str) -> Settings:
-    store = StoreSettings(url=store_url, durability="memory")
+def settings(tmp_path: Path, store_url: str) -> Config:
+    store = StoreConfig(url=store_url, durability="memory")
     return quick_settings(str(tmp_path / "data"), store=store)
 
 
@@ -60,7 +60,7 @@ def cluster(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @contextmanager
-def at_work(settings: Settings) -> Iterator[Waystation]:
+def at_work(settings: Config) -> Iterator[Waystation]:
     """A station with messages, some of which have become transactions."""
     app = App()
 
@@ -82,7 +82,7 @@ def at_work(settings: Settings) -> Iterator[Waystation]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_both_workers_of_a_cluster_do_the_work_and_nobody_shows_the_stores_password(
-    settings: Settings,
+    settings: Config,
     cluster: SparkCluster,
     store_url: str,
     tmp_path: Path,

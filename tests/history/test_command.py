@@ -22,14 +22,13 @@ from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import Waystation
 from waystation.api.wide_history import HistoryPlace, history_place
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, HistoryConfig, StoreConfig
 from waystation.history.lake import Lake
 from waystation.history.lease import history_lease
 from waystation.history.log_reader import LogReader
 from waystation.history.store_access import store_access
 from waystation.history.table_specs import MESSAGES
 from waystation.history.watermarks import SOFT
-from waystation.history_settings import HistorySettings
 from waystation.store.embedded.server import EmbeddedServer
 
 
@@ -37,7 +36,7 @@ from waystation.store.embedded.server import EmbeddedServer
 @pytest.mark.timeout(600)
 def test_what_was_produced_is_in_the_lake_after_ingest(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
 ) -> None:
     where = ("--data", settings.data, "--master", "local[1]")
     with background_station(settings) as station, Waystation(station.url) as client:
@@ -118,7 +117,7 @@ def test_a_spark_that_does_not_start_is_told_with_where_to_look(
 
 def test_a_second_ingest_is_refused_before_spark_is_started(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
 ) -> None:
     with store_access(settings) as access:
         with LogWriter(access.url()) as writer:
@@ -136,7 +135,7 @@ def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "redis://:hunter2@127.0.0.1:1/0"
-    settings = Settings(data=str(tmp_path / "data"), store=StoreSettings(url=url))
+    settings = Config(data=str(tmp_path / "data"), store=StoreConfig(url=url))
     with store_access(settings) as access:
         assert "hunter2" not in repr(access)
         assert access.url({}) == url
@@ -166,7 +165,7 @@ def test_history_command_without_a_store_is_refused_and_creates_nothing(
 
 def test_history_command_on_an_empty_store_is_refused(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
 ) -> None:
     with store_access(settings) as access:
         refused = run("history", "ingest", "--store", access.url())
@@ -188,7 +187,7 @@ def test_history_command_without_a_lake_is_refused_before_spark_starts(
 
 def test_history_command_with_a_server_uses_its_store_and_refuses_another(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
     tmp_path: Path,
 ) -> None:
     other = msgspec.structs.replace(settings, data=str(tmp_path / "other"))
@@ -217,10 +216,10 @@ def test_history_command_with_a_server_uses_its_store_and_refuses_another(
 
 
 def test_history_place_of_a_server_has_no_password() -> None:
-    settings = Settings(
+    settings = Config(
         data="/srv/data",
-        store=StoreSettings(url="redis://:hunter2@store:6379/0"),
-        history=HistorySettings(lake="s3://user:hunter2@bucket/lake"),
+        store=StoreConfig(url="redis://:hunter2@store:6379/0"),
+        history=HistoryConfig(lake="s3://user:hunter2@bucket/lake"),
     )
     place = history_place(settings, "ds-1")
     assert place == HistoryPlace(
@@ -229,8 +228,8 @@ def test_history_place_of_a_server_has_no_password() -> None:
     assert "hunter2" not in repr(place)
 
 
-def test_store_access_beside_a_server_keeps_its_level_of_durability(settings: Settings) -> None:
-    strict = msgspec.structs.replace(settings, store=StoreSettings(durability="disk"))
+def test_store_access_beside_a_server_keeps_its_level_of_durability(settings: Config) -> None:
+    strict = msgspec.structs.replace(settings, store=StoreConfig(durability="disk"))
     folder = settings.data_dir / "store"
     with (
         EmbeddedServer(folder, durability="memory") as server,

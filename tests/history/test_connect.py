@@ -15,10 +15,10 @@ from tests.kit.background import background_station
 from tests.kit.spark_cluster import connect_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
-from waystation.config import Settings
+from waystation.config import Config
+from waystation.errors import HistoryMissingError, SparkStartError
 from waystation.history import connect
 from waystation.history.connect import connect_session
-from waystation.history_errors import HistoryMissingError, SparkStartError
 
 MESSAGES = 500
 SECONDS_MAX = 250
@@ -46,7 +46,7 @@ def free_port() -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_server_of_spark_connect_ingests_audits_and_answers(
-    settings: Settings, tmp_path: Path
+    settings: Config, tmp_path: Path
 ) -> None:
     app = App()
 

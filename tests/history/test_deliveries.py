@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.history.shard_life import LOG, lived
 from tests.subscriptions.at_work import Hook
 from waystation.archive import archive_place
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest import Ingest
@@ -31,7 +31,7 @@ FAILED_BY_ENDPOINT = """select endpoint, count(*) attempts, count_if(status >= 5
              from waystation.deliveries join waystation.messages using (position) group by 1"""
 
 
-def read(settings: Settings) -> dict[str, list[dict[str, Any]]]:
+def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
     """The rows of the record log, by table."""
     with store_access(settings) as access, LogReader(access.url()) as logs:
         span = Span(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)

@@ -17,21 +17,16 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, envelopes
 from waystation import AsyncWaystation, history_role
 from waystation.cli.serve import _history as beside
-from waystation.config import Settings, StoreSettings, load_settings
+from waystation.config import Config, HistoryConfig, StoreConfig
+from waystation.config_sources import load_config
+from waystation.errors import HistoryBusyError, HistoryMissingError, LakeWriteError, SparkGoneError
 from waystation.history.following import Turn, follow
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.lease import history_lease
 from waystation.history.options import StorePlace
 from waystation.history.session import ui_address
-from waystation.history_errors import (
-    HistoryBusyError,
-    HistoryMissingError,
-    LakeWriteError,
-    SparkGoneError,
-)
 from waystation.history_role import HistoryRole, child_environment
-from waystation.history_settings import HistorySettings
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
 from waystation.testing.station import quick_settings
@@ -187,10 +182,10 @@ def test_a_session_without_pages_has_no_address(spark: SparkSession) -> None:
 def test_the_child_gets_the_settings_of_the_station_and_none_of_the_surroundings(
     tmp_path: Path,
 ) -> None:
-    settings = Settings(
+    settings = Config(
         data=str(tmp_path / "data"),
-        store=StoreSettings(url="redis://:secret@127.0.0.1:1/0"),
-        history=HistorySettings(
+        store=StoreConfig(url="redis://:secret@127.0.0.1:1/0"),
+        history=HistoryConfig(
             run=True, lake="lake", ui=True, every_seconds=7.5, spark={"spark.a": "b"}
         ),
     )
@@ -199,7 +194,7 @@ def test_the_child_gets_the_settings_of_the_station_and_none_of_the_surroundings
     assert environment["PATH"] == "/bin"
     assert "WAYSTATION_KEY" not in environment
     file = Path(environment["WAYSTATION_CONFIG"])
-    found = load_settings(file=file, environment=environment).settings
+    found = load_config(file=file, environment=environment).settings
     assert (found.data, found.store.url) == (settings.data, settings.store.url)
     assert found.history.lake == os.path.abspath("lake")
     assert found.history.spark == {"spark.a": "b"}
@@ -221,13 +216,13 @@ async def test_a_station_that_is_to_have_the_role_and_cannot_says_so_at_its_star
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_role, "_NEEDED", ("no_such_package",))
-    settings = quick_settings(str(tmp_path), history=HistorySettings(run=True))
+    settings = quick_settings(str(tmp_path), history=HistoryConfig(run=True))
     async with serving(settings) as running:
         with pytest.raises(HistoryMissingError, match="no_such_package"):
             async with beside(running.node):
                 pass
         without = list(running.node.upkeep.others)
-        running.node.settings = Settings()
+        running.node.settings = Config()
         async with beside(running.node):
             assert running.node.upkeep.others == without
 
@@ -243,7 +238,7 @@ async def until(true: Callable[[], bool], role: HistoryRole) -> None:
 async def test_a_station_with_the_role_brings_its_history_into_the_lake_whatever_ends_the_child(
     tmp_path: Path,
 ) -> None:
-    wanted = HistorySettings(run=True, master="local[1]", memory="512m", every_seconds=0.2)
+    wanted = HistoryConfig(run=True, master="local[1]", memory="512m", every_seconds=0.2)
     settings = quick_settings(str(tmp_path), history=wanted)
 
     def rows() -> int:

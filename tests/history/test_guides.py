@@ -17,7 +17,7 @@ from tests.history.shard_life import lived
 from tests.history.test_deliveries import FAILED_BY_ENDPOINT
 from tests.test_examples import ROOT
 from waystation.cli.main import build_app
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.demo.history import QUERY
 from waystation.history import attach
 from waystation.history.derived_specs import DERIVED
@@ -65,7 +65,7 @@ def test_the_guide_and_the_demo_ask_the_same() -> None:
     assert QUERY == FAILED_BY_ENDPOINT
 
 
-def fill(spark: SparkSession, settings: Settings, lake: str) -> None:
+def fill(spark: SparkSession, settings: Config, lake: str) -> None:
     with store_access(settings) as access:
         Ingest(spark, Lake(lake), access).run()
     refresh(spark, Lake(lake))

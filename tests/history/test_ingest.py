@@ -11,12 +11,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter, change, envelopes
+from waystation.errors import HistoryBusyError, TaskFailedError
 from waystation.history.audit import Live, audit
 from waystation.history.ingest import Ingest, Ingested
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
 from waystation.history.watermarks import SOFT
-from waystation.history_errors import HistoryBusyError, TaskFailedError
 
 ORDERS = "t.default.orders.0"
 

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from waystation.errors import NoJavaError
 from waystation.history.java import find_java
-from waystation.history_errors import NoJavaError
 
 
 def fake(folder: Path, version: str) -> Path:

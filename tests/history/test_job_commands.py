@@ -15,7 +15,7 @@ from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
 from tests.kit.background import background_station
 from waystation import App, Waystation
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.history.lease import history_lease
 from waystation.history.store_access import store_access
 
@@ -24,7 +24,7 @@ from waystation.history.store_access import store_access
 @pytest.mark.timeout(600)
 def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
     tmp_path: Path,
 ) -> None:
     app = App()
@@ -72,7 +72,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
 @pytest.mark.parametrize("verb", ["audit", "refresh"])
 def test_a_second_job_is_refused_before_spark_is_started(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
     verb: Any,
 ) -> None:
     with store_access(settings) as access:

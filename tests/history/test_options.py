@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from waystation.errors import SourceOptionError
 from waystation.history.options import StorePlace, read_options
 from waystation.history.spans import TASK_ROWS
-from waystation.history_errors import SourceOptionError
 
 
 def test_a_topic_is_enough() -> None:

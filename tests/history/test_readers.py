@@ -10,13 +10,12 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.errors import LogDamagedError, TopicNotFoundError
+from waystation.errors import LogDamagedError, StoreWentBackError, TopicNotFoundError, TrimmedError
 from waystation.history.batch_reader import BatchReader, NarrowingBatchReader, Task
 from waystation.history.log_reader import LogReader
 from waystation.history.options import read_options
 from waystation.history.spans import Span
 from waystation.history.stream_reader import StreamReader
-from waystation.history_errors import StoreWentBackError, TrimmedError
 from waystation.logs.protocol import Block
 
 ORDERS = "t.default.orders.0"

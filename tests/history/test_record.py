@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, envelopes
 from tests.kit.background import background_station
 from waystation import App, Child, Fail, Parallel, Wait, Waystation
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
@@ -163,7 +163,7 @@ def shop() -> App:
 
 
 def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
-    spark: SparkSession, settings: Settings, lake: Path
+    spark: SparkSession, settings: Config, lake: Path
 ) -> None:
     order = {"card": "secret-1", "cents": 5}
     with background_station(settings, app=shop()) as station, Waystation(station.url) as client:

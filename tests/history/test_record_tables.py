@@ -13,12 +13,12 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 from pyspark_waystation import register
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter
+from waystation.errors import TrimmedError
 from waystation.history.batch_reader import BatchReader, NarrowingBatchReader
 from waystation.history.options import RECORD_TABLES, read_options
 from waystation.history.record_table import record_schema
 from waystation.history.stream_reader import StreamReader
 from waystation.history.table_specs import BASE
-from waystation.history_errors import TrimmedError
 from waystation.logs.operations import OperationRecord
 
 LOG = shard_story.LOG

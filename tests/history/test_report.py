@@ -17,6 +17,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from waystation.errors import LakeRefusedError
 from waystation.history.derived_specs import (
     ENDPOINT_HEALTH,
     GROUP_LOAD,
@@ -30,7 +31,6 @@ from waystation.history.report import write_report
 from waystation.history.report.charts import nice, short
 from waystation.history.report.reporting import put as put_page
 from waystation.history.table_specs import BASE
-from waystation.history_errors import LakeRefusedError
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 #: 20 hours.

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from waystation.config import Settings, load_settings
+from waystation.config import Config, HistoryConfig
+from waystation.config_sources import load_config
 from waystation.history.session import (
     SessionPlan,
     session_master,
     session_plan,
     session_settings,
 )
-from waystation.history_settings import HistorySettings
 
 _PAGES = """
 import sys
@@ -57,20 +57,20 @@ def test_what_an_operator_sets_wins(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_the_settings_is_that_of_driver_and_executors(tmp_path: Path) -> None:
-    def memory(settings: Settings) -> set[str]:
+    def memory(settings: Config) -> set[str]:
         found = session_settings(session_plan(settings))
         return {found["spark.driver.memory"], found["spark.executor.memory"]}
 
     data = str(tmp_path)
-    assert memory(Settings(data=data)) == {"2g"}
-    assert memory(Settings(data=data, history=HistorySettings(memory="700m"))) == {"700m"}
+    assert memory(Config(data=data)) == {"2g"}
+    assert memory(Config(data=data, history=HistoryConfig(memory="700m"))) == {"700m"}
     # One of them alone, where an operator says so.
-    own = HistorySettings(memory="700m", spark={"spark.executor.memory": "5g"})
-    assert memory(Settings(data=data, history=own)) == {"700m", "5g"}
+    own = HistoryConfig(memory="700m", spark={"spark.executor.memory": "5g"})
+    assert memory(Config(data=data, history=own)) == {"700m", "5g"}
     # Said by an operator: the command line before the environment.
     environment, flags = {"WAYSTATION_HISTORY_MEMORY": "800m"}, {"history.memory": "900m"}
-    assert memory(load_settings(environment=environment).settings) == {"800m"}
-    assert memory(load_settings(environment=environment, flags=flags).settings) == {"900m"}
+    assert memory(load_config(environment=environment).settings) == {"800m"}
+    assert memory(load_config(environment=environment, flags=flags).settings) == {"900m"}
 
 
 @pytest.mark.slow

@@ -7,18 +7,16 @@ from pathlib import Path
 
 from tests.kit.background import background_station
 from waystation import App, Waystation
-from waystation.config import Settings
+from waystation.config import Config, HistoryConfig, RecordLogs, TransactionConfig
 from waystation.history.log_reader import LogReader
 from waystation.history.store_access import store_access
-from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.logs.protocol import LogState
 from waystation.testing.station import quick_settings
-from waystation.transaction_settings import TransactionSettings
 
 ORDERS = 5
 
 
-def work(settings: Settings, topic: str) -> dict[str, LogState]:
+def work(settings: Config, topic: str) -> dict[str, LogState]:
     """Messages become transactions, which end; returns how all record logs are then."""
     app, paid = App(), threading.Semaphore(0)
 
@@ -42,9 +40,9 @@ def work(settings: Settings, topic: str) -> dict[str, LogState]:
     return {f"{log}/{n}": state for (log, n), state in states.items() if not log.startswith("t.")}
 
 
-def settings_of(folder: Path, record: RecordLogs) -> Settings:
-    one_cell = TransactionSettings(cells=1)
-    history = HistorySettings(record=record)
+def settings_of(folder: Path, record: RecordLogs) -> Config:
+    one_cell = TransactionConfig(cells=1)
+    history = HistoryConfig(record=record)
     return quick_settings(str(folder), history=history, transactions=one_cell)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run, run  # noqa: F401 (a fixture)
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import LogFullError
 from waystation.history.audit import Live
 from waystation.history.log_reader import LogReader
@@ -115,7 +115,7 @@ def test_a_log_that_is_gone_or_was_trimmed_meanwhile_is_no_problem(
 
 def test_whoever_switches_history_off_lets_go_of_all_logs(
     run: Run,  # noqa: F811
-    settings: Settings,
+    settings: Config,
 ) -> None:
     with store_access(settings) as access, LogWriter(access.url()) as writer:
         writer.flush()

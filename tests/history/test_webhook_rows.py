@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from waystation import App, AsyncWaystation
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.attempt_log import LOG
 from waystation.history.feeds import feed_of
 from waystation.history.spans import Span
@@ -42,7 +41,7 @@ async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -
     async with FakeEndpoint(plan=[503, 200]) as endpoint, FakeEndpoint() as reply:
         webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.02)
         rule = ChannelRule(pattern="(?P<shop>[a-z]+)-orders", webhooks=(webhook,))
-        settings = quick_settings(str(tmp_path), channels=ChannelSettings(rules=(rule,)))
+        settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
         async with (
             serving(settings, app=app) as running,
             AsyncWaystation(running.url) as client,

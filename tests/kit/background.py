@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import uvloop
 
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.testing.station import Serving, serving
 from waystation.transactions.app import App
 
 
 @contextmanager
-def background_station(settings: Settings, *, app: App | None = None) -> Iterator[Serving]:
+def background_station(settings: Config, *, app: App | None = None) -> Iterator[Serving]:
     """Runs a station, and perhaps an app in it, for the length of the block."""
     started: Future[tuple[Serving, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

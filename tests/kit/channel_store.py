@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from waystation.channel_settings import ChannelRule
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule
 from waystation.delivery.outbox import WAITING_MAX
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
@@ -76,7 +75,7 @@ async def open_channels(
     wakeups = Wakeups(server.address)
     clock = Clock()
     machine = TimeMachine(store, wakeups, clock)
-    settings = ChannelSettings(
+    settings = ChannelConfig(
         expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max, rules=rules
     )
     channels = Channels(store, wakeups, clock=clock, settings=settings, waiting_max=waiting_max)

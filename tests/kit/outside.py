@@ -15,6 +15,7 @@ import msgspec
 
 from waystation.archive import Archive
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
+from waystation.config import TransactionConfig
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIdentity
@@ -24,7 +25,6 @@ from waystation.store.client import Store
 from waystation.store.opening import OpenStore
 from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells
 from waystation.transactions.engine import Engine, open_engine
@@ -136,7 +136,7 @@ async def open_outside(
     machine = TimeMachine(plain, wakeups, clock)
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
-    wanted = TransactionSettings(**{"cells": 1, **settings})
+    wanted = TransactionConfig(**{"cells": 1, **settings})
     try:
         await plain.call("FLUSHALL")
         await catalogue.add_project(ProjectRecord(name="shop", created_ms=0))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from waystation.catalogue import SqliteCatalogue
-from waystation.pool_settings import PoolSettings
+from waystation.config import PoolConfig
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.pools.held import Enqueued, Letter, Nack, Session, Taken
 from waystation.pools.upkeep import PoolUpkeep
@@ -97,7 +97,7 @@ class PoolBench:
 def bench_on(catalogue: SqliteCatalogue, store: Store, wakeups: Wakeups) -> PoolBench:
     """All parts on a catalogue and a store that are open."""
     clock = Clock()
-    pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolSettings())
+    pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolConfig())
     return PoolBench(catalogue, store, pools, PoolUpkeep(pools, clock=clock, sweep_seconds=1.0))
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
-from waystation.errors import StoreError
-from waystation.pool_errors import (
+from waystation.errors import (
     KeyInvalidError,
     KeyTakenError,
     PoolNotFoundError,
+    StoreError,
     WorkersFullError,
     WorkerUnknownError,
 )

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
 from tests.stores import store_at
-from waystation.pool_errors import WorkerUnknownError
+from waystation.errors import WorkerUnknownError
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter
 from waystation.store.embedded.server import EmbeddedServer

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from waystation.config import PoolConfig
 from waystation.errors import InvalidInputError
-from waystation.pool_settings import PoolSettings
 from waystation.pools.definition import (
     Pool,
     PoolOptions,
@@ -60,7 +60,7 @@ def test_a_pool_is_read_as_it_was_written() -> None:
 def test_scripts_are_told_what_the_options_say() -> None:
     options = PoolOptions(stale_seconds=1.5, assignment="least_loaded", max_bytes=None)
     pool = Pool(project="shop", name="agents", version=1, options=options)
-    settings = PoolSettings(workers_max=3, taken_max=4)
+    settings = PoolConfig(workers_max=3, taken_max=4)
     words = pool.terms(settings).argument.split(" ")
     assert words == [
         "1500",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
-from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
+from waystation.errors import WorkerEvictedError, WorkerUnknownError
 from waystation.pools.held import Session
 from waystation.pools.states import Verdict
 from waystation.store.embedded.server import EmbeddedServer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.kit.pool_model import ATTEMPTS, LEASE, STALE, PoolModel, Worker
 from tests.pools.pool_slot import PoolSlot, open_pool_slot
-from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
+from waystation.errors import WorkerEvictedError, WorkerUnknownError
 from waystation.pools.held import Taken
 from waystation.pools.states import Assignment
 from waystation.store.embedded.server import EmbeddedServer

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.pools.pool_bench import NAME, PROJECT, PoolBench, open_bench
-from waystation.errors import ConflictError, InvalidInputError
-from waystation.pool_errors import (
+from waystation.errors import (
+    ConflictError,
+    InvalidInputError,
     KeyBusyError,
     PoolClosedError,
     PoolFullError,

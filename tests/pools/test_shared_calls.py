@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.pools.pool_bench import NAME, PROJECT, PoolBench, open_bench
-from waystation.errors import InvalidInputError
-from waystation.pool_errors import PoolClosedError, PoolNotFoundError
+from waystation.errors import InvalidInputError, PoolClosedError, PoolNotFoundError
 from waystation.pools.held import Enqueued, Letter
 from waystation.store.embedded.server import EmbeddedServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
-from waystation.pool_errors import NotStaleError, WorkerEvictedError
+from waystation.errors import NotStaleError, WorkerEvictedError
 from waystation.store.embedded.server import EmbeddedServer
 
 

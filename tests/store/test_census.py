@@ -12,7 +12,7 @@ import pytest
 from tests.kit.topic_client import BATCH
 from tests.kit.wire import async_ask
 from tests.proxy import Fate, proxy_to
-from waystation.config import StoreSettings
+from waystation.config import StoreConfig
 from waystation.runtime.clock import Clock
 from waystation.store import keys, writer
 from waystation.store.client import Store
@@ -115,7 +115,7 @@ async def test_a_store_that_is_busy_or_full_does_not_end_the_census(
 async def two_stations(folder: Path) -> AsyncIterator[tuple[Serving, Serving]]:
     """On one store and one catalogue."""
     with private_server(cluster=False) as server:
-        store = StoreSettings(durability="memory", url=f"unix://{server.address.path}")
+        store = StoreConfig(durability="memory", url=f"unix://{server.address.path}")
         settings = quick_settings(str(folder), store=store)
         async with serving(settings) as first, serving(settings) as second:
             yield first, second

@@ -7,7 +7,7 @@ import pytest
 from tests.peer import peer_that
 from tests.servers import plain_server
 from tests.stores import store_at
-from waystation.config import Durability, Settings, StoreSettings
+from waystation.config import Config, Durability, StoreConfig
 from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
 from waystation.runtime.clock import Clock
 from waystation.store.checks import check_facts, read_facts
@@ -22,9 +22,9 @@ async def refusal(
     """What opening a server with these options says; empty when it may be used."""
     with plain_server(*options) as server:
         url = f"unix://{login}{server.address.path}"
-        store = StoreSettings(url=url, durability=durability, ephemeral=ephemeral)
+        store = StoreConfig(url=url, durability=durability, ephemeral=ephemeral)
         try:
-            opened = await open_store(Settings(store=store), clock=Clock())
+            opened = await open_store(Config(store=store), clock=Clock())
         except StoreRefusedError as error:
             return str(error)
         await opened.close()
@@ -113,12 +113,12 @@ async def test_a_store_that_is_too_old_is_refused() -> None:
 
 
 async def test_a_store_that_is_not_there_is_told_as_such() -> None:
-    store = StoreSettings(url="redis://127.0.0.1:1", call_seconds_max=0.2)
+    store = StoreConfig(url="redis://127.0.0.1:1", call_seconds_max=0.2)
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 is away"):
-        await open_store(Settings(store=store), clock=Clock())
+        await open_store(Config(store=store), clock=Clock())
 
 
 async def test_the_time_machine_refuses_a_store_that_is_not_embedded() -> None:
-    wanted = Settings(store=StoreSettings(url="redis://127.0.0.1:1"), time_machine=True)
+    wanted = Config(store=StoreConfig(url="redis://127.0.0.1:1"), time_machine=True)
     with pytest.raises(SettingsError, match="needs the embedded store"):
         await open_store(wanted, clock=Clock())

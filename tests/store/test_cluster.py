@@ -18,11 +18,10 @@ from tests.subscriptions.shard_owner import own
 from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
 from tests.subscriptions.subscription_bench import bench_on
 from waystation.catalogue import SqliteCatalogue
-from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.handles import encode_handle
 from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.desk import Desk, Selection
 from waystation.delivery.notices import Notice
@@ -30,7 +29,7 @@ from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.states import EndpointStates
-from waystation.errors import StoreReplyError
+from waystation.errors import StoreReplyError, TransactionUnknownError
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope
@@ -54,7 +53,6 @@ from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer, Receipt
 from waystation.topics.router import hash_of
 from waystation.topics.service import Topics
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.cells import Terms, open_cells
@@ -83,9 +81,7 @@ def cluster() -> Iterator[PlainServer]:
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
 async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, project: str) -> None:
     async with store_at(cluster.address) as store:
-        channels = Channels(
-            store, Wakeups(store.address), clock=Clock(), settings=ChannelSettings()
-        )
+        channels = Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelConfig())
 
         # When every verb is used
         assert await channels.subscribe(project, "orders", "me")
@@ -129,7 +125,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
     cluster: PlainServer, project: str
 ) -> None:
     rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url="http://127.0.0.1/"),))
-    settings = ChannelSettings(rules=(rule,))
+    settings = ChannelConfig(rules=(rule,))
     guard = AddressGuard(loopback=True)
     async with store_at(cluster.address) as store:
         channels = Channels(

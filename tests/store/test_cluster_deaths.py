@@ -12,7 +12,7 @@ import pytest
 from tests.kit.cluster import RealCluster, real_cluster
 from tests.store.test_wakeups import settled, wakeups_at, woken
 from tests.stores import store_at
-from waystation.config import StoreSettings
+from waystation.config import StoreConfig
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
@@ -178,7 +178,7 @@ async def test_a_node_that_left_the_cluster_is_not_subscribed_at_any_longer(
 async def test_a_whole_station_serves_on_a_cluster_and_over_the_death_of_a_node(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
-    store = StoreSettings(url=cluster.url, durability="memory", call_seconds_max=15.0)
+    store = StoreConfig(url=cluster.url, durability="memory", call_seconds_max=15.0)
     async with serving(quick_settings(str(tmp_path), store=store)) as running:
         channels = running.node.channels
         names = [f"orders{n}" for n in range(12)]

@@ -10,7 +10,7 @@ from tests.kit.cluster import RealCluster, real_cluster
 from tests.servers import plain_server
 from tests.store.test_wakeups import settled, wakeups_at, woken
 from tests.stores import store_at
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig
 from waystation.errors import (
     SettingsError,
     StoreRefusedError,
@@ -37,23 +37,23 @@ async def test_what_is_published_at_any_node_is_heard(cluster: RealCluster) -> N
 
 
 async def test_a_cluster_opens_by_its_url_and_every_node_is_checked(cluster: RealCluster) -> None:
-    wanted = StoreSettings(url=cluster.url, durability="memory")
-    opened = await open_store(Settings(store=wanted), clock=Clock())
+    wanted = StoreConfig(url=cluster.url, durability="memory")
+    opened = await open_store(Config(store=wanted), clock=Clock())
     await opened.store.ping()
     await opened.close()
     strict = cluster.primaries[2]
     strict.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         with pytest.raises(StoreRefusedError, match="allkeys-lru"):
-            await open_store(Settings(store=wanted), clock=Clock())
+            await open_store(Config(store=wanted), clock=Clock())
     finally:
         strict.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 async def test_a_cluster_that_is_taken_for_one_server_is_refused(cluster: RealCluster) -> None:
-    alone = StoreSettings(url=f"redis://127.0.0.1:{cluster.primaries[0].port}", durability="memory")
+    alone = StoreConfig(url=f"redis://127.0.0.1:{cluster.primaries[0].port}", durability="memory")
     with pytest.raises(StoreRefusedError, match=r"redis\+cluster://"):
-        await open_store(Settings(store=alone), clock=Clock())
+        await open_store(Config(store=alone), clock=Clock())
 
 
 async def test_one_server_that_is_taken_for_a_cluster_says_so() -> None:
@@ -65,6 +65,6 @@ async def test_one_server_that_is_taken_for_a_cluster_says_so() -> None:
 
 async def test_options_of_the_embedded_store_are_refused_beside_a_url() -> None:
     for option in ({"cluster": True}, {"port": 6379}):
-        wanted = StoreSettings(url="redis://127.0.0.1:1", **option)  # type: ignore[arg-type]
+        wanted = StoreConfig(url="redis://127.0.0.1:1", **option)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match="embedded store"):
-            await open_store(Settings(store=wanted), clock=Clock())
+            await open_store(Config(store=wanted), clock=Clock())

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.cluster import real_cluster
 from tests.servers import PlainServer, plain_server
 from tests.stores import store_at
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIdentity
@@ -37,9 +37,9 @@ def empty(server: PlainServer) -> None:
     server.start()
 
 
-def settings_of(server: PlainServer, *, ephemeral: bool = False) -> Settings:
+def settings_of(server: PlainServer, *, ephemeral: bool = False) -> Config:
     url = f"unix://{server.address.path}"
-    return Settings(store=StoreSettings(url=url, durability="memory", ephemeral=ephemeral))
+    return Config(store=StoreConfig(url=url, durability="memory", ephemeral=ephemeral))
 
 
 async def call_until_refused(store: Store) -> StoreDataLostError:

@@ -19,11 +19,10 @@ from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciler
 from waystation.acapy.retry_set import RetrySet
 from waystation.catalogue import SqliteCatalogue
-from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.handles import encode_handle
 from waystation.channels.revocation import Revocation
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings, Settings
+from waystation.config import ChannelConfig, ChannelRule, Config, PoolConfig, WebhookRule
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.fail_limit import FailLimit
@@ -33,11 +32,11 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
+from waystation.errors import TransactionUnknownError
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope
 from waystation.messages.envelope import pack as pack_envelope
-from waystation.pool_settings import PoolSettings
 from waystation.pools import Assignments, Mail, Members, PoolOptions, Pools
 from waystation.pools.answers import Answers
 from waystation.pools.held import Letter, Nack
@@ -74,7 +73,6 @@ from waystation.topics.dedup import Deduplication
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.topics.service import Topics
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.callbacks import open_secret
@@ -167,7 +165,7 @@ async def use_migration(opened: OpenStore) -> None:
 async def use_everything(opened: OpenStore, clock: Clock) -> None:
     """Every verb of every part that writes to the store, in two projects."""
     await use_migration(opened)
-    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=ChannelSettings())
+    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=ChannelConfig())
     for project in (keys.DEFAULT_PROJECT, "shop"):
         await channels.subscribe(project, "orders", "me")
         await channels.subscribe(project, "orders", "other")
@@ -213,7 +211,7 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     webhook = WebhookRule(name="crm", url="https://crm.example/hook")
     rules = (ChannelRule(pattern="hooked", webhooks=(webhook,)),)
     hooked = Channels(
-        opened.store, opened.wakeups, clock=clock, settings=ChannelSettings(rules=rules)
+        opened.store, opened.wakeups, clock=clock, settings=ChannelConfig(rules=rules)
     )
     await hooked.publish("default", "hooked", "m-1", b"1")
     hooked.close()
@@ -412,7 +410,7 @@ async def use_mirror(opened: OpenStore, clock: Clock) -> None:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
         wakeups = opened.wakeups
-        pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolSettings())
+        pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolConfig())
         pool = await pools.create("default", "served", PoolOptions(mirror=True))
         mirrored, mirror = Mirrored(store), Mirror(store, inbound="acapy_inbound")
         pusher = Pusher(pools, pool.place, mirrored, mirror)
@@ -453,13 +451,13 @@ async def use_definitions(opened: OpenStore, clock: Clock) -> None:
         for operation in ("", begun.id):
             # So low that the buckets are there when the keys are looked at
             await take_permits(store, rate_key("default", "crm", operation), 0.01, 1)
-        pools = Pools(catalogue, store, opened.wakeups, clock=clock, settings=PoolSettings())
+        pools = Pools(catalogue, store, opened.wakeups, clock=clock, settings=PoolConfig())
         await pools.create("default", "agents")
         await catalogue.close()
 
 
 async def with_everything_used(
-    settings: Settings, look: Callable[[OpenStore], Awaitable[None]]
+    settings: Config, look: Callable[[OpenStore], Awaitable[None]]
 ) -> None:
     clock = Clock()
     opened = await open_store(msgspec.structs.replace(settings, time_machine=True), clock=clock)
@@ -470,7 +468,7 @@ async def with_everything_used(
         await opened.close()
 
 
-async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Settings) -> None:
+async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings: Config) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
         # Counts fall into one time slot, or into two.
@@ -490,7 +488,7 @@ async def test_every_key_is_in_the_catalogue_with_its_type_and_its_end(settings:
 
 
 async def test_every_row_of_the_catalogue_is_a_key_that_really_appears(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
@@ -502,9 +500,9 @@ async def test_every_row_of_the_catalogue_is_a_key_that_really_appears(
     await with_everything_used(settings, look)
 
 
-async def test_every_topic_that_polls_wait_for_is_in_the_catalogue(settings: Settings) -> None:
+async def test_every_topic_that_polls_wait_for_is_in_the_catalogue(settings: Config) -> None:
     opened = await open_store(settings, clock=Clock())
-    channels = Channels(opened.store, opened.wakeups, clock=Clock(), settings=ChannelSettings())
+    channels = Channels(opened.store, opened.wakeups, clock=Clock(), settings=ChannelConfig())
     try:
         await channels.subscribe("shop", "orders", "me")
         poll = asyncio.ensure_future(channels.fetch("shop", "orders", "me", limit=1, seconds=30))

@@ -182,7 +182,7 @@ def test_a_stopped_process_loses_its_lease_and_knows_when_it_wakes(
     """F-13"""
     program = f"""
 import asyncio, sys
-from waystation.store import Store
+from waystation.store.client import Store
 from waystation.store.address import Address
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import InvalidInputError
 from waystation.runtime.clock import Clock
 from waystation.store import keys
@@ -65,7 +65,7 @@ class Follower:
 
 @asynccontextmanager
 async def machine_of(
-    settings: Settings, clock: Clock
+    settings: Config, clock: Clock
 ) -> AsyncIterator[tuple[OpenStore, TimeMachine]]:
     opened = await open_store(msgspec.structs.replace(settings, time_machine=True), clock=clock)
     assert opened.time_machine is not None
@@ -75,7 +75,7 @@ async def machine_of(
         await opened.close()
 
 
-async def test_now_and_every_time_to_live_move_together_and_once(settings: Settings) -> None:
+async def test_now_and_every_time_to_live_move_together_and_once(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         store = opened.store
         # Given so many keys that the store has to rearrange its tables while half of them go
@@ -95,7 +95,7 @@ async def test_now_and_every_time_to_live_move_together_and_once(settings: Setti
         assert await store.call("TTL", "for-good") == -1
 
 
-async def test_nobody_sees_half_a_jump(settings: Settings) -> None:
+async def test_nobody_sees_half_a_jump(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         store = opened.store
         await store.call("SET", "k", 1, "EX", 1_000_000)
@@ -115,7 +115,7 @@ async def test_nobody_sees_half_a_jump(settings: Settings) -> None:
         assert max(ends) - min(ends) <= 1
 
 
-async def test_every_process_has_the_new_time_before_advancing_returns(settings: Settings) -> None:
+async def test_every_process_has_the_new_time_before_advancing_returns(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (_, machine):
         follower = await asyncio.to_thread(Follower, settings.data)
@@ -131,7 +131,7 @@ async def test_every_process_has_the_new_time_before_advancing_returns(settings:
 
 
 async def test_a_process_that_comes_later_starts_with_the_time_as_it_is(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with machine_of(settings, Clock()) as (_, machine):
         await machine.advance(60)
@@ -141,7 +141,7 @@ async def test_a_process_that_comes_later_starts_with_the_time_as_it_is(
 
 
 @pytest.mark.slow
-async def test_a_dead_process_is_not_waited_for(settings: Settings) -> None:
+async def test_a_dead_process_is_not_waited_for(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         follower = await asyncio.to_thread(Follower, settings.data)
         follower.process.kill()
@@ -152,7 +152,7 @@ async def test_a_dead_process_is_not_waited_for(settings: Settings) -> None:
             assert await machine.advance(60) == 60_000
 
 
-async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: Settings) -> None:
+async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (_, machine):
         an_hour = asyncio.ensure_future(clock.sleep(3600))
@@ -168,7 +168,7 @@ async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: S
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 3661 * 86400])
 async def test_a_senseless_jump_is_refused_and_nothing_moves(
-    settings: Settings, seconds: float
+    settings: Config, seconds: float
 ) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (opened, machine):
@@ -179,7 +179,7 @@ async def test_a_senseless_jump_is_refused_and_nothing_moves(
         assert clock.shift_ms == 0
 
 
-async def test_a_flushed_store_does_not_end_the_following(settings: Settings) -> None:
+async def test_a_flushed_store_does_not_end_the_following(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (opened, machine):
         other = Clock()
@@ -193,7 +193,7 @@ async def test_a_flushed_store_does_not_end_the_following(settings: Settings) ->
             assert (clock.shift_ms, other.shift_ms) == (30_000, 30_000)
 
 
-async def test_without_the_machine_time_is_the_stores_own(settings: Settings) -> None:
+async def test_without_the_machine_time_is_the_stores_own(settings: Config) -> None:
     opened = await open_store(settings, clock=Clock())
     try:
         assert opened.time_machine is None

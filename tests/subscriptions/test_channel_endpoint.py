@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.proxy import Fate, proxy_to
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
-from waystation.channel_settings import ChannelRule
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
 from waystation.runtime.clock import Clock
@@ -40,7 +39,7 @@ RULES = (
 async def channels_at(address: Address, **more: float) -> AsyncIterator[Channels]:
     store, wakeups, clock = Store(address, **more), Wakeups(address), Clock()
     await wakeups.start()
-    channels = Channels(store, wakeups, clock=clock, settings=ChannelSettings(rules=RULES))
+    channels = Channels(store, wakeups, clock=clock, settings=ChannelConfig(rules=RULES))
     try:
         yield channels
     finally:

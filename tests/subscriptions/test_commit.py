@@ -12,9 +12,8 @@ from tests.subscriptions.shard_slot import (
     open_shard_slot,
     record_for,
 )
-from waystation.errors import StoreError
+from waystation.errors import ShardFrozenError, ShardLostError, StoreError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.held import Settled
 from waystation.subscriptions.operating import RedriveStep
 from waystation.subscriptions.states import TRANSITIONS, GroupState

@@ -16,13 +16,17 @@ from tests.kit.wire import async_ask
 from tests.stations import station_process
 from tests.subscriptions.at_work import Hook
 from tests.subscriptions.hosting import until
-from waystation.channel_settings import ChannelRule
-from waystation.config import ChannelSettings, DeliverySettings, Settings, StoreSettings
-from waystation.errors import ForbiddenAddressError
+from waystation.config import (
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    DeliveryConfig,
+    StoreConfig,
+    SubscriptionConfig,
+)
+from waystation.errors import EndpointInvalidError, ForbiddenAddressError, SubscriptionNotFoundError
 from waystation.messages.envelope import Envelope, unpack
 from waystation.node import Node
-from waystation.subscription_errors import EndpointInvalidError, SubscriptionNotFoundError
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import (
     NewSubscription,
     RetryPolicy,
@@ -99,7 +103,7 @@ def ids_of(groups: int, each: int) -> list[str]:
 
 
 async def test_what_is_produced_arrives_signed_and_in_the_order_of_its_group(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with FakeEndpoint() as receiver, serving(settings) as station:
         node = station.node
@@ -119,7 +123,7 @@ async def test_what_is_produced_arrives_signed_and_in_the_order_of_its_group(
 
 
 async def test_a_rotated_secret_and_a_changed_header_hold_for_what_comes_next(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with FakeEndpoint() as receiver, serving(settings) as station:
         node = station.node
@@ -152,7 +156,7 @@ async def test_a_rotated_secret_and_a_changed_header_hold_for_what_comes_next(
 
 
 async def test_messages_start_transactions_and_are_published_to_channels(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as station:
         node = station.node
@@ -184,7 +188,7 @@ async def test_messages_start_transactions_and_are_published_to_channels(
 
 
 async def test_what_is_not_json_ends_as_a_dead_letter_of_its_shard_where_a_pipeline_is_started(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as station:
         node = station.node
@@ -222,7 +226,7 @@ async def test_what_is_not_json_ends_as_a_dead_letter_of_its_shard_where_a_pipel
 
 @pytest.mark.parametrize(("partitions", "shards"), [(5, 2), (5, 3), (10, 4), (2, 3)])
 async def test_shards_of_different_sizes_deliver_everything_once_in_the_order_of_groups(
-    settings: Settings, partitions: int, shards: int
+    settings: Config, partitions: int, shards: int
 ) -> None:
     """Also where some have a partition more than others, or none at all."""
     failed: set[str] = set()
@@ -260,8 +264,8 @@ async def test_an_endpoint_that_cannot_be_reached_is_refused_when_it_is_given(
 ) -> None:
     settings = quick_settings(
         str(tmp_path),
-        delivery=DeliverySettings(loopback=False),
-        channels=ChannelSettings(rules=(ChannelRule(pattern="news"),)),
+        delivery=DeliveryConfig(loopback=False),
+        channels=ChannelConfig(rules=(ChannelRule(pattern="news"),)),
     )
     async with serving(settings) as station:
         node = station.node
@@ -278,7 +282,7 @@ async def test_an_endpoint_that_cannot_be_reached_is_refused_when_it_is_given(
 
 
 async def test_a_sample_is_sent_by_a_node_that_delivers_nothing_itself(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), subscriptions=SubscriptionSettings(deliver=False))
+    settings = quick_settings(str(tmp_path), subscriptions=SubscriptionConfig(deliver=False))
     async with FakeEndpoint() as receiver, serving(settings) as station:
         node = station.node
         await new_topic(node)
@@ -292,7 +296,7 @@ async def test_a_sample_is_sent_by_a_node_that_delivers_nothing_itself(tmp_path:
             await node.subscriptions.send_sample("default", "other")
 
 
-async def test_a_node_that_is_deaf_to_shards_is_not_ready(settings: Settings) -> None:
+async def test_a_node_that_is_deaf_to_shards_is_not_ready(settings: Config) -> None:
     async with serving(settings) as station:
         host = station.node.subscriptions.host
         assert host is not None
@@ -348,8 +352,8 @@ async def test_sigterm_lets_requests_end_and_the_next_process_goes_on(tmp_path: 
     data.mkdir()
     setting_up = quick_settings(
         str(data),
-        store=StoreSettings(durability="disk"),
-        subscriptions=SubscriptionSettings(deliver=False),
+        store=StoreConfig(durability="disk"),
+        subscriptions=SubscriptionConfig(deliver=False),
     )
     async with FakeEndpoint(plan=[slow]) as receiver:
         async with serving(setting_up) as station:

@@ -23,11 +23,15 @@ from tests.subscriptions.subscription_bench import (
 )
 from waystation.catalogue import SqliteCatalogue
 from waystation.client import AsyncWaystation
-from waystation.config import Settings
-from waystation.errors import ConflictError, GrowthStopsSubscriptionsError
+from waystation.config import Config
+from waystation.errors import (
+    ConflictError,
+    GrowthStopsSubscriptionsError,
+    ResetOutOfRangeError,
+    SubscriptionNotFoundError,
+)
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ResetOutOfRangeError, SubscriptionNotFoundError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.shards import growth_warning, readable
 from waystation.testing import CrashPoint, crash_points, serving
@@ -224,7 +228,7 @@ def test_growth_warning_is_given_exactly_where_no_growth_can_be_followed(
     ],
 )
 async def test_subscription_create_warns_of_shards_that_cannot_follow(
-    settings: Settings, partitions: int, shards: int, told: list[str]
+    settings: Config, partitions: int, shards: int, told: list[str]
 ) -> None:
     async with (
         FakeEndpoint() as receiver,
@@ -240,7 +244,7 @@ async def test_subscription_create_warns_of_shards_that_cannot_follow(
 
 
 async def test_readiness_shows_shards_at_a_barrier_and_why_says_what_to_do(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with (
         FakeEndpoint() as receiver,

@@ -17,7 +17,7 @@ from tests.subscriptions.test_channel_endpoint import delivering, found
 from tests.subscriptions.test_dispatch import STARTED, until_acknowledged
 from tests.subscriptions.test_pipeline_endpoint import deliver, started
 from tests.subscriptions.test_pool_endpoint import endpoint_of, waiting
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.delivery.request import Outcome
 from waystation.messages.envelope import Envelope
 from waystation.pools.recipient import check_id
@@ -166,7 +166,7 @@ def alike(source: str, group: str) -> Envelope:
 
 @pytest.mark.parametrize("dedup_seconds", [0.0, 60.0])
 async def test_node_delivers_alike_messages_of_a_topic_to_every_endpoint(
-    settings: Settings, dedup_seconds: float
+    settings: Config, dedup_seconds: float
 ) -> None:
     """Without deduplication three that are the same; with it those of other sources and groups."""
     async with serving(settings) as station:

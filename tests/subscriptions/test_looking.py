@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, ShardFrozenError, ShardLostError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.group_entry import parse_entry
 from waystation.subscriptions.looks import DeadQuery, GroupLook, OperationLook, PositionLook
 from waystation.subscriptions.names import Place

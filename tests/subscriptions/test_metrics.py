@@ -11,7 +11,7 @@ from tests.kit.wire import async_ask
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe
 from tests.test_examples import ROOT
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.node import Node
 from waystation.subscriptions.backlog import Backlog
 from waystation.subscriptions.definition import RetryPolicy
@@ -45,7 +45,7 @@ def survey_of(node: Node) -> Survey:
 
 
 @asynccontextmanager
-async def delivering(settings: Settings, url: str, **options: object) -> AsyncIterator[Node]:
+async def delivering(settings: Config, url: str, **options: object) -> AsyncIterator[Node]:
     """A node whose subscription `billing` has all its shards."""
     async with serving(settings) as station:
         node = station.node
@@ -59,7 +59,7 @@ async def delivering(settings: Settings, url: str, **options: object) -> AsyncIt
         yield node
 
 
-async def test_attempts_are_counted_by_subscription_and_result(settings: Settings) -> None:
+async def test_attempts_are_counted_by_subscription_and_result(settings: Config) -> None:
     def counts() -> list[float]:
         results = ("done", "again", "dead")
         return [
@@ -79,7 +79,7 @@ async def test_attempts_are_counted_by_subscription_and_result(settings: Setting
         await until(lambda: counts() == [a + b for a, b in zip(before, (1, 1, 1), strict=True)])
 
 
-async def test_a_parked_group_and_what_waits_are_told_by_the_owner(settings: Settings) -> None:
+async def test_a_parked_group_and_what_waits_are_told_by_the_owner(settings: Config) -> None:
     async with (
         FakeEndpoint(plan=[403]) as receiver,
         delivering(settings, receiver.url) as node,
@@ -97,7 +97,7 @@ async def test_a_parked_group_and_what_waits_are_told_by_the_owner(settings: Set
         assert told("shards", state="paused") == 0
 
 
-async def test_lag_and_age_are_those_of_what_is_not_acknowledged(settings: Settings) -> None:
+async def test_lag_and_age_are_those_of_what_is_not_acknowledged(settings: Config) -> None:
     async with (
         FakeEndpoint() as receiver,
         delivering(settings, receiver.url) as node,
@@ -118,7 +118,7 @@ async def test_lag_and_age_are_those_of_what_is_not_acknowledged(settings: Setti
         assert told("shards", state="paused") == 4
 
 
-async def test_lag_is_told_over_storage_topics(settings: Settings) -> None:
+async def test_lag_is_told_over_storage_topics(settings: Config) -> None:
     async with (
         FakeEndpoint() as receiver,
         delivering(settings, receiver.url) as node,
@@ -144,7 +144,7 @@ async def test_lag_is_told_over_storage_topics(settings: Settings) -> None:
                 await survey_of(node).look()
 
 
-async def test_a_process_that_has_stopped_tells_nothing_of_shards(settings: Settings) -> None:
+async def test_a_process_that_has_stopped_tells_nothing_of_shards(settings: Config) -> None:
     async with (
         FakeEndpoint() as receiver,
         delivering(settings, receiver.url) as node,
@@ -155,7 +155,7 @@ async def test_a_process_that_has_stopped_tells_nothing_of_shards(settings: Sett
     assert told("shards", state="running") == 0
 
 
-async def test_they_are_on_the_page_of_metrics(settings: Settings) -> None:
+async def test_they_are_on_the_page_of_metrics(settings: Config) -> None:
     async with FakeEndpoint() as receiver, serving(settings) as station:
         await new_topic(station.node)
         await subscribe(station.node, receiver.url)

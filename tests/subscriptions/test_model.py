@@ -19,8 +19,8 @@ from tests.kit.examples import EXAMPLES, RAN, RecordProperty, example_settings
 from tests.kit.group_model import GroupModel, Label
 from tests.kit.group_world import Budget, Entry, Flight, World
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
+from waystation.errors import ShardLostError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.held import Head, Settled, Settlement
 from waystation.subscriptions.operating import PurgeStep
 from waystation.subscriptions.record import unpack

@@ -19,14 +19,15 @@ from tests.subscriptions.subscription_bench import (
     SubscriptionBench,
     open_bench,
 )
-from waystation.errors import ConflictError, InvalidInputError
-from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import (
+from waystation.errors import (
+    ConflictError,
     GroupCleanError,
+    InvalidInputError,
     NotParkedError,
     OperationEndedError,
     OperationNotFoundError,
 )
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions import operations as operations_module
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.means import RedriveLimit

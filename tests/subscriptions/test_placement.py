@@ -21,9 +21,9 @@ from tests.subscriptions.hosting import (
     subscription,
     until,
 )
+from waystation.errors import ShardLostError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.placement import Patience, Placement
 

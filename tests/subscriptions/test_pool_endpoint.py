@@ -20,9 +20,10 @@ from tests.stores import store_at
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from tests.subscriptions.test_dispatch import ids_of, new_topic, produce, subscribe
 from waystation.catalogue import SqliteCatalogue
-from waystation.config import Settings, StoreSettings
+from waystation.config import Config, StoreConfig, SubscriptionConfig
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
+from waystation.errors import EndpointInvalidError
 from waystation.messages.envelope import Envelope, unpack
 from waystation.pools.names import Place
 from waystation.pools.recipient import check_id
@@ -31,8 +32,6 @@ from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import Wakeups
 from waystation.store.scripts import script
-from waystation.subscription_errors import EndpointInvalidError
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.pool import RECIPIENT_HEADER, id_in_pool
 from waystation.subscriptions.endpoints.protocol import Endpoint, Parcel
@@ -243,7 +242,7 @@ def test_a_death_between_the_pool_and_the_settlement_repeats_nothing(
 
 
 async def test_a_subscription_delivers_to_a_pool_in_the_order_of_its_groups(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as station:
         node = station.node
@@ -275,8 +274,8 @@ async def test_a_station_that_is_killed_while_it_delivers_hands_every_message_ov
     data.mkdir()
     setting_up = quick_settings(
         str(data),
-        store=StoreSettings(durability="disk"),
-        subscriptions=SubscriptionSettings(deliver=False),
+        store=StoreConfig(durability="disk"),
+        subscriptions=SubscriptionConfig(deliver=False),
     )
     async with serving(setting_up) as station:
         node = station.node

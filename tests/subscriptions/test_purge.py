@@ -9,8 +9,8 @@ import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from tests.subscriptions.test_cost import commands
+from waystation.errors import ShardFrozenError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError
 from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.operating import PurgeStep, RedriveStep, Stepped
 from waystation.subscriptions.states import GroupState

@@ -13,8 +13,7 @@ import pytest
 from tests.stores import store_at
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe, two_nodes
-from waystation.channel_settings import ChannelRule
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig, ChannelRule
 from waystation.errors import StoreUnavailableError
 from waystation.node import Node
 from waystation.store.embedded.server import EmbeddedServer
@@ -248,7 +247,7 @@ async def test_redrive_of_a_group_with_a_rate_keeps_to_it(tmp_path: Path) -> Non
 async def test_subscription_rate_bounds_batches_to_a_channel(tmp_path: Path) -> None:
     """A call takes a hundred messages; with a rate it takes as many as are permitted."""
     settings = quick_settings(
-        str(tmp_path), channels=ChannelSettings(rules=(ChannelRule(pattern="news"),))
+        str(tmp_path), channels=ChannelConfig(rules=(ChannelRule(pattern="news"),))
     )
     async with serving(settings) as station:
         node = station.node

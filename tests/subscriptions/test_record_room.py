@@ -10,10 +10,8 @@ import pytest
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
-from waystation.config import Settings
-from waystation.history_settings import HistorySettings, WhenFull
+from waystation.config import Config, HistoryConfig, SubscriptionConfig, WhenFull
 from waystation.logs.protocol import LogState
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 
@@ -22,12 +20,12 @@ ROOM, COUNT = 1_048_576, 10_000
 PADDING = "x" * 50
 
 
-def settings_of(folder: Path, full: WhenFull) -> Settings:
+def settings_of(folder: Path, full: WhenFull) -> Config:
     """Of a station whose record logs have the least room."""
     return quick_settings(
         str(folder),
-        subscriptions=SubscriptionSettings(log_bytes_max=ROOM),
-        history=HistorySettings(full=full),
+        subscriptions=SubscriptionConfig(log_bytes_max=ROOM),
+        history=HistoryConfig(full=full),
     )
 
 

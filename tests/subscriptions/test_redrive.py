@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
-from waystation.errors import StoreReplyError
+from waystation.errors import ShardFrozenError, ShardLostError, StoreReplyError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.log_entry import unpack_operation
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import RedriveStep, Stepped

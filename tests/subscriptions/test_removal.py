@@ -9,10 +9,10 @@ import pytest
 
 from tests.subscriptions.subscription_bench import PROJECT, open_bench
 from waystation.errors import (
+    SubscriptionNotFoundError,
     TopicSubscribedError,
 )
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import SubscriptionNotFoundError
 
 
 async def test_a_deleted_subscription_leaves_its_record_log_and_its_numbers(

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ended, main, open_shard_slot
-from waystation.errors import StoreReplyError
+from waystation.errors import ShardFrozenError, ShardLostError, StoreReplyError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.terms import NO_EPOCH
 
 

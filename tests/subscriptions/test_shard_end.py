@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from tests.subscriptions.at_work import Hook, at_work, until
+from waystation.errors import ShardLostError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.log_entry import unpack_attempt
 from waystation.subscriptions.states import ShardState

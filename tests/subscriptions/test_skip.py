@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
+from waystation.errors import ShardFrozenError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardFrozenError
 from waystation.subscriptions.log_entry import unpack_operation
 from waystation.subscriptions.states import GroupState
 

@@ -13,7 +13,7 @@ from tests.servers import plain_server
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
-from waystation.config import StoreSettings
+from waystation.config import StoreConfig
 from waystation.store.room import StoreRoom, Usage
 from waystation.subscriptions.definition import SubscriptionOptions
 from waystation.testing import serving
@@ -27,7 +27,7 @@ async def full_station(folder: Path, hook: Hook) -> AsyncIterator[tuple[Serving,
     """A station whose store is full of messages that a paused subscription has not read."""
     with plain_server("--appendonly", "yes") as server:
         url = f"unix://{server.address.path}"
-        settings = quick_settings(str(folder), store=StoreSettings(url=url, durability="memory"))
+        settings = quick_settings(str(folder), store=StoreConfig(url=url, durability="memory"))
         async with serving(settings) as running, AsyncWaystation(running.url) as client:
             await client.topics.create("orders", partitions=1)
             await client.subscriptions.create(

@@ -15,9 +15,8 @@ from tests.subscriptions.subscription_bench import (
     open_bench,
 )
 from waystation.catalogue import DefinitionRecord
-from waystation.errors import StoreUnavailableError
+from waystation.errors import StoreUnavailableError, SubscriptionNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import Subscription, encode_subscription
 
 

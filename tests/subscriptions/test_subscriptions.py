@@ -14,11 +14,11 @@ from waystation.errors import (
     ConflictError,
     ForbiddenAddressError,
     InvalidInputError,
+    SubscriptionNotFoundError,
     TopicNotFoundError,
     WaystationError,
 )
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import RetryPolicy, Subscription, SubscriptionOptions
 
 

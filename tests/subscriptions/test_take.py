@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
-from waystation.errors import StoreError
+from waystation.errors import ShardLostError, StoreError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.held import Committed, Offered, Settlement
 from waystation.subscriptions.states import GroupState
 from waystation.subscriptions.terms import NO_EPOCH

@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from tests.kit.wire import async_ask
-from waystation.config import Settings
+from waystation.config import Config, SubscriptionConfig
 from waystation.errors import InvalidInputError
 from waystation.messages.envelope import Envelope
 from waystation.node import Node
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.definition import NewSubscription, SubscriptionOptions
 from waystation.subscriptions.desk import Desk
 from waystation.subscriptions.explanation import Explanation
@@ -32,9 +31,9 @@ from waystation.topics.readers import NoReaders
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path) -> Config:
     """Of a station that does not wait for endpoints that hang when it stops."""
-    return quick_settings(str(tmp_path), subscriptions=SubscriptionSettings(grace_seconds=0.05))
+    return quick_settings(str(tmp_path), subscriptions=SubscriptionConfig(grace_seconds=0.05))
 
 
 #: Long enough that nothing is tried again while a test looks.
@@ -116,7 +115,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    settings: Settings, *plan: int | Answer, partitions: int = 1
+    settings: Config, *plan: int | Answer, partitions: int = 1
 ) -> AsyncIterator[Asking]:
     async with FakeEndpoint(plan=plan or [200]) as endpoint, serving(settings) as station:
         options = TopicOptions(grouped=True)
@@ -126,7 +125,7 @@ async def asking(
         yield Asking(station, endpoint)
 
 
-async def test_what_is_delivered_is_settled_and_its_group_is_clean(settings: Settings) -> None:
+async def test_what_is_delivered_is_settled_and_its_group_is_clean(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.produce("old-0")
         await ask.subscribe()
@@ -142,7 +141,7 @@ async def test_what_is_delivered_is_settled_and_its_group_is_clean(settings: Set
         assert (await ask.until("unknown", message="nobody"))["all_seen"]
 
 
-async def test_a_question_that_makes_no_sense_is_refused(settings: Settings) -> None:
+async def test_a_question_that_makes_no_sense_is_refused(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe()
         for about in ({"shard": 1}, {"shard": -1}, {"shard": 0, "group": "g"}):
@@ -152,7 +151,7 @@ async def test_a_question_that_makes_no_sense_is_refused(settings: Settings) -> 
 
 
 async def test_a_failing_group_says_when_it_is_tried_again_and_who_waits(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with asking(settings, Answer(500, body=b"no coins")) as ask:
         await ask.subscribe()
@@ -171,7 +170,7 @@ async def test_a_failing_group_says_when_it_is_tried_again_and_who_waits(
         assert facts["ahead"] == 1
 
 
-async def test_a_delayed_message_says_when_it_is_due(settings: Settings) -> None:
+async def test_a_delayed_message_says_when_it_is_due(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe()
         later = ask.node.clock.now_ms() + 3_600_000
@@ -180,7 +179,7 @@ async def test_a_delayed_message_says_when_it_is_due(settings: Settings) -> None
             assert (await ask.until("delayed_until", **about))["due_ms"] == later
 
 
-async def test_a_parked_group_says_why_and_then_who_redrives_it(settings: Settings) -> None:
+async def test_a_parked_group_says_why_and_then_who_redrives_it(settings: Config) -> None:
     async with asking(settings, 403) as ask:
         await ask.subscribe()
         await ask.produce("g-0", "g-1", "g-2")
@@ -199,7 +198,7 @@ async def test_a_parked_group_says_why_and_then_who_redrives_it(settings: Settin
         assert (await ask.until("waiting_behind", message="g-1"))["state"] == "redriving"
 
 
-async def test_a_dead_letter_that_stands_alone_says_so(settings: Settings) -> None:
+async def test_a_dead_letter_that_stands_alone_says_so(settings: Config) -> None:
     async with asking(settings, 403) as ask:
         await ask.subscribe(poison="skip")
         await ask.produce("g-0")
@@ -211,7 +210,7 @@ async def test_a_dead_letter_that_stands_alone_says_so(settings: Settings) -> No
         assert (await ask.until("redriving", message="g-0"))["attempt"] == 2
 
 
-async def test_what_was_skipped_or_purged_is_settled_by_an_operation(settings: Settings) -> None:
+async def test_what_was_skipped_or_purged_is_settled_by_an_operation(settings: Config) -> None:
     async with asking(settings, 403) as ask:
         await ask.subscribe()
         await ask.produce("g-0", "g-1", "h-0")
@@ -225,7 +224,7 @@ async def test_what_was_skipped_or_purged_is_settled_by_an_operation(settings: S
         assert (facts["how"], bool(facts["operation"])) == ("purged", True)
 
 
-async def test_a_message_without_a_group_says_when_it_is_tried_again(settings: Settings) -> None:
+async def test_a_message_without_a_group_says_when_it_is_tried_again(settings: Config) -> None:
     async with asking(settings, 500) as ask:
         await ask.subscribe(grouped=False)
         await ask.produce("g-0")
@@ -234,7 +233,7 @@ async def test_a_message_without_a_group_says_when_it_is_tried_again(settings: S
 
 
 async def test_a_slow_endpoint_has_one_under_way_and_others_whose_turn_will_come(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with asking(settings, Answer(hang=True)) as ask:
         await ask.subscribe(concurrency_max=1)
@@ -248,7 +247,7 @@ async def test_a_slow_endpoint_has_one_under_way_and_others_whose_turn_will_come
         assert (await ask.why(shard=0)).facts["lag"] == 3
 
 
-async def test_a_head_that_is_tried_again_is_under_way(settings: Settings) -> None:
+async def test_a_head_that_is_tried_again_is_under_way(settings: Config) -> None:
     async with asking(settings, 500, Answer(hang=True)) as ask:
         await ask.subscribe(retry={"first_seconds": 0.0, "jitter": 0.0})
         await ask.produce("a-0")
@@ -264,7 +263,7 @@ EVERYWHERE: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_a_pause_is_told_everywhere_with_its_end_and_its_reason(settings: Settings) -> None:
+async def test_a_pause_is_told_everywhere_with_its_end_and_its_reason(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe()
         until = ask.node.clock.now_ms() + 3_600_000
@@ -277,7 +276,7 @@ async def test_a_pause_is_told_everywhere_with_its_end_and_its_reason(settings: 
 
 @pytest.mark.slow
 async def test_what_is_due_and_paused_tells_the_pause_and_what_is_parked_stays_parked(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with asking(settings, 500, 403) as ask:
         await ask.subscribe(retry={"first_seconds": 3.0, "jitter": 0.0})
@@ -290,7 +289,7 @@ async def test_what_is_due_and_paused_tells_the_pause_and_what_is_parked_stays_p
         assert (await ask.why(group="h")).code == "parked"
 
 
-async def test_a_frozen_shard_says_why(settings: Settings) -> None:
+async def test_a_frozen_shard_says_why(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe()
         subscription = await ask.node.subscriptions.subscriptions.get("default", "billing")
@@ -303,7 +302,7 @@ async def test_a_frozen_shard_says_why(settings: Settings) -> None:
 
 
 async def test_without_a_delivery_node_that_is_told(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), subscriptions=SubscriptionSettings(deliver=False))
+    settings = quick_settings(str(tmp_path), subscriptions=SubscriptionConfig(deliver=False))
     async with asking(settings) as ask:
         await ask.subscribe()
         await ask.produce("late-0")
@@ -318,7 +317,7 @@ async def test_without_a_delivery_node_that_is_told(tmp_path: Path) -> None:
     [("retry_max_bytes", 500, "retry_full"), ("dead_max_bytes", 403, "dead_full")],
 )
 async def test_a_shard_without_room_says_which_room(
-    settings: Settings, option: str, status: int, code: str
+    settings: Config, option: str, status: int, code: str
 ) -> None:
     async with asking(settings, status) as ask:
         bound: dict[str, Any] = {option: 1}
@@ -334,7 +333,7 @@ async def test_a_shard_without_room_says_which_room(
 
 @pytest.mark.slow
 async def test_a_barrier_names_the_shards_that_are_behind_and_then_that_it_stays(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with asking(settings, Answer(hang=True), partitions=4) as ask:
         await ask.subscribe(shards=4, timeout_seconds=3600.0)
@@ -357,7 +356,7 @@ async def test_a_barrier_names_the_shards_that_are_behind_and_then_that_it_stays
             assert (await ask.until("inconsistent_shards", **about))["storage"] == 1
 
 
-async def test_an_endpoint_that_wants_nothing_more_is_told_everywhere(settings: Settings) -> None:
+async def test_an_endpoint_that_wants_nothing_more_is_told_everywhere(settings: Config) -> None:
     async with asking(settings, 410) as ask:
         await ask.subscribe()
         await ask.produce("late-0")
@@ -368,7 +367,7 @@ async def test_an_endpoint_that_wants_nothing_more_is_told_everywhere(settings: 
 
 
 async def test_an_endpoint_that_asked_for_time_is_told_with_the_seconds(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     held = Answer(503, headers=(("retry-after", "600"),))
     async with asking(settings, held) as ask:
@@ -380,7 +379,7 @@ async def test_an_endpoint_that_asked_for_time_is_told_with_the_seconds(
             assert 500 < (await ask.until("endpoint_held", **about))["seconds"] <= 600
 
 
-async def test_an_open_breaker_is_told_with_when_it_tries_again(settings: Settings) -> None:
+async def test_an_open_breaker_is_told_with_when_it_tries_again(settings: Config) -> None:
     async with asking(settings, 500) as ask:
         await ask.subscribe()
         await ask.produce(*(f"g{n}-0" for n in range(300)))
@@ -391,7 +390,7 @@ async def test_an_open_breaker_is_told_with_when_it_tries_again(settings: Settin
 
 @pytest.mark.parametrize("verb", ["resume", "test"])
 async def test_breaker_of_an_endpoint_declared_repaired_closes_at_once(
-    settings: Settings, verb: str
+    settings: Config, verb: str
 ) -> None:
     """`shards` and `/readyz` show the open breaker; the operator does not wait for a probe."""
     async with asking(settings, 500) as ask:
@@ -419,7 +418,7 @@ async def test_breaker_of_an_endpoint_declared_repaired_closes_at_once(
         assert len(ask.endpoint.received) > before
 
 
-async def test_a_rate_that_is_used_up_is_told(settings: Settings) -> None:
+async def test_a_rate_that_is_used_up_is_told(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe(rate=0.01)
         await ask.produce("g-0")
@@ -429,7 +428,7 @@ async def test_a_rate_that_is_used_up_is_told(settings: Settings) -> None:
             assert (await ask.until("throttled", **about))["rate"] == 0.01
 
 
-async def test_a_topic_that_went_away_under_its_subscription_is_told(settings: Settings) -> None:
+async def test_a_topic_that_went_away_under_its_subscription_is_told(settings: Config) -> None:
     async with asking(settings) as ask:
         await ask.subscribe()
         ask.node.topics.readers = NoReaders()  # It came in the moment of the deletion.

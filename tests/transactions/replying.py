@@ -13,6 +13,7 @@ import msgspec
 
 from tests.delivery.delivering import until
 from tests.transactions.cell_store import TERMS, CellStore, open_cell_store
+from waystation.config import WebhookConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
@@ -22,7 +23,6 @@ from waystation.errors import ArchiveUnavailableError, WaystationError
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names
 from waystation.transactions.held import Held
 from waystation.transactions.progress import Finish, Progress
@@ -36,7 +36,7 @@ from waystation.transactions.signals import Signals
 from waystation.transactions.states import Status
 from waystation.transactions.wanted import Wanted
 
-QUICK = WebhookSettings(attempts=3, first_wait_seconds=0.02, fail_limit=0)
+QUICK = WebhookConfig(attempts=3, first_wait_seconds=0.02, fail_limit=0)
 
 
 @dataclass
@@ -128,7 +128,7 @@ def lane(url: str) -> str:
 @asynccontextmanager
 async def replying(
     server: EmbeddedServer,
-    settings: WebhookSettings = QUICK,
+    settings: WebhookConfig = QUICK,
     *,
     start: bool = True,
     flush: bool = True,

@@ -11,11 +11,9 @@ import pytest
 
 from waystation import App
 from waystation.api.probe_routes import Readiness
-from waystation.config import Settings
-from waystation.errors import StoreRefusedError
+from waystation.config import Config, TransactionConfig
+from waystation.errors import AppInvalidError, StoreRefusedError
 from waystation.testing.station import quick_settings, serving
-from waystation.transaction_errors import AppInvalidError
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.order import Order
 from waystation.transactions.pipeline import Pipeline
@@ -34,7 +32,7 @@ def app_of(*pipelines: str) -> App:
     return app
 
 
-async def test_an_app_is_served_and_leaves_with_its_process(settings: Settings) -> None:
+async def test_an_app_is_served_and_leaves_with_its_process(settings: Config) -> None:
     async with serving(settings, app=app_of("greeting")) as running:
         engine = running.node.engine
         (node,) = await engine.nodes.all()
@@ -56,7 +54,7 @@ async def test_an_app_is_served_and_leaves_with_its_process(settings: Settings) 
 
 
 async def test_an_app_that_has_changed_takes_the_place_of_the_one_before(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings, app=app_of("greeting")) as running:
         engine = running.node.engine
@@ -69,7 +67,7 @@ async def test_an_app_that_has_changed_takes_the_place_of_the_one_before(
 
 
 async def test_a_step_that_the_app_does_not_have_is_told_by_name(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App()
     app.pipeline("odd", ["nobody/serves"])
@@ -80,7 +78,7 @@ async def test_a_step_that_the_app_does_not_have_is_told_by_name(
 
 
 async def test_a_pipeline_of_a_node_group_without_nodes_is_told_by_name(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The app has the step, but this process serves another node group."""
     app = app_of("greeting")
@@ -93,7 +91,7 @@ async def test_a_pipeline_of_a_node_group_without_nodes_is_told_by_name(
 
 
 async def test_of_two_changes_in_a_row_the_last_one_counts(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it takes to define what the first one has."""
     first, second = app_of("greeting"), app_of("greeting")
@@ -122,14 +120,14 @@ async def test_of_two_changes_in_a_row_the_last_one_counts(
 
 
 async def test_a_process_without_steps_of_a_user_can_run_our_own(tmp_path: Path) -> None:
-    wanted = quick_settings(str(tmp_path), transactions=TransactionSettings(app="built-in"))
+    wanted = quick_settings(str(tmp_path), transactions=TransactionConfig(app="built-in"))
     async with serving(wanted) as running:
         (node,) = await running.node.engine.nodes.all()
         assert "util/delay" in node.serves
 
 
 async def test_an_app_that_is_none_stops_the_start_and_leaves_nothing_open(tmp_path: Path) -> None:
-    wanted = quick_settings(str(tmp_path), transactions=TransactionSettings(app="no_module:app"))
+    wanted = quick_settings(str(tmp_path), transactions=TransactionConfig(app="no_module:app"))
     with pytest.raises(AppInvalidError, match="no_module"):
         async with serving(wanted):
             pass
@@ -140,14 +138,14 @@ async def test_an_app_that_is_none_stops_the_start_and_leaves_nothing_open(tmp_p
 async def test_another_number_of_cells_is_refused(tmp_path: Path) -> None:
     async with serving(quick_settings(str(tmp_path))):
         pass
-    wanted = quick_settings(str(tmp_path), transactions=TransactionSettings(cells=2))
+    wanted = quick_settings(str(tmp_path), transactions=TransactionConfig(cells=2))
     with pytest.raises(StoreRefusedError, match="cells"):
         async with serving(wanted):
             pass
 
 
 async def test_upkeep_finishes_a_change_of_a_pipeline_that_its_process_died_in(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings, app=app_of("greeting")) as running:
         store = running.node.opened.store
@@ -157,7 +155,7 @@ async def test_upkeep_finishes_a_change_of_a_pipeline_that_its_process_died_in(
         assert await store.call("HGET", key, "active")
 
 
-async def test_a_process_whose_claims_are_not_answered_is_not_ready(settings: Settings) -> None:
+async def test_a_process_whose_claims_are_not_answered_is_not_ready(settings: Config) -> None:
     async with serving(settings, app=app_of("greeting")) as running:
         node = running.node
         deaf = Readiness(node.opened, node.catalogue, node.gate, node.upkeep, working=lambda: False)
@@ -167,7 +165,7 @@ async def test_a_process_whose_claims_are_not_answered_is_not_ready(settings: Se
         assert await running.server._readiness.problems() == {}
 
 
-async def test_a_deaf_worker_is_told_by_readyz(settings: Settings) -> None:
+async def test_a_deaf_worker_is_told_by_readyz(settings: Config) -> None:
     async with (
         serving(settings, app=app_of("greeting")) as running,
         aiohttp.ClientSession(running.url) as session,

@@ -11,7 +11,7 @@ from tests.archive.conformance import archived
 from tests.kit.postgres import PostgresServer
 from tests.stores import store_at
 from waystation.archive import SqliteArchive, archive_at
-from waystation.config import StoreSettings
+from waystation.config import ArchiveConfig, StoreConfig
 from waystation.errors import (
     ArchiveForeignError,
     ArchiveRefusedError,
@@ -22,7 +22,6 @@ from waystation.node import open_node
 from waystation.runtime.clock import Clock
 from waystation.testing import private_server
 from waystation.testing.station import quick_settings, serving
-from waystation.transaction_settings import ArchiveSettings
 from waystation.transactions import archive_opening
 from waystation.transactions.archive_opening import LateArchive, open_archive
 from waystation.transactions.order import Order
@@ -83,7 +82,7 @@ async def test_a_node_starts_and_serves_without_its_archive(
     url = postgres.url(postgres.empty_database())
     await asyncio.to_thread(postgres.kill)
     try:
-        without = quick_settings(str(tmp_path), archive=ArchiveSettings(url=url))
+        without = quick_settings(str(tmp_path), archive=ArchiveConfig(url=url))
         async with serving(without) as running:
             engine = running.node.engine
             with pytest.raises(ArchiveUnavailableError):
@@ -100,7 +99,7 @@ async def test_a_node_starts_and_serves_without_its_archive(
 async def test_a_second_archive_of_one_store_is_refused_at_the_start(tmp_path: Path) -> None:
     """Two machines, each with a file of its own: one would not find what the other has."""
     with private_server() as server:
-        store = StoreSettings(durability="memory", url=f"unix://{server.address.path}")
+        store = StoreConfig(durability="memory", url=f"unix://{server.address.path}")
         first = quick_settings(str(tmp_path / "one"), store=store)
         second = quick_settings(str(tmp_path / "two"), store=store)
         async with serving(first) as running:

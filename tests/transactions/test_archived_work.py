@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from waystation import App, Child, Context, Wait
+from waystation.config import TransactionConfig
 from waystation.node import Node
 from waystation.testing.station import quick_settings, serving
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.archiver import ArchivePace
 from waystation.transactions.order import Order
 
-AT_ONCE = TransactionSettings(archive_pause_idle_seconds=0.01, archive_delay_seconds=0)
+AT_ONCE = TransactionConfig(archive_pause_idle_seconds=0.01, archive_delay_seconds=0)
 
 
 class Shop:

@@ -13,20 +13,24 @@ import pytest
 
 from tests.kit.movers import DATABASES, archive_url
 from waystation import App, Child, Context, Parallel, Wait
-from waystation.errors import InvalidInputError, SettingsError
+from waystation.config import ArchiveConfig, TransactionConfig
+from waystation.errors import (
+    IllegalTransitionError,
+    InvalidInputError,
+    SettingsError,
+    TransactionUnknownError,
+)
 from waystation.logs.operations import LOG as OPERATIONS
 from waystation.logs.operations import unpack
 from waystation.node import Node
 from waystation.testing.station import _flush, quick_settings, serving
-from waystation.transaction_errors import IllegalTransitionError, TransactionUnknownError
-from waystation.transaction_settings import ArchiveSettings, TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.listing import TransactionRow
 from waystation.transactions.order import Order
 from waystation.transactions.start import StepPlace
 from waystation.transactions.states import State
 
-QUICK = TransactionSettings(
+QUICK = TransactionConfig(
     archive_pause_idle_seconds=0.02, archive_delay_seconds=5.0, cache_seconds=1.0, workers=10
 )
 DAY = 86_400.0
@@ -62,8 +66,8 @@ async def node_with_archive(
     settings = quick_settings(
         str(folder),
         time_machine=True,
-        archive=ArchiveSettings(url=url, retention_days=days),
-        transactions=TransactionSettings(
+        archive=ArchiveConfig(url=url, retention_days=days),
+        transactions=TransactionConfig(
             **{name: getattr(QUICK, name) for name in QUICK.__struct_fields__} | transactions
         ),
     )

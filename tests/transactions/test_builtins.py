@@ -8,7 +8,7 @@ import pytest
 
 from tests.transactions.calling import ID, NoRecords, call, step_call
 from waystation import App
-from waystation.transaction_errors import PipelineInvalidError
+from waystation.errors import PipelineInvalidError
 from waystation.transactions.builtins import BUILT_IN
 from waystation.transactions.held import Held, Verdict
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success

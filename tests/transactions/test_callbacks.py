@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.kit.transaction_store import CELL, TERMS, TransactionStore, after, open_transactions
+from waystation.errors import CallbackInvalidError, CallbackUnknownError, CallbackUsedError
 from waystation.runtime.ids import RandomIdentity
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
-from waystation.transaction_errors import (
-    CallbackInvalidError,
-    CallbackUnknownError,
-    CallbackUsedError,
-)
 from waystation.transactions import names
 from waystation.transactions.callbacks import Callbacks, CallbackUrls, open_secret
 from waystation.transactions.held import Held

@@ -21,9 +21,9 @@ from tests.kit.transaction_store import TERMS
 from tests.proxy import Fate, Proxy, proxy_to
 from tests.stores import store_at
 from waystation import App, Child, Context, Fail, Parallel, RetryLater, Wait
+from waystation.errors import NotSleepingError, TransactionFinalError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import NotSleepingError, TransactionFinalError
 from waystation.transactions import names
 from waystation.transactions.holding import Holding
 from waystation.transactions.states import State

@@ -11,8 +11,8 @@ import pytest
 from tests.kit.transaction_machine import End, Machine, open_machine
 from tests.kit.transaction_store import TERMS
 from waystation import Abort, App, Child, Context, Fail, Parallel, RetryLater, Wait
+from waystation.errors import PipelineInvalidError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.decisions import FRAMES_MAX
 from waystation.transactions.limits import Limits
 from waystation.transactions.pipeline import define, parse_pipelines

@@ -28,13 +28,13 @@ from tests.kit.transaction_store import (
     open_transactions,
 )
 from waystation.archive import SqliteArchive
+from waystation.config import WebhookConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.sender import Sender
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.held import Held
@@ -226,7 +226,7 @@ async def is_delivered_from_the_archive(walk: Walk, receiver: FakeEndpoint) -> N
         walk.signals,
         sender,
         _services(sender),
-        settings=WebhookSettings(),
+        settings=WebhookConfig(),
         clock=tx.clock,
     )
     deliverer = Deliverer(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.transactions.calling import call
 from waystation import App
-from waystation.transaction_errors import PipelineInvalidError
+from waystation.errors import PipelineInvalidError
 from waystation.transactions.outcomes import Failure, Success
 from waystation.transactions.pipeline import define
 

@@ -19,7 +19,8 @@ from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from tests.transactions.test_reaching_out import TRACE, ended, run
 from waystation import App, Context
-from waystation.config import Settings
+from waystation.config import Config
+from waystation.errors import PipelineInvalidError
 from waystation.messages.envelope import Envelope, pack, unpack
 from waystation.node import Node
 from waystation.pools import PoolOptions
@@ -32,7 +33,6 @@ from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.station import Serving, serving
-from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.callbacks import Callbacks, CallbackUrls, parse_ticket
 from waystation.transactions.order import Order
 from waystation.transactions.outcomes import Failure, Pause, Success
@@ -51,7 +51,7 @@ async def waiting(store: Store, key: str) -> list[Envelope]:
 
 
 @asynccontextmanager
-async def handing(settings: Settings, **options: Any) -> AsyncIterator[Node]:
+async def handing(settings: Config, **options: Any) -> AsyncIterator[Node]:
     """A node with a pool `agents`."""
     async with serving(settings) as station:
         await station.node.pools.pools.create("default", "agents", PoolOptions(**options))
@@ -62,7 +62,7 @@ async def handing(settings: Settings, **options: Any) -> AsyncIterator[Node]:
 
 
 async def test_what_a_step_hands_over_is_there_once_however_often_it_is_called(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     """What a death between the pool and the commit leads to."""
     given = b'{"customer": {"id": 7}, "order": {"total": 1.0}}'
@@ -80,7 +80,7 @@ async def test_what_a_step_hands_over_is_there_once_however_often_it_is_called(
 
 
 async def test_without_a_key_it_is_the_transaction_and_without_a_field_all_of_the_input(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with handing(settings) as node:
         assert await run(node, "util/hand", b"[1]", pool="agents") == Success(b"[1]")
@@ -100,7 +100,7 @@ async def test_without_a_key_it_is_the_transaction_and_without_a_field_all_of_th
     ],
 )
 async def test_what_can_never_be_handed_over_fails(
-    settings: Settings, given: bytes, options: dict[str, Any], told: str
+    settings: Config, given: bytes, options: dict[str, Any], told: str
 ) -> None:
     async with handing(settings) as node:
         outcome = await run(node, "util/hand", given, **{"pool": "agents", **options})
@@ -109,7 +109,7 @@ async def test_what_can_never_be_handed_over_fails(
         assert not await node.opened.store.call("KEYS", PLACE.key("m:*"))
 
 
-async def test_a_pool_that_is_full_or_closes_is_asked_again_later(settings: Settings) -> None:
+async def test_a_pool_that_is_full_or_closes_is_asked_again_later(settings: Config) -> None:
     async with handing(settings, messages_max=1) as node:
         pools = node.pools.pools
         await pools.enqueue("default", "agents", [Letter("m", "k", b"")])
@@ -179,7 +179,7 @@ async def answer(station: Serving, session: Session, to: str, **body: Any) -> in
     return (await async_ask(station.url, "POST", path, msgspec.json.encode(told))).status
 
 
-async def test_the_answer_of_a_worker_is_the_output_and_is_given_once(settings: Settings) -> None:
+async def test_the_answer_of_a_worker_is_the_output_and_is_given_once(settings: Config) -> None:
     async with serving(settings, app=asking()) as station:
         transaction_id = await started(station)
         session, message, _ = await take(station.node)
@@ -194,7 +194,7 @@ async def test_the_answer_of_a_worker_is_the_output_and_is_given_once(settings: 
         assert await answer(station, session, to, data={"n": 18}) == 409
 
 
-async def test_nobody_who_answers_in_time_is_a_failure(settings: Settings) -> None:
+async def test_nobody_who_answers_in_time_is_a_failure(settings: Config) -> None:
     async with serving(settings, app=asking(wait="0.2s")) as station:
         transaction_id = await started(station)
         told = await ended(station, transaction_id)
@@ -204,7 +204,7 @@ async def test_nobody_who_answers_in_time_is_a_failure(settings: Settings) -> No
 
 @pytest.mark.parametrize("agents_answer", [False, True])
 async def test_hand_step_waiting_for_agents_of_mirrored_pool_fails(
-    settings: Settings, agents_answer: bool
+    settings: Config, agents_answer: bool
 ) -> None:
     async with serving(settings, app=asking(wait="2d")) as station:
         transaction_id = await started(station, mirror=True, agents_answer=agents_answer)

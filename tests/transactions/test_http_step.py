@@ -15,14 +15,11 @@ from tests.kit.transaction_store import TERMS
 from waystation import App
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
+from waystation.errors import CallbackUsedError, PipelineInvalidError
 from waystation.messages.envelope import Envelope
 from waystation.runtime.ids import RandomIdentity
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
-from waystation.transaction_errors import (
-    CallbackUsedError,
-    PipelineInvalidError,
-)
 from waystation.transactions.builtins.http import REPLY_BYTES_MAX
 from waystation.transactions.callbacks import Callbacks, CallbackUrls
 from waystation.transactions.pipeline import define

@@ -12,9 +12,8 @@ from tests.kit.movers import DATABASES, DAY_MS, Movers, archive_url, open_movers
 from tests.kit.transaction_store import CACHE_MS, CELL, GRACE_MS, GROUP, LOAD_MS, TERMS
 from tests.transactions.test_children import waiting_parent
 from waystation.archive import Archive, ArchivedState
-from waystation.errors import ArchiveUnavailableError, StoreFullError
+from waystation.errors import ArchiveUnavailableError, StoreFullError, TransactionUnknownError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.limits import Limits

@@ -13,7 +13,7 @@ import pytest
 
 from tests.transactions.calling import call
 from waystation import App
-from waystation.transaction_errors import AppInvalidError
+from waystation.errors import AppInvalidError
 from waystation.transactions.loading import AppFiles, load
 from waystation.transactions.outcomes import Success
 

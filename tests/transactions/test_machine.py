@@ -13,9 +13,9 @@ import pytest
 from tests.kit.transaction_apps import app_with
 from tests.kit.transaction_machine import QUICK, all_started, open_machine
 from waystation import Abort, App, Context, Fail, Wait
+from waystation.errors import TransactionFinalError
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import TransactionFinalError
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.states import State, Status
 from waystation.transactions.turns import UNSERVED_MS

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.transaction_machine import Machine, open_machine
 from tests.kit.transaction_store import TERMS
 from waystation import Abort, App, Child, Context, Fail, Parallel, RetryLater, Wait
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.telemetry import metrics
 from waystation.testing.station import serving
@@ -189,7 +189,7 @@ async def test_a_rescue_is_counted(store_server: EmbeddedServer, tmp_path: Path)
         assert told("transaction_due_total", outcome="rescued") - before == 1
 
 
-async def test_who_does_upkeep_tells_how_many_sleep(settings: Settings) -> None:
+async def test_who_does_upkeep_tells_how_many_sleep(settings: Config) -> None:
     app = App()
     app.pipeline("nap", [("util/delay", {"min": 3_600_000, "max": 3_600_000})])
     async with serving(settings, app=app) as running:

@@ -20,9 +20,13 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.errors import ArchiveUnavailableError, StoreFullError
+from waystation.errors import (
+    ArchiveUnavailableError,
+    StoreFullError,
+    TransactionLoadingError,
+    TransactionUnknownError,
+)
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import TransactionLoadingError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.archiving import Given
 from waystation.transactions.found import found_of

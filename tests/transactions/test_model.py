@@ -40,9 +40,9 @@ from tests.kit.transaction_store import (
     TransactionStore,
     open_transactions,
 )
+from waystation.errors import NotSleepingError, TransactionFinalError
 from waystation.runtime.ids import CountingIdentity
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import NotSleepingError, TransactionFinalError
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells
 from waystation.transactions.entry import NewTransaction

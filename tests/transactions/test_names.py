@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.transactions.cell_store import open_cell_store
-from waystation.errors import SettingsError, StoreRefusedError
+from waystation.errors import SettingsError, StoreRefusedError, TransactionUnknownError
 from waystation.logs import keys as log_names
 from waystation.runtime.ids import CountingIdentity, RandomIdentity, SequentialIdentity
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import CELLS_DEFAULT, Terms, open_cells
 

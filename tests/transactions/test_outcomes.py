@@ -10,8 +10,7 @@ import pytest
 
 import waystation
 from waystation import Abort, Child, Fail, Parallel, RetryLater, Wait
-from waystation.errors import InvalidInputError, NotFiniteError
-from waystation.transaction_errors import SwitchInvalidError
+from waystation.errors import InvalidInputError, NotFiniteError, SwitchInvalidError
 from waystation.transactions.outcomes import (
     CHILDREN_MAX,
     Call,

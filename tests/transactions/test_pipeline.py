@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from waystation import App
-from waystation.transaction_errors import PipelineInvalidError
+from waystation.errors import PipelineInvalidError
 from waystation.transactions.pipeline import (
     DEFINITION_BYTES_MAX,
     STEPS_MAX,

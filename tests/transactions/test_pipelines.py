@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.errors import InvalidInputError, NotFoundError
+from waystation.errors import InvalidInputError, NotFoundError, PipelineUnknownError
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import Wakeups
 from waystation.testing import CrashPoint, crash_points
-from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms, open_cells
 from waystation.transactions.entry import Entry, NewTransaction

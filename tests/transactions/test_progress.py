@@ -17,16 +17,16 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.errors import TooLargeError
-from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.scripts import script
-from waystation.transaction_errors import (
+from waystation.errors import (
     IllegalTransitionError,
     LeaseLostError,
     NotRunningError,
     StatusInvalidError,
+    TooLargeError,
     TransactionUnknownError,
 )
+from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.held import Held, Verdict
 from waystation.transactions.progress import (

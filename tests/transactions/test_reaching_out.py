@@ -14,8 +14,14 @@ from tests.kit.keys import make_keys
 from tests.kit.wire import async_ask
 from tests.transactions.calling import call, step_call
 from waystation import App
-from waystation.channel_settings import ChannelRule
-from waystation.config import AuthSettings, ChannelSettings, HttpSettings, Settings
+from waystation.config import (
+    AuthConfig,
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    HttpConfig,
+    TransactionConfig,
+)
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.node import Node
 from waystation.reach import Reach
@@ -23,7 +29,6 @@ from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
 from waystation.topics.model import RateLimit, TopicOptions
 from waystation.topics.within import Within
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions import names
 from waystation.transactions.order import Order
 from waystation.transactions.outcomes import Failure, Outcome, Pause, Success
@@ -66,7 +71,7 @@ async def ended(station: Serving, transaction_id: str) -> dict[str, Any]:
 
 
 async def test_a_message_of_a_step_is_there_once_however_often_it_is_called(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     """What a death between the message and its commit leads to."""
     async with serving(settings) as station:
@@ -105,7 +110,7 @@ async def test_a_message_of_a_step_is_there_once_however_often_it_is_called(
     ],
 )
 async def test_a_message_that_a_client_could_not_produce_fails(
-    settings: Settings, options: dict[str, Any], given: bytes, told: str
+    settings: Config, options: dict[str, Any], given: bytes, told: str
 ) -> None:
     async with serving(settings) as station:
         node = station.node
@@ -120,7 +125,7 @@ async def test_a_message_that_a_client_could_not_produce_fails(
         assert await produced(node, "strict") == await produced(node, "plain") == []
 
 
-async def test_a_topic_that_takes_nothing_now_is_asked_again(settings: Settings) -> None:
+async def test_a_topic_that_takes_nothing_now_is_asked_again(settings: Config) -> None:
     async with serving(settings) as station:
         node = station.node
         await node.topics.create("default", "shut", partitions=1)
@@ -139,7 +144,7 @@ async def test_a_topic_that_takes_nothing_now_is_asked_again(settings: Settings)
 
 
 async def test_what_is_published_is_there_once_and_is_the_field_that_was_named(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     async with serving(settings) as station:
         node = station.node
@@ -156,10 +161,10 @@ async def test_what_is_published_is_there_once_and_is_the_field_that_was_named(
 
 
 async def test_a_channel_that_no_rule_allows_fails_and_a_full_one_is_asked_again(
-    settings: Settings,
+    settings: Config,
 ) -> None:
     rule = ChannelRule(pattern="news", backlog_max=1, backlog_policy="refuse")
-    settings = msgspec.structs.replace(settings, channels=ChannelSettings(rules=(rule,)))
+    settings = msgspec.structs.replace(settings, channels=ChannelConfig(rules=(rule,)))
     async with serving(settings) as station:
         node = station.node
         outcome = await run(node, "util/publish", b"1", channel="other")
@@ -186,11 +191,11 @@ async def test_a_channel_that_no_rule_allows_fails_and_a_full_one_is_asked_again
     ],
 )
 async def test_what_cannot_be_reached_is_refused_with_its_field(
-    settings: Settings, wanted: Wanted, field: str
+    settings: Config, wanted: Wanted, field: str
 ) -> None:
     """S-01"""
     rule = ChannelRule(pattern="news")
-    settings = msgspec.structs.replace(settings, channels=ChannelSettings(rules=(rule,)))
+    settings = msgspec.structs.replace(settings, channels=ChannelConfig(rules=(rule,)))
     async with serving(settings) as station:
         await station.node.topics.create("default", "orders", partitions=1)
         check = services_of(station.node).check
@@ -212,7 +217,7 @@ def asking(url: str) -> App:
     return app
 
 
-async def test_a_server_calls_back_over_http(settings: Settings) -> None:
+async def test_a_server_calls_back_over_http(settings: Config) -> None:
     async with (
         FakeEndpoint(plan=[202]) as endpoint,
         serving(settings, app=asking(endpoint.url)) as station,
@@ -247,9 +252,9 @@ async def test_a_server_calls_back_over_http(settings: Settings) -> None:
 
 
 async def test_an_answer_finds_a_transaction_that_was_archived_meanwhile(
-    settings: Settings,
+    settings: Config,
 ) -> None:
-    quick = TransactionSettings(archive_delay_seconds=0)
+    quick = TransactionConfig(archive_delay_seconds=0)
     settings = msgspec.structs.replace(settings, transactions=quick)
     async with (
         FakeEndpoint(plan=[202]) as endpoint,
@@ -270,7 +275,7 @@ async def test_an_answer_finds_a_transaction_that_was_archived_meanwhile(
 async def test_nobody_needs_a_key_to_call_back(tmp_path: Path) -> None:
     """The URL is the key; a station with keys asks for no other."""
     keys = await asyncio.to_thread(make_keys, tmp_path)
-    settings = quick_settings(str(tmp_path), auth=AuthSettings())
+    settings = quick_settings(str(tmp_path), auth=AuthConfig())
     async with (
         FakeEndpoint(plan=[202]) as endpoint,
         serving(settings, app=asking(endpoint.url)) as station,
@@ -285,13 +290,13 @@ async def test_nobody_needs_a_key_to_call_back(tmp_path: Path) -> None:
         assert (await async_ask(station.url, "POST", way, b"1")).status == 200
 
 
-async def test_a_public_url_that_is_none_is_told_at_start(settings: Settings) -> None:
+async def test_a_public_url_that_is_none_is_told_at_start(settings: Config) -> None:
     for text in ("example.com", "ftp://example.com", "https://a b"):
-        wrong = msgspec.structs.replace(settings, http=HttpSettings(port=0, public_url=text))
+        wrong = msgspec.structs.replace(settings, http=HttpConfig(port=0, public_url=text))
         with pytest.raises(SettingsError, match=r"http\.public_url"):
             async with serving(wrong):
                 pass
-    right = HttpSettings(port=0, public_url="https://example.com/station/")
+    right = HttpConfig(port=0, public_url="https://example.com/station/")
     async with serving(msgspec.structs.replace(settings, http=right)) as station:
         url = station.node.engine.urls("tx-1", "1")
         assert url.startswith("https://example.com/station/v1/callbacks/tx-1/1/")

@@ -21,8 +21,8 @@ from tests.stores import store_at
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
+from waystation.errors import TransactionUnknownError
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.held import Held
 from waystation.transactions.progress import Finish, Sleep

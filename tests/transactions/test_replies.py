@@ -15,19 +15,23 @@ from tests.delivery.delivering import until
 from tests.kit.events import event_stream
 from tests.kit.wire import async_ask
 from waystation import Wait
-from waystation.channel_settings import ChannelRule
-from waystation.config import ChannelSettings, DeliverySettings, Settings
+from waystation.config import (
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    DeliveryConfig,
+    WebhookConfig,
+)
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.workshop import Pauses
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings, serving
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.app import App
 from waystation.transactions.order import Order
 from waystation.transactions.wanted import Wanted
 from waystation.transactions.watch import LOOK_SECONDS
 
-CHANNELS = ChannelSettings(rules=(ChannelRule(pattern="refunds"),))
+CHANNELS = ChannelConfig(rules=(ChannelRule(pattern="refunds"),))
 
 
 def app_that_greets() -> App:
@@ -46,11 +50,11 @@ def order_for(wanted: Wanted) -> Order:
     return Order(type="greeting", metadata=metadata, wanted=wanted)
 
 
-def settings_in(folder: Path, **webhooks: Any) -> Settings:
+def settings_in(folder: Path, **webhooks: Any) -> Config:
     return quick_settings(
         str(folder),
         channels=CHANNELS,
-        webhooks=WebhookSettings(first_wait_seconds=0.05, **webhooks),
+        webhooks=WebhookConfig(first_wait_seconds=0.05, **webhooks),
     )
 
 
@@ -218,7 +222,7 @@ async def test_pauses_come_from_the_settings_and_from_what_the_node_group_is_tol
                 return shop.pauses == wanted
 
             await until(paced)
-        assert shop.attempts_max == WebhookSettings().workers, "nothing was said of it"
+        assert shop.attempts_max == WebhookConfig().workers, "nothing was said of it"
 
 
 async def test_a_node_group_is_told_of_a_pause_between_claims_and_keeps_it(
@@ -273,7 +277,7 @@ async def test_administrators_hear_of_a_webhook_that_was_given_up(
 ) -> None:
     """As an event, in the log, and at their URL."""
     async with FakeEndpoint(plan=[500]) as receiver, FakeEndpoint() as office:
-        delivery = DeliverySettings(loopback=True, notice_url=office.url)
+        delivery = DeliveryConfig(loopback=True, notice_url=office.url)
         settings = msgspec.structs.replace(settings_in(tmp_path, attempts=2), delivery=delivery)
         async with serving(settings, app=app_that_greets()) as running:
             node = running.node

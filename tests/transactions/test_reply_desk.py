@@ -6,10 +6,9 @@ import pytest
 
 from tests.delivery.delivering import until
 from tests.transactions.replying import QUICK, Replying, lane, replying
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, TransactionUnknownError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.transaction_errors import TransactionUnknownError
 from waystation.transactions.reply_desk import ReplyRow
 from waystation.transactions.reply_lanes import receiver_of
 

@@ -11,6 +11,7 @@ from standardwebhooks import Webhook
 
 from tests.delivery.delivering import until
 from tests.transactions.replying import QUICK, Replying, lane, replying
+from waystation.config import WebhookConfig
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.secret_file import read_secrets
 from waystation.delivery.signing import new_secret
@@ -24,7 +25,6 @@ from waystation.errors import (
 from waystation.runtime.ids import RandomIdentity
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names, reply_sender
 from waystation.transactions.reply_lanes import (
     item_of,
@@ -451,4 +451,4 @@ def test_a_secret_file_that_cannot_be_used_is_told_at_start(tmp_path: Path) -> N
     with pytest.raises(SettingsError, match="A line of the secret file is no secret") as told:
         read_secrets(str(bad), "webhooks.secret_file")
     assert "hunter2" not in str(told.value) + told.value.hint
-    assert read_secrets(WebhookSettings().secret_file, "x") == ()
+    assert read_secrets(WebhookConfig().secret_file, "x") == ()

@@ -13,13 +13,13 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import (
+from waystation.errors import (
     NotSleepingError,
     SwitchInvalidError,
     TransactionFinalError,
     TransactionUnknownError,
 )
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.held import Held
 from waystation.transactions.progress import Commit, Finish, Sleep

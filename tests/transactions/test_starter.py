@@ -12,21 +12,19 @@ import pytest
 from tests.kit.outside import open_outside, state_of
 from tests.proxy import Fate, proxy_to
 from waystation.errors import (
+    AlreadyQueuedError,
+    DuplicateTransactionError,
+    IllegalTransitionError,
     InvalidInputError,
     LogFullError,
+    NotATypeError,
+    PipelineUnknownError,
     StoreFullError,
     TooLargeError,
 )
 from waystation.logs.protocol import Retention
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.transaction_errors import (
-    AlreadyQueuedError,
-    DuplicateTransactionError,
-    IllegalTransitionError,
-    NotATypeError,
-    PipelineUnknownError,
-)
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.order import Moment, Order, read_orders

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from waystation.transaction_errors import IllegalTransitionError
+from waystation.errors import IllegalTransitionError
 from waystation.transactions.states import TRANSITIONS, State, Status, chart, check
 
 VERBS = {each.verb for each in TRANSITIONS}

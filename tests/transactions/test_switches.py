@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.transaction_errors import SwitchInvalidError
+from waystation.errors import SwitchInvalidError
 from waystation.transactions.switches import (
     Scalar,
     check_switch,

@@ -17,9 +17,9 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
+from waystation.errors import NotSleepingError, TransactionFinalError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
-from waystation.transaction_errors import NotSleepingError, TransactionFinalError
 from waystation.transactions import names
 from waystation.transactions.entry import NewTransaction
 from waystation.transactions.held import Held

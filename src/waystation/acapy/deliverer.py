@@ -18,8 +18,7 @@ from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.outbound_message import OutboundMessage, read_message
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
-from waystation.acapy_errors import MessageInvalidError
-from waystation.acapy_settings import DelivererSettings
+from waystation.config import DelivererConfig
 from waystation.delivery.claims import AWAY
 from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.schedule import (
@@ -31,6 +30,7 @@ from waystation.delivery.schedule import (
 )
 from waystation.delivery.sender import Sender
 from waystation.delivery.standing import Reservation, Standing
+from waystation.errors import MessageInvalidError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.pubsub import Waiter
@@ -73,7 +73,7 @@ class Deliverer:
         sockets: SocketSender,
         *,
         clock: Clock,
-        settings: DelivererSettings,
+        settings: DelivererConfig,
         schedule: Schedule = SCHEDULE,
         rng: random.Random | None = None,
     ) -> None:

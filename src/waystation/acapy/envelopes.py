@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.acapy_errors import EnvelopeInvalidError
+from waystation.errors import EnvelopeInvalidError
 from waystation.messages.envelope import Envelope
 from waystation.pools.answers import ANSWER_TO
 

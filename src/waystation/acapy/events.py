@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from waystation.acapy.outbound import OutboundQueue, TakenMessage
 from waystation.acapy.retry_set import RetrySet
-from waystation.acapy_settings import EventRule
+from waystation.config import EventRule
 from waystation.delivery.claims import AWAY
 from waystation.errors import InvalidInputError, WaystationError
 from waystation.messages.envelope import Envelope

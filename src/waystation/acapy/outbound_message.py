@@ -18,7 +18,7 @@ from urllib.parse import urldefrag, urlsplit
 import msgspec
 from msgspec import Meta
 
-from waystation.acapy_errors import MessageInvalidError
+from waystation.errors import MessageInvalidError
 
 SCHEMES = ("http", "https", "ws", "wss")
 #: These frame a request or name its host; whoever sends sets them.

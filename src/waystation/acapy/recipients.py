@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.acapy_errors import EnvelopeInvalidError
+from waystation.errors import EnvelopeInvalidError
 from waystation.pools.recipient import KEY_BYTES_MAX
 
 #: What a sender says that wants the answer where it asked.

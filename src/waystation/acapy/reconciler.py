@@ -25,7 +25,7 @@ from waystation.acapy.mirror import NO_VERSION, Mirror
 from waystation.acapy.mirror_writer import MirrorWriter
 from waystation.acapy.pool_map import MapReader, PoolMap
 from waystation.acapy.pusher import Pusher
-from waystation.pool_errors import PoolFullError, WorkersFullError
+from waystation.errors import PoolFullError, WorkersFullError
 from waystation.pools import Pool, Pools
 from waystation.pools.held import PoolLook, Session, WorkerLook
 from waystation.pools.mirrored import DROPPED_MAX, KEYS_MAX, READY_MAX, Mirrored, Seen

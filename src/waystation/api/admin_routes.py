@@ -18,7 +18,7 @@ from waystation.api.reply import Reply, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.channels.revocation import EXPIRY_MAX, Revocation
-from waystation.config import AdminSettings
+from waystation.config import AdminConfig
 from waystation.errors import UnauthenticatedError
 from waystation.runtime.logging import LEVELS, logger, set_level, set_level_of_all, sources
 from waystation.store.keys import DEFAULT_PROJECT
@@ -42,7 +42,7 @@ _is_integer = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII).fullmatch
 class AdminDoor:
     """Who is an administrator."""
 
-    def __init__(self, settings: AdminSettings, gate: Gate, addresses: ClientAddresses) -> None:
+    def __init__(self, settings: AdminConfig, gate: Gate, addresses: ClientAddresses) -> None:
         self._bearers = [_BEARER + each.encode() for each in settings.bearer]
         self._networks = Networks(settings.networks, setting="admin.networks")
         self._gate = gate

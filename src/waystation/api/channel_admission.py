@@ -14,10 +14,10 @@ from waystation.access import Access, Scope
 from waystation.api.problems import dsps_error
 from waystation.api.reply import Reply
 from waystation.api.request import Request
-from waystation.channel_settings import TokenRule
 from waystation.channels.revocation import Revocation
 from waystation.channels.service import Channels
 from waystation.channels.tokens import TokenVerifier, read_token
+from waystation.config import TokenRule
 from waystation.errors import InvalidChannelError, TokenRejectedError, UnauthenticatedError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import is_name

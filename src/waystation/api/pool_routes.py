@@ -14,7 +14,7 @@ from waystation.api.reply import Reply, json_reply
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.routes import Handler, Route
 from waystation.api.transaction_schemas import Told
-from waystation.pool_errors import PoolFullError
+from waystation.errors import PoolFullError
 from waystation.pools import Pool, Pools
 from waystation.pools.answers import Answer
 from waystation.pools.definition import require_answers

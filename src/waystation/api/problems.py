@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation import errors, transaction_errors
+from waystation import errors
 from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
 
 #: The first class that fits decides.
@@ -13,14 +13,14 @@ _STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.UnsupportedMediaTypeError, 415),
     (errors.RateLimitedError, 429),
     (errors.TopicBlockedError, 422),
-    (transaction_errors.CallbackInvalidError, 422),
-    (transaction_errors.NotATypeError, 422),
-    (transaction_errors.ReplyInvalidError, 422),
+    (errors.CallbackInvalidError, 422),
+    (errors.NotATypeError, 422),
+    (errors.ReplyInvalidError, 422),
     (errors.InvalidInputError, 400),
     (errors.TokenRejectedError, 403),
     (errors.UnauthenticatedError, 401),
     (errors.ForbiddenError, 403),
-    (errors.SubscriptionNotFoundError, 404),
+    (errors.SubscriberNotFoundError, 404),
     (errors.NotFoundError, 404),
     (errors.ConflictError, 409),
     (errors.ChannelFullError, 507),

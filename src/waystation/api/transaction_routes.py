@@ -18,10 +18,15 @@ from waystation.api.problems import status_of
 from waystation.api.reply import JSON, Reply, encode, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Handler, Route
-from waystation.errors import InvalidInputError, OutcomeUnknownError, WaystationError
+from waystation.errors import (
+    DuplicateTransactionError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    TransactionUnknownError,
+    WaystationError,
+)
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.transaction_errors import DuplicateTransactionError, TransactionUnknownError
 from waystation.transactions.engine import Engine
 from waystation.transactions.order import Order, read_moment, read_orders
 from waystation.transactions.start import Receipt

@@ -11,7 +11,7 @@ from litestar import Controller, Request, get
 from litestar.datastructures import State
 
 from waystation.access import Access, Scope
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import NotFoundError
 from waystation.store.keys import DEFAULT_PROJECT
 
@@ -46,7 +46,7 @@ class HistoryController(Controller):
         return place
 
 
-def history_place(settings: Settings, dataset: str) -> HistoryPlace:
+def history_place(settings: Config, dataset: str) -> HistoryPlace:
     """Return the place of the history of a server with these settings."""
     return HistoryPlace(
         dataset=dataset,

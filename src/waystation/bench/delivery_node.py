@@ -12,8 +12,7 @@ from waystation.api.server import settle_memory
 from waystation.bench.benchmark import BenchmarkError
 from waystation.bench.receivers import stamp
 from waystation.bench.target import Target
-from waystation.config import AuthSettings, Settings, StoreSettings
-from waystation.delivery_settings import DeliverySettings
+from waystation.config import AuthConfig, Config, DeliveryConfig, StoreConfig
 from waystation.messages.envelope import Envelope
 from waystation.node import Node, open_node
 from waystation.runtime.clock import Clock
@@ -49,12 +48,12 @@ _STUCK_SECONDS = 20.0
 async def delivering(target: Target) -> AsyncIterator[Node]:
     """A node with a catalogue of its own, so that every round begins alike."""
     with tempfile.TemporaryDirectory(prefix="waystation-bench-") as folder:
-        settings = Settings(
-            auth=AuthSettings(insecure=True),
+        settings = Config(
+            auth=AuthConfig(insecure=True),
             data=folder,
-            delivery=DeliverySettings(loopback=True),
+            delivery=DeliveryConfig(loopback=True),
             history=target.history,
-            store=StoreSettings(durability=target.level, url=f"unix://{target.store_path}"),
+            store=StoreConfig(durability=target.level, url=f"unix://{target.store_path}"),
         )
         node = await open_node(settings)
         try:

@@ -21,7 +21,7 @@ from waystation.bench.http_load import CONTENT as DATA
 from waystation.bench.log_load import used_bytes
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
-from waystation.config import AuthSettings, Settings, StoreSettings
+from waystation.config import AuthConfig, Config, StoreConfig
 from waystation.node import Node, open_node
 from waystation.runtime.clock import Clock
 from waystation.store import keys
@@ -48,11 +48,11 @@ _STUCK_SECONDS = 20.0
 @contextlib.asynccontextmanager
 async def opened(target: Target) -> AsyncIterator[Node]:
     """A node of the station's data folder that runs no steps; all pipelines are defined."""
-    settings = Settings(
-        auth=AuthSettings(insecure=True),
+    settings = Config(
+        auth=AuthConfig(insecure=True),
         data=target.data,
         history=target.history,
-        store=StoreSettings(durability=target.level),
+        store=StoreConfig(durability=target.level),
     )
     node = await open_node(settings)
     try:

@@ -19,7 +19,7 @@ from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Promise, Row, Sample
 from waystation.bench.sender import Stage
 from waystation.bench.workshop import Workshop
-from waystation.history_settings import RecordLogs
+from waystation.config import RecordLogs
 from waystation.store.embedded.server import EmbeddedServer
 
 _SECONDS_MAX = 900.0

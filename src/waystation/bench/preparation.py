@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from waystation.access import Scope, new_key
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.node import open_catalogue
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIdentity
@@ -17,7 +17,7 @@ from waystation.store.keys import DEFAULT_PROJECT
 
 async def make_key(data: Path) -> str:
     """A key that may publish, in the catalogue of a data folder."""
-    catalogue = open_catalogue(Settings(data=str(data)))
+    catalogue = open_catalogue(Config(data=str(data)))
     await catalogue.open()
     try:
         key, record = new_key(

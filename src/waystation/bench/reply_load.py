@@ -14,6 +14,7 @@ from waystation.bench.report import Sample
 from waystation.bench.send_load import CONCURRENT, senders
 from waystation.bench.sleepers import TERMS, Sleepers, opened_sleepers
 from waystation.bench.target import Target, Window
+from waystation.config import WebhookConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
@@ -22,7 +23,6 @@ from waystation.delivery.sender import Sender
 from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.pubsub import Wakeups
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Held
 from waystation.transactions.holding import Holding
@@ -141,7 +141,7 @@ async def _opened(target: Target) -> AsyncIterator[_Replies]:
             Signals(store, TERMS),
             sender,
             Services(sender.send, *(_unused,) * 3, lambda *_: "", _unused, lambda *_: ""),
-            settings=WebhookSettings(workers=CONCURRENT),
+            settings=WebhookConfig(workers=CONCURRENT),
             clock=clock,
         )
         deliverer = Deliverer(

@@ -22,24 +22,33 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from waystation.acapy_settings import DoorRule, RelaySettings
 from waystation.api.server import ApiServer, settle_memory
 from waystation.bench import bench_app
 from waystation.bench.bare import PARTITIONS, BareApp
 from waystation.bench.bench_app import delays_ms
 from waystation.bench.children import Answer, answer_questions
-from waystation.channel_settings import ChannelRule, WebhookRule
-from waystation.config import ChannelSettings, Durability, HttpSettings, Settings, StoreSettings
-from waystation.delivery_settings import DeliverySettings
+from waystation.config import (
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    DeliveryConfig,
+    DoorRule,
+    Durability,
+    HistoryConfig,
+    HttpConfig,
+    RecordLogs,
+    RelayConfig,
+    StoreConfig,
+    TransactionConfig,
+    WebhookRule,
+)
 from waystation.errors import ConflictError
-from waystation.history_settings import HistorySettings, RecordLogs
 from waystation.node import open_node
 from waystation.relay.opening import open_relay
 from waystation.runtime.logging import configure_logging
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.transaction_settings import TransactionSettings
 
 #: A receiver that hangs is given up on after this.
 _RECEIVER_SECONDS_MAX = 2.0
@@ -49,19 +58,19 @@ _RECEIVER_SECONDS_MAX = 2.0
 async def ours(
     data: Path,
     level: Durability,
-    channels: ChannelSettings | None = None,
+    channels: ChannelConfig | None = None,
     app: str = "",
-    history: HistorySettings | None = None,
+    history: HistoryConfig | None = None,
 ) -> AsyncIterator[Answer]:
     """A whole station as `waystation serve` runs it, keys required."""
-    settings = Settings(
-        channels=channels or ChannelSettings(),
+    settings = Config(
+        channels=channels or ChannelConfig(),
         data=str(data),
-        delivery=DeliverySettings(loopback=True),
-        history=history or HistorySettings(),
-        http=HttpSettings(port=0),
-        store=StoreSettings(durability=level),
-        transactions=TransactionSettings(app=app),
+        delivery=DeliveryConfig(loopback=True),
+        history=history or HistoryConfig(),
+        http=HttpConfig(port=0),
+        store=StoreConfig(durability=level),
+        transactions=TransactionConfig(app=app),
     )
     node = await open_node(settings)
     try:
@@ -87,7 +96,7 @@ def webhooks(data: Path, level: Durability, port: str) -> AbstractAsyncContextMa
         ChannelRule(pattern="plain"),
         ChannelRule(pattern="webhook", webhooks=(webhook,)),
     )
-    return ours(data, level, ChannelSettings(rules=rules))
+    return ours(data, level, ChannelConfig(rules=rules))
 
 
 @asynccontextmanager
@@ -95,7 +104,7 @@ async def working(
     data: Path, level: Durability, record: RecordLogs = "full"
 ) -> AsyncIterator[Answer]:
     """The same as `waystation serve --app` runs it: it works from the moment it is open."""
-    history = HistorySettings(record=record)
+    history = HistoryConfig(record=record)
     async with ours(data, level, app=f"{bench_app.__name__}:app", history=history) as tell:
 
         async def tell_all(question: dict[str, Any]) -> dict[str, object]:
@@ -109,10 +118,10 @@ async def working(
 @asynccontextmanager
 async def relay(data: Path, level: Durability) -> AsyncIterator[Answer]:
     """The door of agents as `waystation relay` runs it, before pool `bench`."""
-    settings = Settings(
+    settings = Config(
         data=str(data),
-        relay=RelaySettings(doors=(DoorRule("http", "127.0.0.1", 0),), pool="bench"),
-        store=StoreSettings(durability=level),
+        relay=RelayConfig(doors=(DoorRule("http", "127.0.0.1", 0),), pool="bench"),
+        store=StoreConfig(durability=level),
     )
     async with open_relay(settings) as running:
         ((_, address),) = running.doors

@@ -10,8 +10,7 @@ import msgspec
 from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Sample
 from waystation.channels.service import Channels
-from waystation.config import ChannelSettings, Durability
-from waystation.history_settings import HistorySettings, RecordLogs
+from waystation.config import ChannelConfig, Durability, HistoryConfig, RecordLogs
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
@@ -41,15 +40,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return Address(path=self.store_path)
 
     @property
-    def history(self) -> HistorySettings:
+    def history(self) -> HistoryConfig:
         """For the settings of a node."""
-        return HistorySettings(record=self.record)
+        return HistoryConfig(record=self.record)
 
     def open_channels(self) -> tuple[Store, Channels]:
         """Channels without HTTP in between; the caller closes the store. They cannot wait."""
         store = Store(self.store_address)
         wakeups = Wakeups(self.store_address)
-        return store, Channels(store, wakeups, clock=Clock(), settings=ChannelSettings())
+        return store, Channels(store, wakeups, clock=Clock(), settings=ChannelConfig())
 
 
 class Window:

@@ -18,8 +18,7 @@ from waystation.bench.preparation import make_key
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
 from waystation.bench.transaction_peers import Rival, quantiles
-from waystation.config import Durability
-from waystation.history_settings import RecordLogs
+from waystation.config import Durability, RecordLogs
 from waystation.store.embedded.server import EmbeddedServer
 
 #: Run by name, in processes of their own.

@@ -19,7 +19,7 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509 import load_pem_x509_certificate
 
-from waystation.channel_settings import TokenRule
+from waystation.config import TokenRule
 from waystation.errors import SettingsError
 from waystation.runtime.logging import logger
 

@@ -13,7 +13,7 @@ import msgspec
 
 from waystation.channels.model import Fetched, Message, decode_message
 from waystation.channels.place import Place
-from waystation.errors import SubscriptionNotFoundError
+from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
@@ -188,9 +188,9 @@ class _Waiting:
             self._gone.cancel()
 
 
-def no_subscriber(place: Place, subscriber: str) -> SubscriptionNotFoundError:
+def no_subscriber(place: Place, subscriber: str) -> SubscriberNotFoundError:
     """The error of everything that needs a subscriber and finds none."""
-    return SubscriptionNotFoundError(f"Channel {place.channel} has no subscriber {subscriber}.")
+    return SubscriberNotFoundError(f"Channel {place.channel} has no subscriber {subscriber}.")
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 import re2
 
-from waystation.channel_settings import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.channels.templates import check_template, fill_template
+from waystation.config import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.errors import SettingsError
 
 #: Names that were looked up lately, allowed or not; anybody may ask for any name.

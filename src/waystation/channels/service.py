@@ -16,7 +16,7 @@ from waystation.channels.reader import Abandonment, Reader, no_subscriber
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.stream import ChannelStream
 from waystation.channels.webhooks import lanes
-from waystation.config import ChannelSettings
+from waystation.config import ChannelConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
@@ -46,7 +46,7 @@ class Channels:
         wakeups: Wakeups,
         *,
         clock: Clock,
-        settings: ChannelSettings,
+        settings: ChannelConfig,
         guard: AddressGuard | None = None,
         waiting_max: int = WAITING_MAX,
     ) -> None:

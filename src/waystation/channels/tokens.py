@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from waystation.channel_settings import ChannelRule, TokenRule
 from waystation.channels.key_rings import KeyRing
+from waystation.config import ChannelRule, TokenRule
 from waystation.errors import UnauthenticatedError
 
 #: Strict, since decoders pass over what they do not know, and one token would have many texts.

@@ -9,10 +9,10 @@ moment. A publisher pays for neither.
 
 from __future__ import annotations
 
-from waystation.channel_settings import ChannelRule, WebhookRule
 from waystation.channels.model import decode_message
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.templates import has_fields, sample_fills
+from waystation.config import ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.endpoint import Destination, Endpoint
 from waystation.delivery.headers import check_authorization, check_headers

@@ -81,7 +81,7 @@ def _follow(channels: Channels, channel: str, name: str, *, count: int, as_json:
             if batch.handle:
                 handle = batch.handle
                 patiently(lambda handle=handle: channels.ack(channel, name, handle))  # type: ignore[misc]
-        except errors.SubscriptionNotFoundError:
+        except errors.SubscriberNotFoundError:
             note("the subscriber was gone; messages published meanwhile may be missing")
             patiently(lambda: channels.subscribe(channel, name))
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from waystation.channel_settings import shown_tokens, shown_webhook
 from waystation.cli.options import ConfigOption, JsonOption, read_settings
 from waystation.cli.output import emit_json, emit_table
+from waystation.config import shown_tokens, shown_webhook
 from waystation.errors import InvalidChannelError
 from waystation.runtime.ids import require_name
 

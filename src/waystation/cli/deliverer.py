@@ -21,7 +21,7 @@ from waystation.cli.options import (
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.plugin_environment import plugin_defaults
 from waystation.cli.running import run_until_stopped
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ async def _all_of(
     return sum([await verb(ids[i : i + _BATCH]) for i in range(0, len(ids), _BATCH)])
 
 
-def _settings(data: str | None, store: str | None, config: str) -> Settings:
+def _settings(data: str | None, store: str | None, config: str) -> Config:
     defaults = plugin_defaults(os.environ, "deliverer")
     return read_settings(config, defaults=defaults, data=data, store_url=store).settings
 
 
-def _with_retries(settings: Settings, events: str, work: Callable[[RetrySet], Awaitable[_T]]) -> _T:
+def _with_retries(settings: Config, events: str, work: Callable[[RetrySet], Awaitable[_T]]) -> _T:
     async def run() -> _T:
         from waystation.relay.delivering import retry_set  # noqa: PLC0415
         from waystation.store.opening import open_store  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation import errors, history_errors
+from waystation import errors
 
 FAILED = 1
 USAGE = 2
@@ -23,7 +23,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.OffsetOutOfRangeError, USAGE),
     (errors.NotFoundError, NOT_FOUND),
     (errors.LogNotFoundError, NOT_FOUND),
-    (errors.SubscriptionNotFoundError, NOT_FOUND),
+    (errors.SubscriberNotFoundError, NOT_FOUND),
     (errors.UnauthenticatedError, REFUSED),
     (errors.ForbiddenError, REFUSED),
     (errors.StationUnreachableError, UNAVAILABLE),
@@ -36,7 +36,7 @@ _CODES: tuple[tuple[type[errors.WaystationError], int], ...] = (
     (errors.RateLimitedError, UNAVAILABLE),
     (errors.ConflictError, CONFLICT),
     (errors.LogSealedError, CONFLICT),
-    (history_errors.HistoryBusyError, CONFLICT),
+    (errors.HistoryBusyError, CONFLICT),
     (errors.TopicBlockedError, REFUSED),
 )
 

@@ -37,7 +37,7 @@ from waystation.cli.options import (
     StoreOption,
 )
 from waystation.cli.output import console, emit_json, emit_table, printable
-from waystation.history_errors import HistoryBusyError
+from waystation.errors import HistoryBusyError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:

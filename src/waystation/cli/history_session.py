@@ -13,8 +13,8 @@ import msgspec
 from waystation.cli.options import read_settings
 from waystation.cli.output import problems
 from waystation.cli.station import open_station
-from waystation.config import Settings
-from waystation.history_errors import NoStoreError
+from waystation.config import Config
+from waystation.errors import NoStoreError
 from waystation.runtime.data_files import tighten
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Target(msgspec.Struct, frozen=True):
     """What a command of history works on."""
 
-    settings: Settings
+    settings: Config
     #: What the server that was named said; None: no server was named.
     place: HistoryPlace | None = None
 
@@ -97,7 +97,7 @@ def opened_store(target: Target) -> Iterator[StorePlace]:
         yield access
 
 
-def check_lake(settings: Settings) -> None:
+def check_lake(settings: Config) -> None:
     """Raise NoLakeError before Spark starts, because that takes seconds."""
     from waystation.history.lake import Lake  # noqa: PLC0415
     from waystation.history.table_specs import BASE  # noqa: PLC0415
@@ -107,7 +107,7 @@ def check_lake(settings: Settings) -> None:
 
 @contextmanager
 def session(
-    settings: Settings, *, ui: bool | None = None, quiet: bool
+    settings: Config, *, ui: bool | None = None, quiet: bool
 ) -> Iterator[tuple[SparkSession, Lake]]:
     """A session and the lake of the settings; what goes wrong in Spark is told in short.
 
@@ -134,6 +134,6 @@ def session(
         yield spark, Lake(lake_place(settings))
 
 
-def lake_place(settings: Settings) -> str:
+def lake_place(settings: Config) -> str:
     """Where the lake is."""
     return settings.history.lake or str(settings.data_dir / "lake")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from waystation.config import LoadedSettings, load_settings
+from waystation.config_sources import LoadedConfig, load_config
 from waystation.errors import SettingsError
 
 #: Taken when it lies in the current directory and no other is named.
@@ -37,7 +37,7 @@ KeyOption = Annotated[str, typer.Option("--key", help="API key; better: $WAYSTAT
 
 def read_settings(
     config: str = "", *, defaults: Mapping[str, Any] | None = None, **flags: Any
-) -> LoadedSettings:
+) -> LoadedConfig:
     """The effective settings; a flag `http_port` is the setting `http.port`."""
     named = config or os.environ.get("WAYSTATION_CONFIG", "")
     file = Path(named or DEFAULT_FILE)
@@ -49,7 +49,7 @@ def read_settings(
         name.replace("_", ".", 1) if name.split("_")[0] in _SECTIONS else name: value
         for name, value in flags.items()
     }
-    return load_settings(defaults=defaults, file=file, environment=os.environ, flags=by_name)
+    return load_config(defaults=defaults, file=file, environment=os.environ, flags=by_name)
 
 
 _SECTIONS = (

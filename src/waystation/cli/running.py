@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from waystation.config import LogSettings
+from waystation.config import LogConfig
 from waystation.runtime.logging import configure_logging, logger
 
 _log = logger("station")
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def run_until_stopped(
-    opening: AbstractAsyncContextManager[_T], announce: Callable[[_T], None], log: LogSettings
+    opening: AbstractAsyncContextManager[_T], announce: Callable[[_T], None], log: LogConfig
 ) -> None:
     """Opens it, tells of it, and closes it in order when a signal comes."""
     import uvloop  # noqa: PLC0415 (with the server's libraries: other commands start without them)

@@ -18,7 +18,7 @@ from rich.text import Text
 from waystation import __version__
 from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOption, read_settings
 from waystation.cli.output import console, emit_json
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.errors import SettingsError
 from waystation.history_role import HistoryRole
 from waystation.runtime.logging import configure_logging, logger
@@ -113,13 +113,13 @@ def serve(
     _run_until_stopped(loaded.settings, as_json=as_json)
 
 
-def _run_until_stopped(settings: Settings, *, as_json: bool) -> None:
+def _run_until_stopped(settings: Config, *, as_json: bool) -> None:
     import uvloop  # noqa: PLC0415 (with the server's libraries: other commands start without them)
 
     uvloop.run(_run(settings, as_json=as_json))
 
 
-async def _run(settings: Settings, *, as_json: bool) -> None:
+async def _run(settings: Config, *, as_json: bool) -> None:
     configure_logging(format=settings.log.format, level=settings.log.level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ async def _run(settings: Settings, *, as_json: bool) -> None:
 
 
 async def _serve_data_set(
-    settings: Settings, stop: asyncio.Event, *, as_json: bool | None = None
+    settings: Config, stop: asyncio.Event, *, as_json: bool | None = None
 ) -> int:
     """Serve until the process is told to stop or the store has a data set that replaces this one.
 

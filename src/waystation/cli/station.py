@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from waystation import errors, pool_errors, subscription_errors, transaction_errors
+from waystation import errors
 
 if TYPE_CHECKING:
     from waystation.client import Waystation
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: What happened, if the station's own words are for programs, and what a person can do.
 _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
     (
-        errors.SubscriptionNotFoundError,
+        errors.SubscriberNotFoundError,
         "There is no such subscriber: never created, deleted, or expired.",
         "Create it with `waystation channel subscribe CHANNEL SUBSCRIBER`.",
     ),
@@ -49,82 +49,82 @@ _ADVICE: tuple[tuple[type[errors.WaystationError], str, str], ...] = (
         "Raise max_bytes of the topic, or let its readers go on.",
     ),
     (
-        subscription_errors.SubscriptionNotFoundError,
+        errors.SubscriptionNotFoundError,
         "",
         "See which there are: `waystation subscription list`; or make it: `… subscription create`.",
     ),
     (
-        subscription_errors.GroupMismatchError,
+        errors.GroupMismatchError,
         "",
         "Leave grouped out, or make a topic with -o grouped=true.",
     ),
     (
-        subscription_errors.NotParkedError,
+        errors.NotParkedError,
         "",
         "See what is with `waystation subscription dead NAME`, and why with `… why NAME`.",
     ),
     (
-        subscription_errors.GroupCleanError,
+        errors.GroupCleanError,
         "",
         "Nothing waits in it. See those that do: `waystation subscription groups NAME`.",
     ),
     (
-        subscription_errors.OperationNotFoundError,
+        errors.OperationNotFoundError,
         "",
         "See which are remembered: `waystation subscription operations NAME`.",
     ),
     (
-        subscription_errors.OperationEndedError,
+        errors.OperationEndedError,
         "",
         "See how it has ended: `waystation subscription operations NAME ID`.",
     ),
     (
-        subscription_errors.ResetOutOfRangeError,
+        errors.ResetOutOfRangeError,
         "",
         "See what the topic has with `waystation topic show`; `--to beginning` always works.",
     ),
     (
-        pool_errors.PoolNotFoundError,
+        errors.PoolNotFoundError,
         "",
         "See which there are: `waystation pool list`; or make it: `waystation pool create`.",
     ),
     (
-        pool_errors.WorkerUnknownError,
+        errors.WorkerUnknownError,
         "",
         "See which there are: `waystation pool workers NAME`.",
     ),
     (
-        pool_errors.PoolFullError,
+        errors.PoolFullError,
         "",
         "Raise messages_max, keys_max or max_bytes: `waystation pool change NAME -o …`.",
     ),
     (
-        pool_errors.KeyTakenError,
+        errors.KeyTakenError,
         "",
         "Try again when it is settled; see it with `waystation pool why NAME KEY`.",
     ),
     (
-        transaction_errors.PipelineUnknownError,
+        errors.PipelineUnknownError,
         "",
         "See which there are: `waystation pipeline list`; versions: `waystation pipeline show`.",
     ),
     (
-        transaction_errors.TransactionUnknownError,
+        errors.TransactionUnknownError,
         "",
         "See which there are with `waystation tx list`.",
     ),
     (
-        transaction_errors.DuplicateTransactionError,
+        errors.DuplicateTransactionError,
         "",
         "Look at it with `waystation tx get ID`, or start with another --external-id.",
     ),
     (
-        transaction_errors.TransactionFinalError,
+        errors.TransactionFinalError,
         "",
         "See how it has ended with `waystation why ID`.",
     ),
     (
-        transaction_errors.NotSleepingError,
+        errors.NotSleepingError,
         "",
         "See what it does with `waystation why ID`.",
     ),

@@ -19,9 +19,8 @@ from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.subscription_look import GroupArgument
 from waystation.cli.topic_messages import time_of
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, WaitOverError
 from waystation.runtime.clock import Clock
-from waystation.subscription_errors import WaitOverError
 
 if TYPE_CHECKING:
     from waystation.client import OperationInfo

@@ -10,9 +10,9 @@ from waystation.client.async_waiting import AsyncWaiting
 from waystation.client.messages import decode_answer
 from waystation.client.subscription_requests import path_of
 from waystation.client.subscriptions import OperationInfo, Progress
+from waystation.errors import WaitOverError
 from waystation.runtime.durations import Duration
 from waystation.runtime.json_values import encode_json
-from waystation.subscription_errors import WaitOverError
 
 
 class AsyncOperation:

@@ -18,8 +18,9 @@ from waystation.errors import (
     StationUnreachableError,
     StoreUnavailableError,
     WaystationError,
+    WorkerEvictedError,
+    WorkerUnknownError,
 )
-from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
 from waystation.runtime.ids import Identity
 from waystation.runtime.json_values import encode_json
 from waystation.runtime.logging import logger

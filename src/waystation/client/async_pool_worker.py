@@ -41,8 +41,12 @@ from waystation.client.pool_messages import (
 )
 from waystation.client.pool_workload import Finished, Workload
 from waystation.client.pools import BATCH_MAX
-from waystation.errors import InvalidInputError, WaystationError
-from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
+from waystation.errors import (
+    InvalidInputError,
+    WaystationError,
+    WorkerEvictedError,
+    WorkerUnknownError,
+)
 from waystation.runtime.ids import RandomIdentity, require_name
 from waystation.runtime.logging import logger
 

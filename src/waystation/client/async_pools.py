@@ -43,8 +43,7 @@ from waystation.client.pools import (
     path_of,
     selection_of,
 )
-from waystation.errors import ConflictError
-from waystation.pool_errors import PoolFullError
+from waystation.errors import ConflictError, PoolFullError
 from waystation.runtime.durations import Duration, duration_ms
 from waystation.runtime.ids import RandomIdentity, require_name
 from waystation.runtime.json_values import encode_json

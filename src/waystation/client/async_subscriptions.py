@@ -43,11 +43,10 @@ from waystation.client.subscriptions import (
     SubscriptionPage,
     SubscriptionStanding,
 )
-from waystation.errors import ConflictError
+from waystation.errors import ConflictError, WaitOverError
 from waystation.runtime.durations import Duration
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import encode_json
-from waystation.subscription_errors import WaitOverError
 
 _PAGE = 1000
 #: What an endpoint gets to answer a sample.

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from waystation import errors, transaction_errors
+from waystation import errors
 from waystation.errors import WaystationError
 from waystation.runtime.decoding import decode_json
 from waystation.runtime.json_text import free_mark, load_json, shield, unshield
@@ -146,11 +146,11 @@ class Problem(msgspec.Struct, frozen=True):
             error.first, error.end = self.first, self.end
         if isinstance(error, errors.RateLimitedError):
             error.retry_after_seconds = math.ceil(self.retry_after_s)
-        if isinstance(error, transaction_errors.DuplicateTransactionError):
+        if isinstance(error, errors.DuplicateTransactionError):
             error.existing_id = self.existing_id
-        if isinstance(error, transaction_errors.NotSleepingError):
+        if isinstance(error, errors.NotSleepingError):
             error.state = self.state
-        if isinstance(error, transaction_errors.IllegalTransitionError):
+        if isinstance(error, errors.IllegalTransitionError):
             error.from_state, error.to_state = self.from_state, self.to_state
         return error
 

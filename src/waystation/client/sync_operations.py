@@ -12,9 +12,9 @@ from waystation.client.subscriptions import OperationInfo, Progress
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
+from waystation.errors import WaitOverError
 from waystation.runtime.durations import Duration
 from waystation.runtime.json_values import encode_json
-from waystation.subscription_errors import WaitOverError
 
 
 class Operation:

@@ -43,8 +43,12 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_pool_hand import PoolHand
 from waystation.client.sync_pool_link import POLL_SECONDS, PoolLink
 from waystation.client.sync_transport import Transport
-from waystation.errors import InvalidInputError, WaystationError
-from waystation.pool_errors import WorkerEvictedError, WorkerUnknownError
+from waystation.errors import (
+    InvalidInputError,
+    WaystationError,
+    WorkerEvictedError,
+    WorkerUnknownError,
+)
 from waystation.runtime.ids import RandomIdentity, require_name
 from waystation.runtime.logging import logger
 

@@ -45,8 +45,7 @@ from waystation.client.sync_background import Handler
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_pool_worker import PoolWorker
 from waystation.client.sync_transport import Transport
-from waystation.errors import ConflictError
-from waystation.pool_errors import PoolFullError
+from waystation.errors import ConflictError, PoolFullError
 from waystation.runtime.durations import Duration, duration_ms
 from waystation.runtime.ids import RandomIdentity, require_name
 from waystation.runtime.json_values import encode_json

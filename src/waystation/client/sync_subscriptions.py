@@ -45,11 +45,10 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_operations import Operation, Operations
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
-from waystation.errors import ConflictError
+from waystation.errors import ConflictError, WaitOverError
 from waystation.runtime.durations import Duration
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import encode_json
-from waystation.subscription_errors import WaitOverError
 
 _PAGE = 1000
 #: What an endpoint gets to answer a sample.

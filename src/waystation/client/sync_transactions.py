@@ -33,10 +33,9 @@ from waystation.client.transactions import (
     encode_order,
     wait_seconds,
 )
-from waystation.errors import StationUnreachableError
+from waystation.errors import StationUnreachableError, TransactionUnknownError
 from waystation.runtime.clock import Clock
 from waystation.runtime.durations import Duration
-from waystation.transaction_errors import TransactionUnknownError
 
 _PATH = "/v1/transactions"
 #: What one request waits at most; longer waits take several.

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waystation.config import make_private
 from waystation.database.migrations import Migrations
 from waystation.database.trouble import Fail, Trouble
-from waystation.runtime.data_files import create_private, protect_data_dir, tighten
+from waystation.runtime.data_files import create_private, make_private, protect_data_dir, tighten
 
 _T = TypeVar("_T")
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.demo.stage import Stage
 from waystation.demo.station import DemoStation
 from waystation.demo.subscriptions import EVENTS, EXPECTED_REQUESTS
 from waystation.demo.topics import SCANS
-from waystation.history_errors import HistoryMissingError
+from waystation.errors import HistoryMissingError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _bring_in(stage: Stage, station: DemoStation, folder: Path) -> None:
     from waystation.history.store_access import store_access  # noqa: PLC0415
 
     # Made by hand: settings of the user's own stations must not lead the demo to their store.
-    settings = Settings(data=str(station.data))
+    settings = Config(data=str(station.data))
     lake = Lake(str(folder / "data" / "lake"))
     page = folder / "report.html"
     with store_access(settings) as access, _session(stage, station) as spark:
@@ -76,7 +76,7 @@ def _session(stage: Stage, station: DemoStation) -> Iterator[SparkSession]:
 
 
 def _audit(
-    stage: Stage, spark: SparkSession, lake: Lake, access: StorePlace, settings: Settings
+    stage: Stage, spark: SparkSession, lake: Lake, access: StorePlace, settings: Config
 ) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415

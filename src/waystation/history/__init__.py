@@ -14,7 +14,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from waystation.history_errors import HistoryMissingError
+from waystation.errors import HistoryMissingError
 
 if TYPE_CHECKING:
     from waystation.history.views import attach

@@ -10,10 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from waystation.database import check_postgres
-from waystation.errors import SettingsError
+from waystation.errors import SettingsError, SourceOptionError
 from waystation.history.options import read_choice, read_count
 from waystation.history.spans import TASK_ROWS, TASKS_PER_CORE
-from waystation.history_errors import SourceOptionError
 
 _URL = "WAYSTATION_ARCHIVE_URL"
 _URL_FILE = "WAYSTATION_ARCHIVE_URL_FILE"

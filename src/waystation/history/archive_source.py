@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from waystation.archive.scan import ArchiveScan, Condition, IdRange
+from waystation.errors import SourceOptionError
 from waystation.history.archive_filters import condition_of
 from waystation.history.archive_options import ArchiveOptions, read_archive_options
 from waystation.history.messages import TIME
-from waystation.history_errors import SourceOptionError
 
 #: In the order of the archive's own columns.
 ARCHIVE_SCHEMA = pa.schema(

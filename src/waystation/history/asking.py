@@ -9,9 +9,9 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from waystation.errors import QueryError
 from waystation.history.lake import Lake
 from waystation.history.views import attach
-from waystation.history_errors import QueryError
 
 
 class Answer(msgspec.Struct, frozen=True):

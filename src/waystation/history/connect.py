@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from waystation.history_errors import HistoryMissingError, SparkStartError
+from waystation.errors import HistoryMissingError, SparkStartError
 
 #: Where a URL names none.
 _PORT = 15002

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.errors import BusyError, LogError, StoreError
+from waystation.errors import BusyError, HistoryError, LogError, SparkGoneError, StoreError
 from waystation.history.ingest import Ingest, Ingested
-from waystation.history_errors import HistoryError, SparkGoneError
 from waystation.runtime.logging import logger
 
 _log = logger("history")

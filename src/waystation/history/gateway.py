@@ -13,10 +13,9 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from waystation.config import make_private
+from waystation.errors import SparkStartError
 from waystation.history.spark_trouble import spark_words
-from waystation.history_errors import SparkStartError
-from waystation.runtime.data_files import open_private, tighten
+from waystation.runtime.data_files import make_private, open_private, tighten
 
 #: Below the folder of a session.
 LOG_NAME = "spark.log"

@@ -15,6 +15,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from waystation.config import WhenFull
+from waystation.errors import LakeWriteError
 from waystation.history.feeds import feed_of
 from waystation.history.gaps import GapBook
 from waystation.history.ingest_task import (
@@ -35,8 +37,6 @@ from waystation.history.table_specs import BASE
 from waystation.history.task_watch import task_watch
 from waystation.history.tidying import tidy
 from waystation.history.watermarks import Watermarks, register
-from waystation.history_errors import LakeWriteError
-from waystation.history_settings import WhenFull
 from waystation.logs.protocol import LogState
 from waystation.runtime.clock import Clock
 

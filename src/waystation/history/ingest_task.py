@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waystation.errors import LakeWriteError
 from waystation.history.feeds import feed_of
 from waystation.history.lake import Lake, lake_write
 from waystation.history.lake_files import TableWriter, WrittenFile
@@ -21,7 +22,6 @@ from waystation.history.options import StorePlace
 from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
 from waystation.history.table_specs import TableSpec
-from waystation.history_errors import LakeWriteError
 from waystation.messages.redaction import FULL, Recording
 
 

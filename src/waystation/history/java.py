@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.config import make_private
-from waystation.history_errors import NoJavaError
+from waystation.errors import NoJavaError
+from waystation.runtime.data_files import make_private
 
 #: What Spark 4 runs on.
 VERSION_MIN = 17

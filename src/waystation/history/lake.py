@@ -21,17 +21,17 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from waystation.config import make_private
-from waystation.history.lake_files import TableWriter, WrittenFile, file_sizes
-from waystation.history.spans import Span
-from waystation.history.table_specs import DAY, TableSpec
-from waystation.history_errors import (
+from waystation.errors import (
     HistoryBusyError,
     LakeDamagedError,
     LakeRefusedError,
     LakeWriteError,
     NoLakeError,
 )
+from waystation.history.lake_files import TableWriter, WrittenFile, file_sizes
+from waystation.history.spans import Span
+from waystation.history.table_specs import DAY, TableSpec
+from waystation.runtime.data_files import make_private
 
 #: All columns have statistics, not the first 32 alone: of those, files can be skipped.
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}

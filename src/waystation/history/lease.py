@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from waystation.history_errors import HistoryBusyError
+from waystation.errors import HistoryBusyError
 from waystation.runtime.ids import Identity, RandomIdentity
 from waystation.store.address import parse_address
 from waystation.store.client import Store

@@ -13,11 +13,16 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
+from waystation.errors import (
+    LogDamagedError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+    StoreWentBackError,
+    TrimmedError,
+)
 from waystation.history.options import OnGap
 from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
-from waystation.history_errors import StoreWentBackError, TrimmedError
 from waystation.logs import keys
 from waystation.logs.protocol import Block, LogState
 from waystation.logs.streams import StreamLogs

@@ -14,9 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from waystation.errors import InvalidInputError, SettingsError
+from waystation.errors import InvalidInputError, SettingsError, SourceOptionError
 from waystation.history.spans import TASK_ROWS, TASKS_PER_CORE
-from waystation.history_errors import SourceOptionError
 from waystation.runtime.ids import require_name
 from waystation.store.address import parse_address
 

@@ -29,12 +29,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from waystation.errors import HistoryBusyError
 from waystation.history.derived_specs import DERIVED, PARTITIONS, SLOT_SECONDS, DerivedSpec
 from waystation.history.lake import Lake, lake_write
 from waystation.history.slots import Window, slots_of
 from waystation.history.tidying import tidy
 from waystation.history.views import attach
-from waystation.history_errors import HistoryBusyError
 from waystation.runtime.clock import Clock
 
 #: Days of one commit: what the driver holds at once.

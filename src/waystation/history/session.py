@@ -12,7 +12,7 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from waystation.config import Settings
+from waystation.config import Config
 from waystation.history.connect import connect_session
 from waystation.history.gateway import start_spark
 from waystation.history.java import find_java
@@ -70,7 +70,7 @@ def session_settings(plan: SessionPlan) -> dict[str, str]:
     return {**settings, **plan.spark}
 
 
-def session_plan(settings: Settings) -> SessionPlan:
+def session_plan(settings: Config) -> SessionPlan:
     """The session that settings describe."""
     wanted = settings.history
     return SessionPlan(

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from waystation.errors import SourceOptionError
 from waystation.history.archive_source import WaystationArchiveSource
 from waystation.history.batch_reader import BatchReader, NarrowingBatchReader
 from waystation.history.messages import MESSAGE_SCHEMA
@@ -21,7 +22,6 @@ from waystation.history.options import SourceOptions, read_options
 from waystation.history.record_table import record_schema
 from waystation.history.session import prepared
 from waystation.history.stream_reader import StreamReader
-from waystation.history_errors import SourceOptionError
 
 #: The same columns, as Spark has them.
 MESSAGE_COLUMNS = from_arrow_schema(MESSAGE_SCHEMA)

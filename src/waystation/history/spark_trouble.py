@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 
-from waystation.history_errors import SparkGoneError, TaskFailedError
+from waystation.errors import SparkGoneError, TaskFailedError
 
 #: What PySpark raises when Spark is not there any more, and when it fails, too.
 _GONE = (Py4JError, ConnectionRefusedError, ConnectionResetError)

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.config import Settings, make_private
+from waystation.config import Config
+from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
 from waystation.history.options import StorePlace
-from waystation.history_errors import NoStoreError, OtherDataSetError
-from waystation.runtime.data_files import write_private
+from waystation.runtime.data_files import make_private, write_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
 
 
-def require_store(settings: Settings) -> None:
+def require_store(settings: Config) -> None:
     """Raise NoStoreError if the settings name an embedded store that is not there.
 
     History only reads a store. To start one in an empty folder would create it.
@@ -50,7 +50,7 @@ def require_dataset(access: StorePlace, dataset: str) -> None:
 
 
 @contextmanager
-def store_access(settings: Settings) -> Iterator[StorePlace]:
+def store_access(settings: Config) -> Iterator[StorePlace]:
     """The store of the settings for the length of the block; an embedded one is kept alive.
 
     The level of durability is the server's to choose: an embedded store that runs keeps its own.

@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from waystation.errors import LakeRefusedError
 from waystation.history.derived_specs import DERIVED, DerivedSpec
 from waystation.history.lake import Lake, no_lake
 from waystation.history.lake_files import DECLARED
 from waystation.history.table_specs import BASE, DAY, TableSpec
-from waystation.history_errors import LakeRefusedError
 
 _SCHEMA = "waystation"
 #: Mean something in the pattern of paths that a view is made of.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from waystation.config import WhenFull
 from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
 from waystation.history.spans import Span, parse_key
-from waystation.history_settings import WhenFull
 from waystation.logs import keys as log_names
 from waystation.logs.protocol import LogState
 

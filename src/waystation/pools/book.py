@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waystation.db.definitions import Book
-from waystation.pool_errors import PoolNotFoundError
+from waystation.errors import PoolNotFoundError
 from waystation.pools.definition import Pool, PoolState, decode_pool, encode_pool
 
 ALIVE: tuple[PoolState, ...] = ("active",)

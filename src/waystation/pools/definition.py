@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import InvalidInputError
-from waystation.pool_errors import PoolCannotAnswerError
-from waystation.pool_settings import PoolSettings
+from waystation.config import PoolConfig
+from waystation.errors import InvalidInputError, PoolCannotAnswerError
 from waystation.pools.names import Place
 from waystation.pools.states import Assignment
 from waystation.pools.terms import Terms
@@ -100,13 +99,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         """The next version."""
         return msgspec.structs.replace(self, version=self.version + 1, **changes)
 
-    def terms(self, settings: PoolSettings) -> Terms:
+    def terms(self, settings: PoolConfig) -> Terms:
         """What its scripts are told."""
         return _terms(self.options, settings)
 
 
 @lru_cache(maxsize=1024)
-def _terms(options: PoolOptions, settings: PoolSettings) -> Terms:
+def _terms(options: PoolOptions, settings: PoolConfig) -> Terms:
     # Kept: it is the same for every call of a pool.
     return Terms(
         stale_ms=round(options.stale_seconds * 1000),

@@ -7,7 +7,7 @@ next call, anybody's, goes on.
 
 from __future__ import annotations
 
-from waystation.pool_errors import WorkersFullError, WorkerUnknownError
+from waystation.errors import WorkersFullError, WorkerUnknownError
 from waystation.pools.held import Beat, Session
 from waystation.pools.names import Place
 from waystation.pools.refusals import check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.pool_errors import MirrorTakenError
+from waystation.errors import MirrorTakenError
 from waystation.pools.names import Place
 from waystation.store.client import Store
 from waystation.store.scripts import script

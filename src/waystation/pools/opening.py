@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waystation.catalogue import Catalogue
-from waystation.pool_settings import PoolSettings
+from waystation.config import PoolConfig
 from waystation.pools.pools import Pools
 from waystation.pools.upkeep import PoolUpkeep
 from waystation.runtime.clock import Clock
@@ -26,7 +26,7 @@ class PoolDesk:
 
 
 async def open_pools(
-    settings: PoolSettings, opened: OpenStore, catalogue: Catalogue, *, clock: Clock
+    settings: PoolConfig, opened: OpenStore, catalogue: Catalogue, *, clock: Clock
 ) -> PoolDesk:
     """Begins to look after pools, when it is this node's turn."""
     pools = Pools(catalogue, opened.store, opened.wakeups, clock=clock, settings=settings)

@@ -13,10 +13,15 @@ import builtins
 from collections.abc import AsyncIterator, Sequence
 
 from waystation.catalogue import Catalogue
+from waystation.config import PoolConfig
 from waystation.db.definitions import require_version
-from waystation.errors import ConflictError, InvalidInputError, StoreError
-from waystation.pool_errors import PoolNotFoundError, WorkerUnknownError
-from waystation.pool_settings import PoolSettings
+from waystation.errors import (
+    ConflictError,
+    InvalidInputError,
+    PoolNotFoundError,
+    StoreError,
+    WorkerUnknownError,
+)
 from waystation.pools.answers import Answers
 from waystation.pools.assignments import Assignments
 from waystation.pools.book import ALIVE, EVERY, THERE, PoolBook
@@ -60,7 +65,7 @@ class Pools:
         wakeups: Wakeups,
         *,
         clock: Clock,
-        settings: PoolSettings,
+        settings: PoolConfig,
     ) -> None:
         self._book = PoolBook(catalogue, store, clock=clock)
         self._store = store

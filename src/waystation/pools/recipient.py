@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.errors import InvalidInputError
-from waystation.pool_errors import KeyInvalidError
+from waystation.errors import InvalidInputError, KeyInvalidError
 
 #: A composite key names every recipient; a kid has about 60 letters.
 KEY_BYTES_MAX = 4096

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.errors import WaystationError
-from waystation.pool_errors import (
+from waystation.errors import (
     KeyBusyError,
     KeyTakenError,
     NotStaleError,
@@ -11,6 +10,7 @@ from waystation.pool_errors import (
     PoolFullError,
     PoolMirroredError,
     PoolNotFoundError,
+    WaystationError,
     WorkerEvictedError,
     WorkerUnknownError,
 )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.errors import StoreUnavailableError, WaystationError
-from waystation.pool_errors import PoolNotFoundError
+from waystation.errors import PoolNotFoundError, StoreUnavailableError, WaystationError
 from waystation.pools.definition import Pool
 from waystation.pools.held import PoolLook
 from waystation.pools.pools import Pools

@@ -12,8 +12,7 @@ from waystation.acapy.events import EventPump
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.retry_set import RetrySet
 from waystation.acapy.socket_sender import SocketSender
-from waystation.acapy_settings import DelivererSettings
-from waystation.config import Settings
+from waystation.config import Config, DelivererConfig
 from waystation.delivery.resolver import Resolver
 from waystation.delivery.sender import Sender
 from waystation.logs.streams import StreamLogs
@@ -41,14 +40,14 @@ class OpenDeliverer(msgspec.Struct, frozen=True):
     status_port: int
 
 
-def retry_set(store: Store, settings: DelivererSettings, *, events: str = "") -> RetrySet:
+def retry_set(store: Store, settings: DelivererConfig, *, events: str = "") -> RetrySet:
     """The retry set, and the dead letters beside it; or those of a list of events."""
     name = f"{events}_refused" if events else f"{settings.outbound}_retry"
     return RetrySet(store, name)
 
 
 @asynccontextmanager
-async def open_deliverer(settings: Settings) -> AsyncIterator[OpenDeliverer]:
+async def open_deliverer(settings: Config) -> AsyncIterator[OpenDeliverer]:
     """Delivers for the length of the block; what is under way then is finished or given back."""
     wanted, clock = settings.deliverer, Clock()
     async with AsyncExitStack() as undo:
@@ -82,7 +81,7 @@ async def open_deliverer(settings: Settings) -> AsyncIterator[OpenDeliverer]:
 
 
 async def _pump_events(
-    settings: Settings, opened: OpenStore, undo: AsyncExitStack, *, clock: Clock
+    settings: Config, opened: OpenStore, undo: AsyncExitStack, *, clock: Clock
 ) -> None:
     rules = settings.deliverer.events
     if not rules:

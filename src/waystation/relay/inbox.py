@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.errors import BusyError
-from waystation.pool_errors import PoolClosedError, PoolFullError, PoolNotFoundError
+from waystation.errors import BusyError, PoolClosedError, PoolFullError, PoolNotFoundError
 from waystation.pools import Pools
 from waystation.pools.held import Enqueued, Letter
 from waystation.pools.names import Place

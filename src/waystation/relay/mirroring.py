@@ -11,7 +11,7 @@ from waystation.acapy.mirror import Mirror
 from waystation.acapy.mirror_keeper import MirrorKeeper
 from waystation.acapy.pusher import Pusher
 from waystation.acapy.reconciler import Reconciler
-from waystation.acapy_settings import RelaySettings
+from waystation.config import RelayConfig
 from waystation.pools import Pool, Pools
 from waystation.pools.held import Enqueued
 from waystation.pools.mirrored import Mirrored
@@ -48,7 +48,7 @@ class Mirroring:
 
 @asynccontextmanager
 async def open_mirroring(
-    pools: Pools, pool: Pool, opened: OpenStore, *, wanted: RelaySettings
+    pools: Pools, pool: Pool, opened: OpenStore, *, wanted: RelayConfig
 ) -> AsyncIterator[Mirroring]:
     """Mirrors a pool for the length of the block."""
     store = opened.store

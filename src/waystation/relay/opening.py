@@ -7,11 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from waystation.acapy_settings import RelaySettings
-from waystation.config import Settings
-from waystation.errors import ConflictError, SettingsError
+from waystation.config import Config, RelayConfig
+from waystation.errors import ConflictError, MirrorTakenError, PoolNotFoundError, SettingsError
 from waystation.node import open_catalogue
-from waystation.pool_errors import MirrorTakenError, PoolNotFoundError
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.relay.door import HttpDoor
 from waystation.relay.http_app import HttpApp
@@ -35,7 +33,7 @@ class OpenRelay(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_relay(settings: Settings) -> AsyncIterator[OpenRelay]:
+async def open_relay(settings: Config) -> AsyncIterator[OpenRelay]:
     """Serves for the length of the block; what was begun by then is finished."""
     wanted, clock = settings.relay, Clock()
     if not wanted.doors:
@@ -69,7 +67,7 @@ async def open_relay(settings: Settings) -> AsyncIterator[OpenRelay]:
         yield OpenRelay(opened, list(zip(kinds, places, strict=True)))
 
 
-def _relay(wanted: RelaySettings, pools: Pools, pool: Pool, mirroring: Mirroring | None) -> Relay:
+def _relay(wanted: RelayConfig, pools: Pools, pool: Pool, mirroring: Mirroring | None) -> Relay:
     on_enqueued = mirroring.enqueued if mirroring is not None else None
     return Relay(
         Inbox(pools, pool.place, on_enqueued=on_enqueued),
@@ -79,7 +77,7 @@ def _relay(wanted: RelaySettings, pools: Pools, pool: Pool, mirroring: Mirroring
     )
 
 
-async def provide(pools: Pools, wanted: RelaySettings) -> Pool:
+async def provide(pools: Pools, wanted: RelayConfig) -> Pool:
     """The pool as it is defined; made where it is missing, also by several relays at once."""
     project = require_name(wanted.project, field="relay.project")
     name = require_name(wanted.pool, field="relay.pool")
@@ -100,7 +98,7 @@ async def provide(pools: Pools, wanted: RelaySettings) -> Pool:
     return pool
 
 
-def _plans(wanted: RelaySettings, relay: Relay) -> list[DoorPlan]:
+def _plans(wanted: RelayConfig, relay: Relay) -> list[DoorPlan]:
     bytes_max = wanted.body_bytes_max
     plans = []
     for door in wanted.doors:

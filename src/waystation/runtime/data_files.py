@@ -24,6 +24,13 @@ _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder of the data directory; what it makes, nobody but its owner may look into."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
 def create_private(file: Path) -> None:
     """Create an empty file with mode 0600 unless it exists.
 

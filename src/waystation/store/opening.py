@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.config import Durability, Settings
+from waystation.config import Config, Durability
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity, RandomIdentity
@@ -59,7 +59,7 @@ class OpenStore:
 
 
 async def open_store(
-    settings: Settings,
+    settings: Config,
     *,
     clock: Clock,
     identity: Identity | None = None,
@@ -121,7 +121,7 @@ async def _stamp(store: Store, identity: Identity, known: Sequence[str], *, ephe
         return await accept_loss(store, identity, known=newest, earlier=earlier)
 
 
-async def accept_store_loss(settings: Settings, known: Sequence[str]) -> tuple[str, bool]:
+async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str, bool]:
     """Accept that the store lost the newest of the known data sets.
 
     Returns the id that the store has from now on, and whether anything was lost. May be repeated.
@@ -140,7 +140,7 @@ async def accept_store_loss(settings: Settings, known: Sequence[str]) -> tuple[s
 
 
 @asynccontextmanager
-async def _connected(settings: Settings) -> AsyncIterator[Store]:
+async def _connected(settings: Config) -> AsyncIterator[Store]:
     """Use a store without any check of its data, and without asking for more durability."""
     relaxed = msgspec.structs.replace(settings.store, durability="memory")
     server, address = await _start_server(msgspec.structs.replace(settings, store=relaxed))
@@ -153,7 +153,7 @@ async def _connected(settings: Settings) -> AsyncIterator[Store]:
             server.close()
 
 
-async def _start_server(settings: Settings) -> tuple[EmbeddedServer | None, Address]:
+async def _start_server(settings: Config) -> tuple[EmbeddedServer | None, Address]:
     """Return the address of the store, and the embedded server if the settings name no other."""
     wanted = settings.store
     if wanted.url and (wanted.cluster or wanted.port):
@@ -181,7 +181,7 @@ async def _start_server(settings: Settings) -> tuple[EmbeddedServer | None, Addr
     return server, address
 
 
-def _clients(settings: Settings, address: Address) -> tuple[Store, Wakeups]:
+def _clients(settings: Config, address: Address) -> tuple[Store, Wakeups]:
     store = Store(
         address,
         call_seconds_max=settings.store.call_seconds_max,

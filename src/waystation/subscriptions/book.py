@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waystation.db.definitions import Book
-from waystation.subscription_errors import SubscriptionNotFoundError
+from waystation.errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import (
     Subscription,
     SubscriptionState,

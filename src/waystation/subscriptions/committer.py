@@ -11,9 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from waystation.errors import ShardFrozenError, ShardLostError
 from waystation.runtime.logging import logger
 from waystation.store.pubsub import Waiter
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.commits import ITEMS_MAX, Commits
 from waystation.subscriptions.held import Settled, Settlement
 from waystation.subscriptions.tenure import Tenure

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from waystation.delivery.schedule import Schedule
+from waystation.errors import EndpointInvalidError, ShardsInvalidError
 from waystation.logs.protocol import FullPolicy
 from waystation.messages.envelope import Headers
 from waystation.runtime.ids import is_name
-from waystation.subscription_errors import EndpointInvalidError, ShardsInvalidError
 from waystation.subscriptions.names import Place, record_log
 from waystation.subscriptions.shards import SHARDS_MAX
 from waystation.subscriptions.states import Poison

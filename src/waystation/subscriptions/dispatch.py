@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from waystation.catalogue import Catalogue
+from waystation.config import SubscriptionConfig
 from waystation.delivery.notices import Notices
 from waystation.delivery.signing import Secret
 from waystation.delivery.states import EndpointStates
@@ -22,7 +23,6 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity
 from waystation.store.leases import Lease
 from waystation.store.opening import OpenStore
-from waystation.subscription_settings import SubscriptionSettings
 from waystation.subscriptions.backlog import Backlogs
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import Subscription, is_address
@@ -166,7 +166,7 @@ class Background:
 
 
 async def open_dispatch(
-    settings: SubscriptionSettings,
+    settings: SubscriptionConfig,
     opened: OpenStore,
     catalogue: Catalogue,
     logs: StreamLogs,
@@ -243,7 +243,7 @@ async def open_dispatch(
 
 
 def _host(
-    settings: SubscriptionSettings,
+    settings: SubscriptionConfig,
     opened: OpenStore,
     subscriptions: Subscriptions,
     means: ShardMeans,

@@ -13,14 +13,19 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from waystation.errors import BusyError, CatalogueError, StoreError
+from waystation.errors import (
+    BusyError,
+    CatalogueError,
+    ShardFrozenError,
+    ShardLostError,
+    StoreError,
+)
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Lease, Leases
 from waystation.store.pubsub import Wakeups
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.owned import Definitions, OpenShard, Owned

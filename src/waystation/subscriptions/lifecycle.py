@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from waystation.errors import ShardFrozenError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.subscription_errors import ShardFrozenError
 from waystation.subscriptions.book import EVERY, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription, is_address

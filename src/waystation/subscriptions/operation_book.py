@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
+from waystation.errors import OperationNotFoundError
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.scripts import script
-from waystation.subscription_errors import OperationNotFoundError
 from waystation.subscriptions import names
 from waystation.subscriptions.operation import ENDED, Kept, Plan
 from waystation.subscriptions.states import OperationState

@@ -13,15 +13,10 @@ import contextlib
 from collections.abc import Sequence
 from math import ceil
 
-from waystation.errors import ConflictError
+from waystation.errors import ConflictError, OperationEndedError, ShardFrozenError, ShardLostError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity
 from waystation.store.client import Store
-from waystation.subscription_errors import (
-    OperationEndedError,
-    ShardFrozenError,
-    ShardLostError,
-)
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looking import Looking

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from waystation.errors import ShardLostError
 from waystation.runtime.tasks import for_each
-from waystation.subscription_errors import ShardLostError
 from waystation.subscriptions.backlog import Backlog, Backlogs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.hindrances import Circumstances, Hindrance, Hindrances

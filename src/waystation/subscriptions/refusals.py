@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from waystation.errors import ShardFrozenError, ShardLostError
 from waystation.store.connection import Reply
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.names import Place
 
 _REFUSALS = {

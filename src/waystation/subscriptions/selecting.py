@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.errors import InvalidInputError
-from waystation.subscription_errors import GroupCleanError, NotParkedError
+from waystation.errors import GroupCleanError, InvalidInputError, NotParkedError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looking import Looking
 from waystation.subscriptions.looks import Found, GroupLook

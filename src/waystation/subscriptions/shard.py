@@ -13,11 +13,10 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from waystation.errors import WaystationError
+from waystation.errors import ShardFrozenError, ShardLostError, WaystationError
 from waystation.runtime.logging import logger
 from waystation.store.leases import Lease
 from waystation.store.pubsub import Waiter
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.committer import Committer
 from waystation.subscriptions.courier import Courier
 from waystation.subscriptions.definition import Subscription

@@ -15,8 +15,11 @@ from waystation.delivery.headers import check_headers
 from waystation.delivery.signing import Secret
 from waystation.errors import (
     ConflictError,
+    EndpointInvalidError,
     ForbiddenAddressError,
+    GroupMismatchError,
     InvalidInputError,
+    ResetOutOfRangeError,
     TopicNotFoundError,
 )
 from waystation.logs.protocol import Retention
@@ -24,11 +27,6 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity, require_name
 from waystation.store.client import Store
-from waystation.subscription_errors import (
-    EndpointInvalidError,
-    GroupMismatchError,
-    ResetOutOfRangeError,
-)
 from waystation.subscriptions.book import THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import (

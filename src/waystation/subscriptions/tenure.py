@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from waystation.errors import BusyError, StoreError
+from waystation.errors import BusyError, ShardFrozenError, ShardLostError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.leases import Lease
-from waystation.subscription_errors import ShardFrozenError, ShardLostError
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.held import Committed, Due, Opened
 from waystation.subscriptions.names import Place

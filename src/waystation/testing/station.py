@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from waystation.api.server import ApiServer
-from waystation.config import AuthSettings, HttpSettings, Settings, StoreSettings
-from waystation.delivery_settings import DeliverySettings
+from waystation.config import AuthConfig, Config, DeliveryConfig, HttpConfig, StoreConfig
 from waystation.errors import SettingsError
 from waystation.node import Node, open_node
 from waystation.testing.servers import on_cluster
@@ -38,20 +37,20 @@ class Serving:
         return f"http://127.0.0.1:{self.port}"
 
 
-def quick_settings(data: str, **overrides: Any) -> Settings:
-    """Settings for tests: no key, any free port, durability `memory`; sections can be given."""
+def quick_settings(data: str, **overrides: Any) -> Config:
+    """Config for tests: no key, any free port, durability `memory`; sections can be given."""
     defaults: dict[str, Any] = {
         "data": data,
-        "auth": AuthSettings(insecure=True),
-        "delivery": DeliverySettings(loopback=True),
-        "http": HttpSettings(port=0),
-        "store": StoreSettings(durability="memory", cluster=on_cluster()),
+        "auth": AuthConfig(insecure=True),
+        "delivery": DeliveryConfig(loopback=True),
+        "http": HttpConfig(port=0),
+        "store": StoreConfig(durability="memory", cluster=on_cluster()),
     }
-    return Settings(**{**defaults, **overrides})
+    return Config(**{**defaults, **overrides})
 
 
 @asynccontextmanager
-async def serving(settings: Settings, *, app: App | None = None) -> AsyncIterator[Serving]:
+async def serving(settings: Config, *, app: App | None = None) -> AsyncIterator[Serving]:
     """Runs a node and its server for the length of the block, in the running event loop."""
     node = await open_node(settings, app=app)
     try:

@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, PipelineInvalidError
 from waystation.messages.redaction import Record
 from waystation.runtime.durations import Duration, duration_ms
-from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.builtins import BUILT_IN
 from waystation.transactions.function_step import FunctionStep
 from waystation.transactions.pipeline import (

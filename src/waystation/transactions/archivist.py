@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from waystation.archive import Archive
+from waystation.config import TransactionConfig
 from waystation.logs.operations import OperationLog, OperationRecord
 from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions.archiver import ArchivePace, Archiver
 from waystation.transactions.archiving import Archiving
 from waystation.transactions.cells import Terms
@@ -26,7 +26,7 @@ class Archivist:
 
     def __init__(
         self,
-        settings: TransactionSettings,
+        settings: TransactionConfig,
         opened: OpenStore,
         archive: Archive,
         nodes: Nodes,

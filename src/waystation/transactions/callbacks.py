@@ -13,17 +13,17 @@ import hmac
 
 import msgspec
 
-from waystation.runtime.ids import Identity
-from waystation.store import keys
-from waystation.store.client import Store
-from waystation.store.scripts import script
-from waystation.telemetry import metrics
-from waystation.transaction_errors import (
+from waystation.errors import (
     CallbackInvalidError,
     CallbackUnknownError,
     CallbackUsedError,
     TransactionUnknownError,
 )
+from waystation.runtime.ids import Identity
+from waystation.store import keys
+from waystation.store.client import Store
+from waystation.store.scripts import script
+from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.cells import Terms
 from waystation.transactions.signals import Signals

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from waystation import __version__
 from waystation.archive import Archive
 from waystation.catalogue import Catalogue
+from waystation.config import TransactionConfig
 from waystation.errors import SettingsError
 from waystation.logs.operations import OperationLog
 from waystation.logs.protocol import Logs
@@ -22,7 +23,6 @@ from waystation.runtime.ids import Identity
 from waystation.store.client import Store
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
-from waystation.transaction_settings import TransactionSettings
 from waystation.transactions.app import App
 from waystation.transactions.app_host import AppHost
 from waystation.transactions.archivist import Archivist
@@ -113,7 +113,7 @@ class Engine:
 
 
 async def open_engine(
-    settings: TransactionSettings,
+    settings: TransactionConfig,
     opened: OpenStore,
     catalogue: Catalogue,
     logs: Logs,
@@ -181,7 +181,7 @@ async def open_engine(
 
 
 def _archivist(
-    settings: TransactionSettings,
+    settings: TransactionConfig,
     opened: OpenStore,
     archive: Archive | None,
     nodes: Nodes,
@@ -207,7 +207,7 @@ def _archivist(
 
 
 def _starter(
-    settings: TransactionSettings,
+    settings: TransactionConfig,
     signals: Signals,
     pipelines: Pipelines,
     services: Services | None,
@@ -230,7 +230,7 @@ def _starter(
 
 
 async def _open_runner(
-    settings: TransactionSettings,
+    settings: TransactionConfig,
     opened: OpenStore,
     pipelines: Pipelines,
     nodes: Nodes,
@@ -278,7 +278,7 @@ async def _open_runner(
     return timekeeper
 
 
-def _terms(settings: TransactionSettings, dataset: str) -> Terms:
+def _terms(settings: TransactionConfig, dataset: str) -> Terms:
     delay, reserved = settings.archive_delay_seconds, settings.external_id_seconds
     if reserved <= delay:
         raise SettingsError(
@@ -295,7 +295,7 @@ def _terms(settings: TransactionSettings, dataset: str) -> Terms:
     )
 
 
-def _limits(settings: TransactionSettings) -> Limits:
+def _limits(settings: TransactionConfig) -> Limits:
     return Limits(
         workers=settings.workers,
         prefetch=settings.prefetch,

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from waystation.errors import WaystationError
+from waystation.errors import AppInvalidError, WaystationError
 from waystation.runtime.logging import logger
-from waystation.transaction_errors import AppInvalidError
 from waystation.transactions.app import App
 
 _log = logger("app")

@@ -12,10 +12,10 @@ import re
 
 import xxhash
 
+from waystation.errors import TransactionUnknownError
 from waystation.logs import keys as log_names
 from waystation.runtime.ids import Identity
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.transaction_errors import TransactionUnknownError
 
 #: The record log; a cell's partition has the number of the cell, and its tag is the cell's.
 LOG = "tx"

@@ -23,11 +23,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, SwitchInvalidError
 from waystation.runtime.durations import Duration, duration_ms
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import encode_json
-from waystation.transaction_errors import SwitchInvalidError
 
 CHILDREN_MAX = 1000
 NOTE_LENGTH_MAX = 500

@@ -16,11 +16,10 @@ from typing import Any
 
 import msgspec
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, PipelineInvalidError
 from waystation.messages.redaction import Record, Recording, recording, require_recording
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import require_finite
-from waystation.transaction_errors import PipelineInvalidError
 from waystation.transactions.builtins import BUILT_IN, http
 from waystation.transactions.steps import require_type
 

@@ -16,14 +16,18 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from waystation.catalogue import Catalogue, DefinitionRecord
-from waystation.errors import ConflictError, InvalidInputError
+from waystation.errors import (
+    ConflictError,
+    InvalidInputError,
+    PipelineInvalidError,
+    PipelineUnknownError,
+)
 from waystation.messages.redaction import Recording
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.store.client import Store
 from waystation.store.pubsub import Wakeups
 from waystation.store.scripts import script
-from waystation.transaction_errors import PipelineInvalidError, PipelineUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.pipeline import Pipeline, decode

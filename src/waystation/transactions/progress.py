@@ -13,17 +13,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waystation.errors import TooLargeError
-from waystation.store.client import Store
-from waystation.store.connection import Reply
-from waystation.store.scripts import Script, script
-from waystation.transaction_errors import (
+from waystation.errors import (
     IllegalTransitionError,
     LeaseLostError,
     NotRunningError,
     StatusInvalidError,
+    TooLargeError,
     TransactionUnknownError,
 )
+from waystation.store.client import Store
+from waystation.store.connection import Reply
+from waystation.store.scripts import Script, script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.held import Held, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waystation.config import Settings
+from waystation.config import Config, WebhookConfig
 from waystation.delivery.attempt_log import AttemptLog
 from waystation.delivery.deliverer import Deliverer
 from waystation.delivery.outbox import Outbox
@@ -12,7 +12,6 @@ from waystation.delivery.sender import Sender
 from waystation.delivery.workshop import Pauses
 from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions.group_settings import Following
 from waystation.transactions.nodes import GroupSettings, Nodes
 from waystation.transactions.reply_desk import ReplyDesk
@@ -39,7 +38,7 @@ class Replies:
 
 
 async def open_replies(
-    settings: Settings,
+    settings: Config,
     opened: OpenStore,
     signals: Signals,
     sender: Sender,
@@ -78,11 +77,11 @@ async def open_replies(
     return Replies(desk, deliverer)
 
 
-def _workers(settings: WebhookSettings, told: GroupSettings) -> int:
+def _workers(settings: WebhookConfig, told: GroupSettings) -> int:
     return settings.workers if told.webhook_workers is None else told.webhook_workers
 
 
-def _pauses(settings: WebhookSettings, told: GroupSettings) -> Pauses:
+def _pauses(settings: WebhookConfig, told: GroupSettings) -> Pauses:
     return Pauses(
         claim_seconds=_seconds(told.webhook_pause_ms, settings.pause_seconds),
         busy_seconds=_seconds(told.webhook_pause_busy_ms, settings.pause_busy_seconds),

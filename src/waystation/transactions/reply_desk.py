@@ -14,8 +14,7 @@ import msgspec
 
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.records import AttemptRecord
-from waystation.errors import InvalidInputError
-from waystation.transaction_errors import TransactionUnknownError
+from waystation.errors import InvalidInputError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.found import Found
 from waystation.transactions.reply_lanes import (

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
+from waystation.config import WebhookConfig
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.items import Claimed, Item
@@ -30,6 +31,7 @@ from waystation.errors import (
     NotFoundError,
     StoreError,
     StoreReplyError,
+    TransactionLoadingError,
     WaystationError,
 )
 from waystation.messages.envelope import Envelope
@@ -38,8 +40,6 @@ from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.gathering import Gathering
 from waystation.telemetry import metrics
-from waystation.transaction_errors import TransactionLoadingError
-from waystation.transaction_settings import WebhookSettings
 from waystation.transactions import names
 from waystation.transactions.found import Found, found_in
 from waystation.transactions.record import TransactionState, decode
@@ -110,7 +110,7 @@ class ReplySender:
         sender: Sender,
         services: Services,
         *,
-        settings: WebhookSettings,
+        settings: WebhookConfig,
         clock: Clock,
     ) -> None:
         self._store = store

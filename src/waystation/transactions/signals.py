@@ -12,17 +12,17 @@ from typing import Literal
 
 import msgspec
 
-from waystation.errors import StoreFullError
-from waystation.store.client import Store
-from waystation.store.connection import Reply
-from waystation.store.scripts import Script, script
-from waystation.transaction_errors import (
+from waystation.errors import (
     NotSleepingError,
+    StoreFullError,
     SwitchInvalidError,
     TransactionFinalError,
     TransactionLoadingError,
     TransactionUnknownError,
 )
+from waystation.store.client import Store
+from waystation.store.connection import Reply
+from waystation.store.scripts import Script, script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
 from waystation.transactions.found import Found, found_of, read_found

@@ -17,21 +17,19 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.errors import (
+    AlreadyQueuedError,
     BusyError,
     ConflictError,
+    DuplicateTransactionError,
+    IllegalTransitionError,
     InvalidInputError,
+    NotATypeError,
+    PipelineUnknownError,
+    ReplyInvalidError,
     WaystationError,
 )
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity
-from waystation.transaction_errors import (
-    AlreadyQueuedError,
-    DuplicateTransactionError,
-    IllegalTransitionError,
-    NotATypeError,
-    PipelineUnknownError,
-    ReplyInvalidError,
-)
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import Entry, NewTransaction, Started

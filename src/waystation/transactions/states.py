@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from waystation.transaction_errors import IllegalTransitionError
+from waystation.errors import IllegalTransitionError
 
 
 class State(StrEnum):

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from waystation.errors import InvalidInputError
-from waystation.transaction_errors import SwitchInvalidError
+from waystation.errors import InvalidInputError, SwitchInvalidError
 from waystation.transactions.outcomes import require_switch
 
 #: What a switch can be set to.

@@ -11,9 +11,13 @@ from typing import Literal
 import msgspec
 
 from waystation.archive import Archive, join_hash
-from waystation.errors import InvalidInputError, StoreFullError
+from waystation.errors import (
+    InvalidInputError,
+    StoreFullError,
+    TransactionFinalError,
+    TransactionUnknownError,
+)
 from waystation.store.client import Store
-from waystation.transaction_errors import TransactionFinalError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.found import Found

@@ -18,12 +18,12 @@ from waystation.errors import (
     CatalogueError,
     LogError,
     NotFoundError,
+    PipelineUnknownError,
     StoreError,
     StoreFullError,
 )
 from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.transaction_errors import PipelineUnknownError
 from waystation.transactions import decisions, fans
 from waystation.transactions.committer import Committer
 from waystation.transactions.compensation import names_of

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from waystation.errors import PipelineUnknownError, TransactionUnknownError
 from waystation.runtime.clock import utc_text
-from waystation.transaction_errors import PipelineUnknownError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.finder import Finder
 from waystation.transactions.found import Found

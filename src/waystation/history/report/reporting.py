@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from waystation.errors import LakeRefusedError
 from waystation.history.lake import Lake
 from waystation.history.report.figures import read_figures
 from waystation.history.report.page import page
 from waystation.history.views import attach
-from waystation.history_errors import LakeRefusedError
 
 
 class Reported(msgspec.Struct, frozen=True):

@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from waystation.config import Durability, make_private
+from waystation.config import Durability
 from waystation.errors import StoreRefusedError, StoreUnavailableError
-from waystation.runtime.data_files import create_private, open_private, tighten_tree
+from waystation.runtime.data_files import create_private, make_private, open_private, tighten_tree
 from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.embedded import supervisor

@@ -12,13 +12,17 @@ import asyncio
 from collections.abc import Sequence
 
 from waystation.delivery.request import Failure, Outcome
-from waystation.errors import InvalidInputError, WaystationError
+from waystation.errors import (
+    DuplicateTransactionError,
+    InvalidInputError,
+    PipelineUnknownError,
+    WaystationError,
+)
 from waystation.runtime.json_text import is_json
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means
 from waystation.subscriptions.endpoints.protocol import Parcel, received
-from waystation.transaction_errors import DuplicateTransactionError, PipelineUnknownError
 from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX, Order
 from waystation.transactions.starter import Result
 
