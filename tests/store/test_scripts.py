@@ -1,9 +1,10 @@
-"""The script loader, and the house rules for every Lua file of the package."""
+"""Script loader: includes, variants, registration; and the header rules of every Lua file."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import waystation
 from tests.stores import store_at
 from waystation.acapy import mirror, outbound, retry_set
 from waystation.channels import service as channels
+from waystation.db import definitions
 from waystation.errors import StoreError
 from waystation.pools import (
     answers,
@@ -23,7 +25,7 @@ from waystation.pools import (
     mirrored,
     pools,
 )
-from waystation.store import time_machine
+from waystation.store import scripts, time_machine
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import Script, registered_scripts, script
 from waystation.subscriptions import commits, looking, operating, operations, shard_store
@@ -42,16 +44,8 @@ from waystation.transactions import (
 
 PACKAGE = Path(waystation.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.lua"))
-SHARED = PACKAGE / "store" / "lua"
-#: Shared pieces: not scripts by themselves, and not verbs. By folder: a verb of one part may be
-#: called as a piece of another.
-INCLUDES = {
-    (file.parent if (file.parent / f"{name}.lua") in FILES else SHARED, name)
-    # Scripts of tests too: those of the parts to come include what is there for them.
-    for file in (*FILES, *(Path(__file__).parent / "lua").glob("*.lua"))
-    for name in re.findall(r'^--- @include "([a-z_]+)"$', file.read_text(), re.MULTILINE)
-}
-SCRIPTS = [file for file in FILES if (file.parent, file.name.partition(".")[0]) not in INCLUDES]
+#: Files that are run; files with an underscore are only included.
+SCRIPTS = [file for file in FILES if not file.name.startswith("_")]
 
 
 def name_of(file: Path) -> str:
@@ -63,10 +57,22 @@ def code_of(file: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("--")]
 
 
-# -- The loader ------------------------------------------------------------------------------
+@pytest.fixture
+def lua_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the Lua folder of an importable package `loose_package`."""
+    folder = tmp_path / "loose_package" / "lua"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "loose_package", raising=False)
+    scripts._read.cache_clear()
+    return folder
 
 
-def test_a_script_is_loaded_once_and_has_the_hash_that_the_store_computes() -> None:
+# -- Loader ----------------------------------------------------------------------------------
+
+
+def test_script_is_registered_once_with_sha_of_each_variant() -> None:
     publish = script("waystation.channels", "publish")
     assert script("waystation.channels", "publish") is publish
     assert publish in registered_scripts()
@@ -74,53 +80,59 @@ def test_a_script_is_loaded_once_and_has_the_hash_that_the_store_computes() -> N
         assert hashlib.sha1(source).hexdigest().encode() == sha
 
 
-def test_an_include_is_replaced_by_its_text() -> None:
-    stamp = script("waystation.store", "stamp")
-    source = stamp.sources[False].decode()
+def test_include_of_other_part_is_replaced_by_its_text() -> None:
+    source = script("waystation.logs", "append").sources[0].decode()
     assert "@include" not in source
     assert "local function now()" in source
+    assert "local function log_append(" in source
 
 
-def test_test_mode_has_its_own_variant_and_production_pays_nothing_for_it() -> None:
-    stamp = script("waystation.store", "stamp")
+def test_include_is_resolved_recursively_and_once(lua_folder: Path) -> None:
+    (lua_folder / "_first.lua").write_text('--- @include "_second"\nlocal first = second\n')
+    (lua_folder / "_second.lua").write_text("local second = 2\n")
+    (lua_folder / "verb.lua").write_text(
+        '#!lua\n--- @include "_first"\n--- @include "_second"\nreturn first\n'
+    )
+    source = Script("loose_package", "verb").sources[0]
+    assert source == b"#!lua\nlocal second = 2\nlocal first = second\nreturn first\n"
+
+
+def test_script_in_test_mode_adds_time_shift_only_there() -> None:
+    stamp = script("waystation.store", "stamp_dataset")
     plain, shifted = (source.decode() for source in stamp.sources[:2])
     assert "waystation.time" not in plain
     assert "'waystation.time', 'shift_ms'" in shifted
     assert stamp.shas[0] != stamp.shas[1]
-    # And a script without time is the same in both.
+    # A script that reads no time is the same in both modes.
     publish = script("waystation.channels", "publish")
     assert publish.sources[0] == publish.sources[1]
 
 
-def test_a_header_line_makes_a_script_repeatable() -> None:
+def test_script_with_repeatable_header_line_is_repeatable() -> None:
     assert script("waystation.channels", "publish").repeatable
-    assert not script("waystation.store", "advance").repeatable
+    assert not script("waystation.store", "advance_time").repeatable
 
 
-def test_a_script_without_its_first_line_is_refused_by_name() -> None:
-    with pytest.raises(StoreError, match=r"waystation\.store/now must begin with #!lua"):
-        Script("waystation.store", "now")
+def test_script_without_first_line_is_rejected() -> None:
+    with pytest.raises(StoreError, match=r"waystation\.store/_now must begin with #!lua"):
+        Script("waystation.store", "_now")
 
 
-def test_a_missing_script_is_refused_by_name() -> None:
-    with pytest.raises(StoreError, match=r"no script absent\.lua in waystation\.store"):
+def test_script_without_file_is_rejected_and_not_registered() -> None:
+    with pytest.raises(StoreError, match=r"absent\.lua does not exist in waystation\.store"):
         script("waystation.store", "absent")
     assert not [each for each in registered_scripts() if each.name == "absent"]
 
 
-def test_a_missing_include_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "loose_package"
-    (package / "lua").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "lua" / "verb.lua").write_text('#!lua\n--- @include "nowhere"\nreturn 1\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(StoreError, match=r"loose_package/verb includes 'nowhere'"):
+@pytest.mark.parametrize("include", ["_nowhere", "store/_nowhere", "nopart/_now"])
+def test_script_with_missing_include_is_rejected(lua_folder: Path, include: str) -> None:
+    (lua_folder / "verb.lua").write_text(f'#!lua\n--- @include "{include}"\nreturn 1\n')
+    name = include.rpartition("/")[2]
+    with pytest.raises(StoreError, match=rf"loose_package/verb includes '{name}'"):
         Script("loose_package", "verb")
 
 
-async def test_a_connection_knows_every_script_before_its_first_call(
+async def test_connection_loads_all_scripts_before_first_call(
     store_server: EmbeddedServer,
 ) -> None:
     for test_mode in (False, True):
@@ -131,16 +143,26 @@ async def test_a_connection_knows_every_script_before_its_first_call(
             assert await store.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
 
 
-# -- The house rules -------------------------------------------------------------------------
+# -- Rules for Lua files ---------------------------------------------------------------------
 
 
-def test_there_are_scripts_to_look_at() -> None:
-    assert len(SCRIPTS) >= 7
-    assert (SHARED, "now") in INCLUDES
+def test_lua_file_with_underscore_is_an_include_and_only_that() -> None:
+    assert len(SCRIPTS) > 100
+    for file in FILES:
+        assert file.read_text().startswith("#!lua") != file.name.startswith("_"), file
+    included = {
+        (PACKAGE / part / "lua" if part else file.parent) / f"{name}.lua"
+        for file in FILES
+        for part, name in re.findall(
+            r'^--- @include "(?:([a-z_/]+)/)?([a-z_]+)"$', file.read_text(), re.MULTILINE
+        )
+    }
+    variants = {file for file in FILES if file.name.endswith(".time_machine.lua")}
+    assert included == set(FILES) - set(SCRIPTS) - variants
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
-def test_a_script_opens_with_its_flags_and_a_header(file: Path) -> None:
+def test_script_header_states_flags_purpose_keys_arguments_and_reply(file: Path) -> None:
     lines = file.read_text().splitlines()
     assert re.fullmatch(r"#!lua( flags=[a-z,-]+)?", lines[0])
     header = []
@@ -150,14 +172,17 @@ def test_a_script_opens_with_its_flags_and_a_header(file: Path) -> None:
         header.append(line)
     words = [line.split()[1] for line in header if len(line.split()) > 1]
     for word in ("KEYS", "ARGV", "Reply"):
-        assert word in words, f"the header does not tell {word}"
-    assert header[0].endswith(".") or header[1].endswith("."), "it says first what it does"
+        assert word in words, f"the header has no line {word}"
+    assert header[0].endswith(".") or header[1].endswith("."), (
+        "the first sentence states the purpose"
+    )
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
-def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
-    # The modules that use them are imported above; what nobody asks for is dead.
+def test_script_file_has_a_module_that_registers_it(file: Path) -> None:
+    # The modules imported above register all scripts; a script without a module is dead code.
     assert channels
+    assert definitions
     assert dedup
     assert time_machine
     assert topics
@@ -170,5 +195,5 @@ def test_a_script_is_registered_so_that_connections_load_it(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=name_of)
-def test_a_script_takes_time_from_the_include_alone(file: Path) -> None:
+def test_script_reads_time_only_through_include(file: Path) -> None:
     assert not [line for line in code_of(file) if re.search(r"call\('TIME'", line)]

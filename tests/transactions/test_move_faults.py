@@ -178,7 +178,7 @@ def test_a_death_at_any_call_of_a_pipeline_ends_in_the_same_end(
     """F-01: each step result is recorded once, and nothing is held after its lease."""
 
     async def look(store: Store, point: CrashPoint) -> None:
-        advance = script("waystation.store", "advance")
+        advance = script("waystation.store", "advance_time")
         await store.run(advance, [keys.TIME], [LEASE_MS + 1])
         await Holding(store, TERMS).rescue(CELL, most=10, rescues_max=3)
         await work(store)

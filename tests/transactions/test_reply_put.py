@@ -80,7 +80,7 @@ class Scripts:
 
     async def pass_time(self, ms: int) -> None:
         """By the time machine."""
-        await self.store.run(script("waystation.store", "advance"), [keys.TIME], [ms])
+        await self.store.run(script("waystation.store", "advance_time"), [keys.TIME], [ms])
 
 
 def new(**more: object) -> NewTransaction:

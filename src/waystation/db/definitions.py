@@ -26,7 +26,7 @@ from waystation.store.scripts import script
 
 _log = logger("catalogue")
 
-_PUT = script("waystation.store", "put")
+_PUT = script("waystation.db", "put_definition")
 #: A definition that was read longer ago is read again before it is used.
 _FRESH_SECONDS = 2.0
 _KNOWN_MAX = 10_000

@@ -23,7 +23,7 @@ from waystation.store.data_set import (
 from waystation.store.migration import FORMAT_VERSION, migrate
 from waystation.store.scripts import script
 
-_STAMP = script("waystation.store", "stamp")
+_STAMP = script("waystation.store", "stamp_dataset")
 _ACCEPT = script("waystation.store", "accept_loss")
 
 

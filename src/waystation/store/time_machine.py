@@ -17,7 +17,7 @@ from waystation.store.client import Store
 from waystation.store.pubsub import Wakeups
 from waystation.store.scripts import script
 
-_ADVANCE = script("waystation.store", "advance")
+_ADVANCE = script("waystation.store", "advance_time")
 
 #: A follower that was not seen for so long (in real time) is dead and not waited for.
 _FOLLOWER_DEAD_MS = 3000

@@ -3,9 +3,9 @@
 -- KEYS  1 state of the unit, 2 its log, 3 head of that, 4 its holds
 -- ARGV  1 position, 2 record
 -- Reply {'appended', offset, ms}, or {'missing' | 'sealed' | 'full', detail} and nothing is written
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
 local offset, ms, detail = log_append(KEYS[2], now(), { ARGV[2] })
 if not offset then
   return { ms, detail }

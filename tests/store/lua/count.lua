@@ -1,6 +1,7 @@
 #!lua
--- Counts calls; running it twice counts twice, so it is not repeatable.
--- KEYS  1 counter
--- ARGV  none
--- Reply the count
+-- Count the calls of this script.
+-- not repeatable: a second run counts twice.
+-- KEYS    1 counter
+-- ARGV    none
+-- Reply   the count
 return redis.call('INCR', KEYS[1])

@@ -5,7 +5,7 @@
 -- KEYS  1 list, 2 leases, 3 taken, 4 number
 -- ARGV  1 most messages, 2 length of the lease in ms, 3 bytes after which no more is taken
 -- Reply {number, message, number, message, ...}
---- @include "now"
+--- @include "store/_now"
 local at, most, bytes_max = now(), tonumber(ARGV[1]), tonumber(ARGV[3])
 local reply, bytes = {}, 0
 local function give(number, message)

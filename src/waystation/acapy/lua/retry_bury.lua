@@ -5,7 +5,7 @@
 -- ARGV  1 member that it was (empty: it comes from elsewhere), 2 id, 3 letter without its time,
 --       4 dead letters at most
 -- Reply {1 or 0 where it was settled before, how many were dropped}
---- @include "now"
+--- @include "store/_now"
 local at, dropped = string.format('%.0f', now()), 0
 if ARGV[1] ~= '' and redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
   return { 0, 0 }

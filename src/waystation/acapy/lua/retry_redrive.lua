@@ -5,7 +5,7 @@
 -- KEYS  1 retry set, 2 dead, 3 failed
 -- ARGV  1 `redrive` or `purge`, 2 most (of the oldest, where no ids follow), then ids
 -- Reply how many
---- @include "now"
+--- @include "store/_now"
 local at, count = now(), 0
 local ids = { unpack(ARGV, 3) }
 if #ids == 0 then

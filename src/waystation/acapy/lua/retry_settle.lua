@@ -6,7 +6,7 @@
 -- ARGV  1 member that it was (empty: it comes from elsewhere), 2 member that it is (empty: it is
 --       done), 3 ms until it is due
 -- Reply 1, or 0 where it was settled before
---- @include "now"
+--- @include "store/_now"
 local at = now()
 if ARGV[1] ~= '' and redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
   return 0

@@ -5,7 +5,7 @@
 -- KEYS  1 retry set
 -- ARGV  1 most messages, 2 length of the claim in ms, 3 bytes after which no more is claimed
 -- Reply {member, member, ...}
---- @include "now"
+--- @include "store/_now"
 local at, bytes, reply = now(), 0, {}
 local due = string.format('%.3f', at / 1000)
 local claimed = string.format('%.3f', (at + tonumber(ARGV[2])) / 1000)

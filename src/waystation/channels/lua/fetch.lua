@@ -8,7 +8,7 @@
 -- Reply {} when the channel or the subscriber is missing, else
 --       {clock, last, expired, body, body, ...}: `last` is the clock of the last body (without one:
 --       where the cursor is), `expired` counts the messages that are gone up to there
---- @include "clock"
+--- @include "_clock"
 -- No store publishes that many within the longest expiry, a year: it would be 139,000 a second.
 local UNREAD_MAX = 4398046511104
 -- Bodies can be a megabyte each: few at first, then as many as fit. Existence is cheap: many.

@@ -8,7 +8,7 @@
 -- Reply {} when the channel or the subscriber is missing, else
 --       {clock, cursor, position, expired, body, body, ...}: the bodies lie one after the other up
 --       to `position`, since a read ends before a gap; `expired` are gone before the first of them
---- @include "clock"
+--- @include "_clock"
 -- See fetch: more than this lies ahead only of a cursor whose clock was lost.
 local UNREAD_MAX = 4398046511104
 -- Bodies can be a megabyte each, and most streams read one.

@@ -8,8 +8,8 @@
 --       then for each message: id, and body, which is also the item that goes to each lane
 -- Reply {outcome, clock, outcome, clock, ...}: 'accepted', 'duplicate', or 'full' with an empty clock;
 --       or {'closed', what the gate of each lane says} and nothing was written
---- @include "clock"
---- @include "reach"
+--- @include "_clock"
+--- @include "_reach"
 -- Drops of one call beyond one for each message: a bound that was lowered is reached step by step.
 local MORE_DROPS_MAX = 1000
 local LOOKS_AT_ONCE = 500
@@ -39,7 +39,7 @@ local function count_kept()
 end
 
 -- First everything that is only read. Gates: nothing is added to a lane that nobody looks at.
---- @include "outbox_look"
+--- @include "delivery/_check_gates"
 -- Ids: the clock of each that is known.
 local clocks = {}
 for start = 1, count, LOOKS_AT_ONCE do
@@ -90,7 +90,7 @@ for number, message in ipairs(accepted) do
     redis.call('SET', prefix .. clocks[id], field(message, 2), 'EX', ttl)
   end
   local item_name, item = ARGV[8] .. id, field(message, 2)
---- @include "outbox_add"
+--- @include "delivery/_add"
 end
 -- Only a hint: a user of the store who may not publish must not fail after the writes above.
 redis.pcall('PUBLISH', ARGV[4], 'new message')

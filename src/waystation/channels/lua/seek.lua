@@ -6,9 +6,9 @@
 --       3 'end' | 'beginning' | 'clock' | 'time', 4 clock, or ms since the epoch, 5 wake-up topic
 -- Reply {} when the channel or the subscriber is missing, else {cursor, number of clocks unread};
 --       {'range', lowest, highest} for a clock outside of what is kept
---- @include "now"
---- @include "clock"
---- @include "reach"
+--- @include "store/_now"
+--- @include "_clock"
+--- @include "_reach"
 local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
 if not clock or redis.call('EXISTS', KEYS[2]) == 0 then
   return {}

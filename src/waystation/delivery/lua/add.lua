@@ -4,8 +4,8 @@
 -- KEYS  1 due, 2 items, 3 gate
 -- ARGV  1 lane, 2 id, 3 item, 4 ms to wait before the first attempt, 5 most items that wait
 -- Reply {'added' | 'known' | 'full'}, or {'closed', what its gate says} and nothing was written
---- @include "now"
---- @include "wake"
+--- @include "store/_now"
+--- @include "_wake"
 local state = redis.call('HGET', KEYS[3], 'state') or ''
 if state ~= 'open' then
   return { 'closed', state }

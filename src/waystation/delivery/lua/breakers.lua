@@ -4,7 +4,7 @@
 -- KEYS  1 breakers
 -- ARGV  1 node, 2 ms for which the report is valid, 3 report
 -- Reply 1
---- @include "now"
+--- @include "store/_now"
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
 else

@@ -9,7 +9,7 @@
 --       the inbox is left alone, 7 '1' to claim items first that have not been attempted
 -- Reply {ms until something is due or -1, waiting, failed, dropped, number untold, untold ids...,
 --        then id, item, attempts so far; id, item, ...}
---- @include "now"
+--- @include "store/_now"
 local at = now()
 local gate, failed, inbox = KEYS[4], KEYS[5], KEYS[6]
 local untold = redis.call('ZRANGE', KEYS[3], '-inf', at, 'BYSCORE', 'LIMIT', 0, 100)

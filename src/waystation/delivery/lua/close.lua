@@ -5,7 +5,7 @@
 -- KEYS  1 due, 2 failed, 3 untold, 4 gate, 5 inbox
 -- ARGV  1 seconds that the gate is remembered
 -- Reply 1 closed, 0 the lane is in use
---- @include "now"
+--- @include "store/_now"
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[5]) > 0 then
   return 0
 end

@@ -6,7 +6,7 @@
 -- ARGV  1 endpoint, 2 '1' to enable it, 3 ms for which a declaration is kept, 4 declarations to
 --       keep, 5 wake-up topic of deliverers
 -- Reply 1 the endpoint was disabled or held, 0 it was not
---- @include "now"
+--- @include "store/_now"
 local at, found = now(), 0
 if ARGV[2] == '1' then
   found = redis.call('HDEL', KEYS[1], ARGV[1]) + redis.call('HDEL', KEYS[2], ARGV[1])

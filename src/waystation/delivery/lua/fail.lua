@@ -7,7 +7,7 @@
 -- ARGV  1 endpoint, 2 the attempt, so that a call that is sent again counts it once, 3 limit, 4 period
 --       in ms, 5 ms to hold it, 6 notice, 7 notices to keep, 8 wake-up topic of deliverers
 -- Reply 1 it is held back now, 0 it is not
---- @include "now"
+--- @include "store/_now"
 local at, limit = now(), tonumber(ARGV[3])
 local kept = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local count, til, last = string.match(kept, '^(%d+) (%d+) (.*)$')

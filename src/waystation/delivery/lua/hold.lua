@@ -4,7 +4,7 @@
 -- KEYS  1 held
 -- ARGV  1 endpoint, 2 ms to hold it, 3 wake-up topic of deliverers
 -- Reply ms that it is held
---- @include "now"
+--- @include "store/_now"
 local at = now()
 local before = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
 local til = math.max(before, at + tonumber(ARGV[2]))

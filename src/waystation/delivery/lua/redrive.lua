@@ -4,8 +4,8 @@
 -- KEYS  1 due, 2 items, 3 failed, 4 untold, 5 gate; of a lane without one: the register in its slot
 -- ARGV  1 lane, 2 most items, 3 id of the only one ('' = any), 4 whether the lane has a gate: 1, 0
 -- Reply {'redriven', number of items}, or {'closed', what its gate says} and nothing was written
---- @include "now"
---- @include "wake"
+--- @include "store/_now"
+--- @include "_wake"
 local gated = ARGV[4] == '1'
 local state = gated and (redis.call('HGET', KEYS[5], 'state') or '') or 'open'
 if state ~= 'open' then

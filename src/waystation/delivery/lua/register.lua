@@ -4,7 +4,7 @@
 -- KEYS  1 register, 2 newest stamp
 -- ARGV  1 lane
 -- Reply the stamp
---- @include "now"
+--- @include "store/_now"
 local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
 local stamp = string.format('%.0f', math.max(now(), newest + 1))
 redis.call('SET', KEYS[2], stamp)

@@ -4,7 +4,7 @@
 -- KEYS  1 due, 2 items
 -- ARGV  1 length of the claims in ms, then for each item: id, token
 -- Reply ids whose claim is not ours any more
---- @include "now"
+--- @include "store/_now"
 local til, lost = now() + tonumber(ARGV[1]), {}
 for i = 2, #ARGV, 2 do
   if redis.call('HGET', KEYS[2], ARGV[i] .. '.token') == ARGV[i + 1] then

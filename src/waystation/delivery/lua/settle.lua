@@ -9,7 +9,7 @@
 --       verdict: done | retry | failed | release, ms to wait before it is due again, or in which a
 --       failure is to be told, cause, record of the attempt ('' = none)
 -- Reply for each item: 1 settled, 2 settled and something newer is due, 0 the claim is not ours
---- @include "now"
+--- @include "store/_now"
 local at, items, lane, recorded, reply = now(), KEYS[2], ARGV[4], false, {}
 -- Gathered: ids that leave the lane, and fields that go; a command for all instead of some for each.
 local done, fields, asked = {}, {}, {}

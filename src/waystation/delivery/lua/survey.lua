@@ -6,7 +6,7 @@
 -- ARGV  none
 -- Reply {{endpoint, cause and time, ...}, {endpoint, ms left, ...}, {endpoint that fails, ...},
 --        {endpoint, ms of its repair, ...}, {node, report, ...}}
---- @include "now"
+--- @include "store/_now"
 local at, held, failing, breakers = now(), {}, {}, {}
 local found = redis.call('HGETALL', KEYS[2])
 for i = 1, #found, 2 do

@@ -6,7 +6,7 @@
 -- ARGV  1 most bytes or '', 2 greatest age in ms or '', 3 'refuse' | 'drop_and_count',
 --       4 version of these limits, 5 most bytes while no reader has registered, or ''
 -- Reply 1, or 0 when there is no such log
---- @include "log_limits"
+--- @include "_limits"
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end

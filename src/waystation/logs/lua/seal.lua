@@ -4,7 +4,7 @@
 -- KEYS  1 head of the log
 -- ARGV  1 what follows, then the fields to answer with
 -- Reply the fields, or {} when there is no such log
---- @include "now"
+--- @include "store/_now"
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {}
 end

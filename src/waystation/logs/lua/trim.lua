@@ -10,9 +10,9 @@
 --       '', greatest age in ms or '', policy, version of these limits, dropped since ever,
 --       'begins' | 'lasts' | 'ends' | '' of the warning, the reader who needs most or ''}; {} when
 --       there is no such log
---- @include "now"
---- @include "log_trim"
---- @include "log_limits"
+--- @include "store/_now"
+--- @include "_trim"
+--- @include "_limits"
 if ARGV[3] and redis.call('EXISTS', KEYS[2]) == 1 then
   log_limits(KEYS[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end

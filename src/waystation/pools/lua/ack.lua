@@ -6,15 +6,15 @@
 --       then per message: key, epoch, number, token
 -- Reply {missing}, or {ok, then per message: done | known | lost, then of the next: number, tries,
 --       crashes, enqueued ms, envelope; number 0: there is none}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "given"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_given"
 local refused = refusal()
 if refused then
   return { refused }

@@ -4,14 +4,14 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 version that it was compared with, 3 uid, then recipient keys
 -- Reply {missing | closed | unknown | again}, or {ok, version}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
 local refused = refusal(true)
 if refused then
   return { refused }

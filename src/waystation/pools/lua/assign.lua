@@ -4,14 +4,14 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 recipient key, 3 uid or ''
 -- Reply {missing | closed | full | unknown | taken}, or {owner, epoch}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
 local refused = refusal(true)
 if refused then
   return { refused }

@@ -4,14 +4,14 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 uid, 3 session
 -- Reply {missing | unknown | evicted}, or {state, keys, messages}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
 local refused = refusal()
 if refused then
   return { refused }

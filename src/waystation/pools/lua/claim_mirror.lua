@@ -4,7 +4,7 @@
 -- KEYS  1 claim
 -- ARGV  1 pool, 2 pool that is known to be gone, or ''
 -- Reply {pool that has the claim, for how many ms}
---- @include "now"
+--- @include "store/_now"
 local at = now()
 local holder, since = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) (%d+)$')
 if not holder or holder == ARGV[2] then

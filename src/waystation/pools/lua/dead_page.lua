@@ -5,9 +5,9 @@
 -- ARGV  1 terms, 2 most, 3 ms and 4 number of the last one that was seen; 0 and 0: from the beginning
 -- Reply {missing}, or {ok, then per letter: number, ms of its end, enqueued ms, tries, crashes, key, cause,
 --       envelope}; fewer than asked for only at the end, or where they are large
---- @include "now"
---- @include "pool"
---- @include "dead"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_dead"
 local refused = refusal()
 if refused then
   return { refused }

@@ -6,16 +6,16 @@
 -- ARGV  1 terms, 2 how long ids are remembered in ms, then per message: id, recipient key, envelope
 -- Reply {missing | closed}, or {ok, how many workers have keys left to move, these workers, then per
 --       message: added | duplicate | full, number, owner, epoch, pending of its key}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "many"
---- @include "appending"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_many"
+--- @include "_appending"
 local refused = refusal(true)
 if refused then
   return { refused }

@@ -4,13 +4,13 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 recipient key
 -- Reply {missing | busy}, or {1 forgotten, 0 it was not known}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
 local refused = refusal()
 if refused then
   return { refused }

@@ -6,8 +6,8 @@
 --       with messages
 -- Reply {missing}, or {version, worker that was picked last, how many keys with messages, these, then all
 --       its keys unless the version is the known one}
---- @include "now"
---- @include "pool"
+--- @include "store/_now"
+--- @include "_pool"
 local refused = refusal()
 if refused then
   return { refused }

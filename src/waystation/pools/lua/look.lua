@@ -8,11 +8,11 @@
 --       Of the pool: {now, version, keys, messages, of these waiting for a worker, how long the first that
 --       can be taken has waited in ms, bytes, dead, dropped,
 --       then per worker: uid, state, kind, registered ms, keys, messages, taken, last access or ''}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
 local refused = refusal()
 if refused then
   return { refused }

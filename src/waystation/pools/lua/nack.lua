@@ -5,15 +5,15 @@
 -- ARGV  1 terms, 2 uid, 3 session, then per message: key, epoch, number, token,
 --       again | dead | release, wait in ms, cause
 -- Reply {missing}, or {ok, then per message: done | dead | known | lost}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "given"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_given"
 local refused = refusal()
 if refused then
   return { refused }

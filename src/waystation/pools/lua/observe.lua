@@ -8,14 +8,14 @@
 --       agents, then per agent: uid, its last access as it wrote it, or '', then per key: recipient key,
 --       last number that an agent has popped, last number that its list has got, length of its list
 -- Reply {missing}, or {ok, pending of each key}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "heads"
---- @include "places"
---- @include "agent_lists"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_heads"
+--- @include "_places"
+--- @include "_agent_lists"
 local refused = refusal()
 if refused then
   return { refused }

@@ -5,8 +5,8 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 incarnation, 3 whether agents serve it: 1, or 0
 -- Reply 1 opened, 0 that incarnation, or a later one, was there before
---- @include "now"
---- @include "pool"
+--- @include "store/_now"
+--- @include "_pool"
 if tonumber(redis.call('HGET', KEYS[1], 'incarnation') or '0') >= tonumber(ARGV[2]) then
   return 0
 end

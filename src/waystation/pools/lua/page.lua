@@ -5,8 +5,8 @@
 -- ARGV  1 terms, 2 uid or '', 3 cursor ('0': from the beginning), 4 about how many
 -- Reply {missing}, or {now, next cursor, then per key: key, messages, when its head can be taken or until
 --       when it is, entry}
---- @include "now"
---- @include "pool"
+--- @include "store/_now"
+--- @include "_pool"
 local refused = refusal()
 if refused then
   return { refused }

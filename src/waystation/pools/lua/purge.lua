@@ -4,9 +4,9 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 most, 3 failed until when in ms (0: until now), then numbers, or none: all of them
 -- Reply {missing}, or {how many, left of those that failed until then, that time}
---- @include "now"
---- @include "pool"
---- @include "dead"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_dead"
 local refused = refusal()
 if refused then
   return { refused }

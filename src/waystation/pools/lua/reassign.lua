@@ -4,15 +4,15 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 uid, 3 most keys to move, 4 stale | asked
 -- Reply {missing | unknown | not_stale}, or {moved, left}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "many"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_many"
 local refused = refusal()
 if refused then
   return { refused }

@@ -4,16 +4,16 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 most, 3 failed until when in ms (0: until now), then numbers, or none: all of them
 -- Reply {missing | closed | full}, or {how many, left of those that failed until then, that time}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "appending"
---- @include "dead"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_appending"
+--- @include "_dead"
 local refused = refusal(true)
 if refused then
   return { refused }

@@ -6,14 +6,14 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 uid, 3 nonce, 4 kind (native, agent)
 -- Reply {missing | closed | mirrored | full}, or {session, 1 new, 0 known}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
 local refused = refusal(true)
 if refused then
   return { refused }

@@ -4,11 +4,11 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 uid, 3 session, 4 length of the lease in ms, then per message: key, epoch, number, token
 -- Reply {missing | unknown | evicted}, or {ok, then the keys that are lost}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "entry"
---- @include "given"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_entry"
+--- @include "_given"
 local refused = refusal()
 if refused then
   return { refused }

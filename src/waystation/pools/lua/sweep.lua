@@ -5,16 +5,16 @@
 -- ARGV  1 terms, 2 after how many ms a silent worker without messages is forgotten, 3 after how many ms a
 --       key without messages is, or -, 4 most keys to move
 -- Reply {missing}, or {ok, 1 there is more to do, moved, forgotten keys, freed, then evicted workers}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "many"
---- @include "over"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_many"
+--- @include "_over"
 local refused = refusal()
 if refused then
   return { refused }

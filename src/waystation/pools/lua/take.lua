@@ -6,15 +6,15 @@
 -- ARGV  1 terms, 2 uid, 3 session, 4 token, 5 most, 6 bytes at most, 7 length of the lease in ms
 -- Reply {missing | unknown | evicted}, or {state, ms until the next can be taken or -1, then per message:
 --       key, epoch, number, tries, crashes, enqueued ms, envelope}
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "pick"
---- @include "heads"
---- @include "moves"
---- @include "over"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_pick"
+--- @include "_heads"
+--- @include "_moves"
+--- @include "_over"
 local refused = refusal()
 if refused then
   return { refused }

@@ -4,12 +4,12 @@
 -- KEYS  1 head
 -- ARGV  1 terms, 2 recipient key, 3 last number that the list has got, 4 most, 5 bytes at most
 -- Reply {missing}, or {ok, then per message: number, envelope}; empty also for a key that nobody has
---- @include "now"
---- @include "pool"
---- @include "worker"
---- @include "load"
---- @include "entry"
---- @include "places"
+--- @include "store/_now"
+--- @include "_pool"
+--- @include "_worker"
+--- @include "_load"
+--- @include "_entry"
+--- @include "_places"
 local refused = refusal()
 if refused then
   return { refused }

@@ -6,7 +6,7 @@
 -- KEYS  1 waystation.format
 -- ARGV  1 format version, 2 data-set id for a new stamp, 3 ids that are replaced, the lost one first
 -- Reply {data-set id, ids that it replaces}
---- @include "now"
+--- @include "_now"
 local at = string.format('%.0f', now())
 local found = redis.call('HGET', KEYS[1], 'dataset')
 if not found then

@@ -5,7 +5,7 @@
 -- KEYS  1 waystation.processes
 -- ARGV  1 process, 2 after how many ms one that says nothing more is not counted
 -- Reply how many there are
---- @include "now"
+--- @include "_now"
 local at = now()
 redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', at - tonumber(ARGV[2])))

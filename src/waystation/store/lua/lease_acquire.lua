@@ -6,7 +6,7 @@
 -- ARGV  1 owner, 2 length in ms
 -- Reply {epoch} when it is ours (asked again: the same epoch, a later deadline),
 --       {0, owner, ms left} when another holds it
---- @include "now"
+--- @include "_now"
 local at = now()
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'until_ms')
 local epoch, owner, deadline = tonumber(found[1] or '0'), found[2], tonumber(found[3] or '0')

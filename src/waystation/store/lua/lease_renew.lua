@@ -4,7 +4,7 @@
 -- KEYS  1 lease
 -- ARGV  1 epoch, 2 length in ms
 -- Reply 1 renewed, 0 lost
---- @include "now"
+--- @include "_now"
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] or redis.call('HGET', KEYS[1], 'until_ms') == '0' then
   return 0
 end

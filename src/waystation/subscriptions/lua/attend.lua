@@ -5,7 +5,7 @@
 -- KEYS  1 waystation.{delivery}
 -- ARGV  1 node, 2 after how many ms one that says nothing more is gone
 -- Reply {now, node, node, ...}
---- @include "now"
+--- @include "store/_now"
 local at = now()
 local came = redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[1])
 local gone = redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', at - tonumber(ARGV[2])))

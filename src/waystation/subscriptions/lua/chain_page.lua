@@ -5,10 +5,10 @@
 -- ARGV  1 terms (those of anyone), 2 group, 3 retry | dead, 4 number to go on behind, or 0, 5 most
 -- Reply {missing}, or {entry or '', ms of the head's failure or '0', 1 if there is more, then number,
 --       record, ...}
---- @include "shard"
---- @include "entry"
---- @include "queue"
---- @include "heads"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_queue"
+--- @include "_heads"
 if redis.call('EXISTS', shard .. 'head') == 0 then
   return { 'missing' }
 end

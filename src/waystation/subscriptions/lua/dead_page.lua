@@ -5,8 +5,8 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone), 2 failed from this time on, 3 and before this or 0, 4 cursor, 5 most
 -- Reply {missing}, or {cursor or '' at the end, then name, ms, entry or '', record, ...}
---- @include "shard"
---- @include "failed_page"
+--- @include "_shard"
+--- @include "_failed_page"
 if redis.call('EXISTS', shard .. 'head') == 0 then
   return { 'missing' }
 end

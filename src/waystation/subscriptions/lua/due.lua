@@ -5,12 +5,12 @@
 -- ARGV  1 terms, 2 number of the call, 3 most, 4 bytes after which no more is taken
 -- Reply {refused | frozen | missing}, or {now, log end, ms until the next is due or -1, then per head:
 --       member, record}; `f…`: its group is to follow, and it stays due until it has
---- @include "now"
---- @include "shard"
---- @include "entry"
---- @include "queue"
---- @include "heads"
---- @include "heads_write"
+--- @include "store/_now"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_queue"
+--- @include "_heads"
+--- @include "_heads_write"
 local refused = refusal()
 if refused then
   return { refused }

@@ -5,7 +5,7 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone), 2 operation, 3 what is asked
 -- Reply {frozen | missing}, or {1} entered, {0} it was there
---- @include "shard"
+--- @include "_shard"
 local refused = refusal('anyone')
 if refused then
   return { refused }

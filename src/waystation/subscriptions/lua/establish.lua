@@ -4,11 +4,11 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 detail of the record, then per partition: place, offset
 -- Reply {frozen}, or {1 opened | 0 was there}; a position that is there stays
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "record"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_record"
 if redis.call('HEXISTS', shard .. 'head', 'frozen') == 1 then
   return { 'frozen' }
 end

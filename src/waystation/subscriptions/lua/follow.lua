@@ -4,18 +4,18 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 group, 3 most
 -- Reply {refused | frozen | missing}, or {moved, left}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "entry"
---- @include "entry_write"
---- @include "queue"
---- @include "queue_write"
---- @include "heads"
---- @include "heads_write"
---- @include "record"
---- @include "follow_on"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_entry_write"
+--- @include "_queue"
+--- @include "_queue_write"
+--- @include "_heads"
+--- @include "_heads_write"
+--- @include "_record"
+--- @include "_follow_on"
 local refused = refusal()
 if refused then
   return { refused }

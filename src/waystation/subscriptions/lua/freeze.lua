@@ -4,7 +4,7 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone), 2 why
 -- Reply {missing}, or {1} frozen, {0} it was, for the reason that it has
---- @include "shard"
+--- @include "_shard"
 if refusal('anyone') == 'missing' then
   return { 'missing' }
 end

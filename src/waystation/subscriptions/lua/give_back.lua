@@ -4,11 +4,11 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, then members
 -- Reply {refused | frozen | missing}, or {how many}
---- @include "now"
---- @include "shard"
---- @include "entry"
---- @include "heads"
---- @include "heads_write"
+--- @include "store/_now"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_heads"
+--- @include "_heads_write"
 local refused = refusal()
 if refused then
   return { refused }

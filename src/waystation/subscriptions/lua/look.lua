@@ -5,8 +5,8 @@
 -- ARGV  1 terms (those of anyone)
 -- Reply {missing}, or {now, log end, {fields of `lease`}, {of `head`}, {of `pos`}, {counts: groups, due,
 --       taken, failed, alone ones that are redriven}, {first of due, of failed, in ms; 0: none}}
---- @include "now"
---- @include "shard"
+--- @include "store/_now"
+--- @include "_shard"
 if redis.call('EXISTS', shard .. 'head') == 0 then
   return { 'missing' }
 end

@@ -5,9 +5,9 @@
 -- ARGV  1 terms (those of anyone), 2 group
 -- Reply {missing}, or {''} for a clean group, or {entry, due ms or '0', 1 if somebody has the head, ms
 --       of its failure or '0', record}
---- @include "shard"
---- @include "entry"
---- @include "heads"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_heads"
 if redis.call('EXISTS', shard .. 'head') == 0 then
   return { 'missing' }
 end

@@ -5,8 +5,8 @@
 -- ARGV  1 terms, 2 most that may wait to be taken, 3 how many endings the owner has seen since ever,
 --       then members: main positions, or heads that the owner has taken
 -- Reply {refused | frozen | missing}, or {how many wait, endings before those told, ending, ...}
---- @include "shard"
---- @include "acks"
+--- @include "_shard"
+--- @include "_acks"
 local refused = refusal()
 if refused then
   return { refused }

@@ -5,8 +5,8 @@
 -- ARGV  1 terms, 2 most to give back
 -- Reply {refused | frozen | missing}, or {left to do, now, log end, incarnation, retry bytes, dead
 --       bytes, then per partition: place, low}
---- @include "now"
---- @include "shard"
+--- @include "store/_now"
+--- @include "_shard"
 local refused = refusal()
 if refused then
   return { refused }

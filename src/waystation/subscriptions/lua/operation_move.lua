@@ -4,7 +4,7 @@
 -- KEYS  1 operations, 2 those that are open
 -- ARGV  1 id, 2 state, 3 '1' if it ends by that, then the states that lead there
 -- Reply the operation as it is now (see operation_begin), '' if there is none
---- @include "now"
+--- @include "store/_now"
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 if not found then
   return ''

@@ -4,12 +4,12 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 place, 3 from, 4 to, 5 kind (trimmed, passed, damaged)
 -- Reply {refused | frozen | missing}, or {1} done, {0} known: low is not where the range begins
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "acks"
---- @include "record"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_acks"
+--- @include "_record"
 local refused = refusal()
 if refused then
   return { refused }

@@ -4,7 +4,7 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 operation, 3 cursor that it is at ('*': wherever), then word, value, ...
 -- Reply {refused | frozen | missing}, or {1} noted, {0} unknown here, or not at that cursor any more
---- @include "shard"
+--- @include "_shard"
 local refused = refusal()
 if refused then
   return { refused }

@@ -5,7 +5,7 @@
 -- KEYS  1 bucket: the time up to which permits were taken, in ms of the store's clock
 -- ARGV  1 permits a second, 2 most that are wanted, 3 most that the bucket holds
 -- Reply {permits, ms until there is one if there is none}
---- @include "now"
+--- @include "store/_now"
 local at, each, taken = now(), 1000 / tonumber(ARGV[1]), tonumber(redis.call('GET', KEYS[1]) or nil)
 -- A new bucket has one permit. So has one from which a store whose clock was ahead has taken.
 local since = each

@@ -5,18 +5,18 @@
 -- ARGV  1 terms (those of anyone), 2… see "selection"; a number of a group: redriven up to that one
 -- Reply {frozen | missing}, or {heads, messages, cursor or '' at the end, then in a dry run per sample:
 --       name, ms, entry or '', record}. A step that was done before counts nothing
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "entry"
---- @include "entry_write"
---- @include "queue"
---- @include "heads"
---- @include "heads_write"
---- @include "record"
---- @include "failed_page"
---- @include "selection"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_entry_write"
+--- @include "_queue"
+--- @include "_heads"
+--- @include "_heads_write"
+--- @include "_record"
+--- @include "_failed_page"
+--- @include "_selection"
 local refused = refusal('anyone')
 if refused then
   return { refused }

@@ -4,8 +4,8 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone), 2 length of the lease in ms, then member, token, ...
 -- Reply {refused | frozen | missing}, or {ok, then the members that are lost}
---- @include "now"
---- @include "shard"
+--- @include "store/_now"
+--- @include "_shard"
 local refused = refusal('anyone')
 if refused then
   return { refused }

@@ -4,14 +4,14 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone), 2 incarnation, then per partition: place, offset
 -- Reply {frozen | missing}, or {1} done, {0} it is in that incarnation, or in a later one
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "entry"
---- @include "heads"
---- @include "heads_write"
---- @include "record"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_heads"
+--- @include "_heads_write"
+--- @include "_record"
 local refused = refusal('anyone')
 if refused then
   return { refused }

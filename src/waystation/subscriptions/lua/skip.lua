@@ -5,18 +5,18 @@
 -- ARGV  1 terms (those of anyone), 2 operation, 3 group, 4 the head, such as r5 or d2
 -- Reply {frozen | missing}, or {done}, also when this operation has done it before; {known}: the head
 --       is another one; {clean}: there is none
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "shard"
---- @include "entry"
---- @include "entry_write"
---- @include "queue"
---- @include "queue_write"
---- @include "heads"
---- @include "heads_write"
---- @include "record"
---- @include "withdraw"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_shard"
+--- @include "_entry"
+--- @include "_entry_write"
+--- @include "_queue"
+--- @include "_queue_write"
+--- @include "_heads"
+--- @include "_heads_write"
+--- @include "_record"
+--- @include "_withdraw"
 local refused = refusal('anyone')
 if refused then
   return { refused }

@@ -5,8 +5,8 @@
 -- ARGV  1 terms (those of anyone), 2 most, 3 length of the lease in ms, 4 token
 -- Reply {refused | frozen | missing}, or {ok, then per message: member, record; '' for a main
 --       position, which its taker reads}
---- @include "now"
---- @include "shard"
+--- @include "store/_now"
+--- @include "_shard"
 local refused = refusal('anyone')
 if refused then
   return { refused }

@@ -4,7 +4,7 @@
 -- KEYS  1 record log
 -- ARGV  1 terms (those of anyone)
 -- Reply {missing}, or {1} thawed, {0} it was not frozen
---- @include "shard"
+--- @include "_shard"
 if refusal('anyone') == 'missing' then
   return { 'missing' }
 end

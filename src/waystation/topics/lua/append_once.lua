@@ -5,9 +5,9 @@
 -- ARGV  1 how long an id is remembered in ms, then for each message: id within its scope, payload
 -- Reply {'appended', then for each message: `<offset>-<ms>`, 1 for a duplicate | 0}, or
 --       {'missing' | 'sealed' | 'full', what follows | most bytes}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
 local prefix = KEYS[1] .. ':id:'
 local fresh, rows, seen = {}, {}, {}
 for i = 2, #ARGV, 2 do

@@ -4,7 +4,7 @@
 -- KEYS  1 head of the log
 -- ARGV  none
 -- Reply {ms}, {-1} when it is not sealed, {} when there is no such log
---- @include "now"
+--- @include "store/_now"
 local found = redis.call('HMGET', KEYS[1], 'first', 'sealed_ms')
 if not found[1] then
   return {}

@@ -4,9 +4,9 @@
 -- KEYS  1 record log
 -- ARGV  1 id, 2 epoch, 3 commits
 -- Reply {outcome, version, log end}; outcomes: done, refused, unknown
---- @include "cell"
---- @include "head"
---- @include "owned_by"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_owned_by"
 local log_end = redis.call('HGET', KEYS[1] .. ':head', 'end') or '0'
 local head = head_of(ARGV[1])
 if not head then

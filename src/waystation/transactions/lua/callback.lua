@@ -6,20 +6,20 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 '' for any owner, 3 id, 4 place of the step, 5 token of this request, 6 body
 -- Reply {done | used | unknown, version}, or {missing, load nonce}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "awaken"
---- @include "switches"
---- @include "miss"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_awaken"
+--- @include "_switches"
+--- @include "_miss"
 local NAME = '$callback'
 local at, id, field, value = now(), ARGV[3], 'callback:' .. ARGV[4], ARGV[4] .. ':' .. ARGV[5]
 local key = state_key(id)

@@ -6,18 +6,18 @@
 --       7 bytes after which no more is claimed
 -- Reply {ms, log end, left in the queues, dropped, admin events applied, then for each: id, head,
 --       state, all its fields or ''}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queues"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "admin"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queues"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_admin"
 local at, group, node = now(), ARGV[2], ARGV[3] .. ':' .. ARGV[4]
 local bytes_max, lease_end = tonumber(ARGV[7]), at + tonumber(ARGV[6])
 local since = string.format('%.0f', at)

@@ -7,7 +7,7 @@
 --       4 its definition, 5 '1' if it may be started from outside, 6 '1' if it is paused, then the
 --       versions whose definitions stay
 -- Reply 1 when it was put, else 0
---- @include "cell"
+--- @include "_cell"
 local key = cell .. 'pipelineH:' .. ARGV[1]
 local known = redis.call('HGET', key, 'revision')
 if known and tonumber(known) >= tonumber(ARGV[2]) then

@@ -4,7 +4,7 @@
 -- KEYS  1 waystation.{nodes}
 -- ARGV  1 registration key, 2 ms after which a node is gone
 -- Reply how many nodes are listed
---- @include "now"
+--- @include "store/_now"
 local at = now()
 redis.call('ZADD', KEYS[1], at, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', at - tonumber(ARGV[2])))

@@ -10,20 +10,20 @@
 -- Reply {outcome, version of the parent, log end, number of the last child that was created or
 --       cancelled}, or {'full' | 'missing' | 'sealed', most bytes}. Outcomes: done, refused (not held,
 --       another round, children before the first are missing, or an id is taken), unknown
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "due"
---- @include "owned_by"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "kids"
---- @include "tree"
---- @include "admit"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_due"
+--- @include "_owned_by"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_kids"
+--- @include "_tree"
+--- @include "_admit"
 local at, parent, first = now(), ARGV[2], tonumber(ARGV[6])
 local found = redis.call('HMGET', state_key(parent), 'head', 'kids')
 local head, kids = found[1] and head_read(found[1]), kids_read(found[2])

@@ -5,22 +5,22 @@
 -- ARGV  1 terms, then items as in "moves", each with two own words: final status, output
 -- Reply {log end, outcome, version, outcome, version, ...}; outcomes: done, known, refused,
 --       not-running, status-invalid, unknown
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "due"
---- @include "owned_by"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "kids"
---- @include "complete"
---- @include "ended"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_due"
+--- @include "_owned_by"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_kids"
+--- @include "_complete"
+--- @include "_ended"
 local FINAL = {
   success = true, failed = true, aborted = true, ['internal-error'] = true, timeout = true,
   cancelled = true

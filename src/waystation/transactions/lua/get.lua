@@ -9,10 +9,10 @@
 --       lanes of its replies, and the ms that it stays, '' where there is none; the place in its list
 --       is from 0, -1 in none, or too far behind. {load nonce} for one that is not in the store, with
 --       'load'. {} for one that is unknown
---- @include "now"
---- @include "cell"
---- @include "head"
---- @include "miss"
+--- @include "store/_now"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_miss"
 local SETS = { 'processingZ', 'leaseZ', 'sleepingZ', 'deadlineZ', 'toArchiveZ' }
 local far, cache_ms = tonumber(ARGV[2]), tonumber(ARGV[3])
 local reply, missing, places = {}, {}, {}

@@ -5,10 +5,10 @@
 -- KEYS  1 record log of cell 0
 -- ARGV  1 node group
 -- Reply number of events that there were, ten at most
---- @include "now"
---- @include "cell"
---- @include "counts"
---- @include "admin"
+--- @include "store/_now"
+--- @include "_cell"
+--- @include "_counts"
+--- @include "_admin"
 local events = admin_apply(ARGV[1])
 counts_write(now())
 return events

@@ -5,8 +5,8 @@
 -- ARGV  none
 -- Reply {now, then the first time in sleepingZ, leaseZ, deadlineZ, sweepZ, toArchiveZ, or ''
 --       for none}
---- @include "now"
---- @include "cell"
+--- @include "store/_now"
+--- @include "_cell"
 local reply = { string.format('%.0f', now()) }
 for i, set in ipairs({ 'sleepingZ', 'leaseZ', 'deadlineZ', 'sweepZ', 'toArchiveZ' }) do
   reply[i + 1] = redis.call('ZRANGE', cell .. set, 0, 0, 'WITHSCORES')[2] or ''

@@ -5,8 +5,8 @@
 -- KEYS  1 record log
 -- ARGV  1 ms for which they wait, then ids
 -- Reply number of ids that are waited for
---- @include "now"
---- @include "cell"
+--- @include "store/_now"
+--- @include "_cell"
 local at, waiters = now(), cell .. 'waitersZ'
 redis.call('ZREMRANGEBYSCORE', waiters, '-inf', at)
 for i = 2, #ARGV do

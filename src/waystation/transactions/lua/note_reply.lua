@@ -4,14 +4,14 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, then for each: id, delivered | failed, cause
 -- Reply for each: done | known | missing (it is not in the store)
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "record"
---- @include "sets"
---- @include "noted"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_record"
+--- @include "_sets"
+--- @include "_noted"
 local at, reply = now(), {}
 local told = string.format('%.0f', at)
 

@@ -5,9 +5,9 @@
 -- ARGV  1 id, 2 epoch, 3 commits, 4 field, 5 result
 -- Reply {outcome, version, log end}; outcomes: done, known (there is a result already, which stays), refused,
 --       unknown
---- @include "cell"
---- @include "head"
---- @include "owned_by"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_owned_by"
 local key = state_key(ARGV[1])
 local log_end = redis.call('HGET', KEYS[1] .. ':head', 'end') or '0'
 local found = redis.call('HMGET', key, 'head', ARGV[4])

@@ -6,9 +6,9 @@
 --       ms to pass over, 5 most ids to look at
 -- Reply {ms, log end, looked at, time of the last one, then for each that is the claim's: id, head,
 --       state, all its fields or ''}
---- @include "now"
---- @include "cell"
---- @include "head"
+--- @include "store/_now"
+--- @include "_cell"
+--- @include "_head"
 local node = ARGV[1] .. ':' .. ARGV[2]
 local running = redis.call(
   'ZRANGE', cell .. 'processingZ', ARGV[3], '+inf', 'BYSCORE', 'LIMIT', ARGV[4], ARGV[5], 'WITHSCORES'

@@ -4,10 +4,10 @@
 -- KEYS  1 record log
 -- ARGV  1 length of the lease in ms, then for each: id, epoch
 -- Reply {ms, ids that another holds or that do not run any more, ids that are to end}
---- @include "now"
---- @include "cell"
---- @include "head"
---- @include "sets"
+--- @include "store/_now"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_sets"
 local at = now()
 local lease_end, lost, stopping = at + tonumber(ARGV[1]), {}, {}
 for i = 2, #ARGV, 2 do

@@ -7,17 +7,17 @@
 -- ARGV  1 terms, 2 owner or '' for any, 3 id
 -- Reply {done | known (somebody was faster) | alive | unknown, version, ms at which it was told first
 --       or ''}, or {missing, load nonce}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "record"
---- @include "sets"
---- @include "miss"
---- @include "noted"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_record"
+--- @include "_sets"
+--- @include "_miss"
+--- @include "_noted"
 local at, id = now(), ARGV[3]
 local head = head_of(id)
 if not head and absent(id) then

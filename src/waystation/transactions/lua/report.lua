@@ -4,12 +4,12 @@
 -- KEYS  1 record log
 -- ARGV  1 id, 2 epoch, 3 commits, 4 report
 -- Reply {outcome, version, log end}; outcomes: done, known (it is that one already), refused, unknown
---- @include "now"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "owned_by"
+--- @include "store/_now"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_owned_by"
 local id, at = ARGV[1], now()
 local key = state_key(id)
 local log_end = redis.call('HGET', KEYS[1] .. ':head', 'end') or '0'

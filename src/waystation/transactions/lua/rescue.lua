@@ -7,21 +7,21 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 most ids, 3 begun rescues that a transaction may have
 -- Reply {how many, ms until the next lease is over or -1}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "due"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "kids"
---- @include "complete"
---- @include "ended"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_due"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_kids"
+--- @include "_complete"
+--- @include "_ended"
 local at, rescued = now(), 0
 local over = redis.call('ZRANGE', cell .. 'leaseZ', '-inf', at, 'BYSCORE', 'LIMIT', 0, ARGV[2])
 

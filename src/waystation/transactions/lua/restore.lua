@@ -9,19 +9,19 @@
 -- Reply {log end, then of each: restored | woken | cached (it was there) | again (the nonce is past) |
 --       lost (it is nowhere, and should be) | unknown (nobody has it) | alive (the row is a snapshot of
 --       what the store has lost)}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "awaken"
---- @include "miss"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_awaken"
+--- @include "_miss"
 local SET, HOUR_MS = { wake = 'sleepingZ', deadline = 'deadlineZ' }, 3600000
 local at, items, ids, spent, saved, from = now(), {}, {}, {}, {}, 3
 while from <= #ARGV do

@@ -6,16 +6,16 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 pipeline, as names of keys have it, 3 most ids
 -- Reply {how many were queued, how many were looked at, how many are left}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
 local at, list, queued = now(), cell .. 'holdL:' .. ARGV[2], 0
 if redis.call('HGET', cell .. 'pipelineH:' .. ARGV[2], 'paused') == '1' then
   return { 0, 0, redis.call('LLEN', list) }

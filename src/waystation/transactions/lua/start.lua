@@ -7,16 +7,16 @@
 --       bytes}. Outcomes: started; known (the id is there, and its state); duplicate (whose external
 --       id it is); unknown-pipeline; not-a-type; stale (the version that is active). From inside,
 --       neither type nor version is asked for
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "due"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "admit"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_due"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_admit"
 local at, reply = now(), { 'started', '' }
 local ids, externals = {}, {}
 

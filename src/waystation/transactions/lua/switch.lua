@@ -8,20 +8,20 @@
 --       switches of a transaction
 -- Reply {nochange | updated | woken | unknown | final | too-many, version, all its switches}, or
 --       {missing, load nonce, ''}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "awaken"
---- @include "switches"
---- @include "miss"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_awaken"
+--- @include "_switches"
+--- @include "_miss"
 local at, id, name = now(), ARGV[3], ARGV[4]
 local value = ARGV[5] == '-' and '' or ARGV[5]
 local key = state_key(id)

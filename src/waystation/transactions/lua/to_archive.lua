@@ -10,16 +10,16 @@
 --       why it was refused or ''
 -- Reply {role, ms until it changes, now, number scheduled, when the first is due or '', number set
 --       aside, then of each: id, its fields}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "archive_role"
---- @include "archive_confirm"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_archive_role"
+--- @include "_archive_confirm"
 local at, bytes, given = now(), 0, {}
 local most, bytes_max = tonumber(ARGV[3]), tonumber(ARGV[5])
 

@@ -4,19 +4,19 @@
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 owner or '' for any, 3 id
 -- Reply {done | unknown | final | not-sleeping, its state}, or {missing, load nonce}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "awaken"
---- @include "miss"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_awaken"
+--- @include "_miss"
 local at, head = now(), head_of(ARGV[3])
 if not head and absent(ARGV[3]) then
   return { 'missing', miss(at, { ARGV[3] })[1] }

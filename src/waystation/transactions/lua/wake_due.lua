@@ -8,21 +8,21 @@
 --       most, 5 ms after which the others are looked at again
 -- Reply {number of ids looked at, ms until the next is due or -1, then of what is given out: id, load
 --       nonce, ...}
---- @include "now"
---- @include "log_trim"
---- @include "log_append"
---- @include "cell"
---- @include "head"
---- @include "outbox_put"
---- @include "reply_put"
---- @include "due"
---- @include "queue_push"
---- @include "record"
---- @include "counts"
---- @include "sets"
---- @include "awaken"
---- @include "miss"
---- @include "give_out"
+--- @include "store/_now"
+--- @include "logs/_trim"
+--- @include "logs/_append"
+--- @include "_cell"
+--- @include "_head"
+--- @include "delivery/_put"
+--- @include "_reply_put"
+--- @include "_due"
+--- @include "_queue_push"
+--- @include "_record"
+--- @include "_counts"
+--- @include "_sets"
+--- @include "_awaken"
+--- @include "_miss"
+--- @include "_give_out"
 local at = now()
 local due = redis.call('ZRANGE', cell .. 'sleepingZ', '-inf', at, 'BYSCORE', 'LIMIT', 0, ARGV[2])
 for _, id in ipairs(due) do

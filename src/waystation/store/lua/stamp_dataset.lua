@@ -5,7 +5,7 @@
 -- KEYS  1 waystation.format
 -- ARGV  1 format version, 2 data-set id for a new stamp, 3 id that is expected, or empty
 -- Reply {version, data-set id, ids that it replaces} as stamped, by us or by whoever was first
---- @include "now"
+--- @include "_now"
 if ARGV[3] == '' and redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'dataset', ARGV[2],
     'created_ms', string.format('%.0f', now()))
