@@ -2,7 +2,7 @@
 
 A lane is one endpoint's list in one slot of the store: a key prefix whose last part is the name of
 the endpoint, such as `c.{orders}.out.crm`. Whoever has something to send adds it inside its own
-script (includes "outbox_look", "outbox_add"), so that it is there exactly if the script ran. It
+script (includes `_check_gates` and `_add`), so that it is there exactly if the script ran. It
 goes to the inbox of the lane, a stream, which is all that it costs the one who adds. Deliverers
 take from there what they have slots for, claim it, and settle it. An item is never taken out
 before its attempt is settled: to claim is to put off, and a claim that nobody settles or renews

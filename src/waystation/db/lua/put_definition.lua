@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- repeatable
--- Puts the working copy of a definition, unless a newer one is there.
--- Also into a full store: a purge, which makes room, begins with it.
--- KEYS  1 working copy
--- ARGV  1 version, 2 definition, JSON
--- Reply 1 when it was put, else 0
+-- Store the cached copy of a definition, unless the store has the same or a newer version.
+-- Runs in a full store too, because purging a topic, which frees memory, starts with this write.
+--
+-- KEYS    1 cached definition
+-- ARGV    1 version, 2 definition as JSON
+-- Reply   1 stored, 0 the store has this version or a newer one
+-- Errors  none of its own
 local known = redis.call('HGET', KEYS[1], 'version')
 if known and tonumber(known) >= tonumber(ARGV[1]) then
   return 0

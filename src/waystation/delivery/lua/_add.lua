@@ -1,5 +1,5 @@
 -- Puts an item into the inbox of each lane, and wakes deliverers; its id will be its name and its place
--- there. Statements, as "outbox_look", which comes before it.
+-- there. Statements, as "_check_gates", which comes before it.
 -- Before it: item_name, item, and waiting_max, the most items that wait in a lane.
 for i = first_lane, last_lane do
   local lane, before = ARGV[i], waiting[i]

@@ -1,8 +1,9 @@
--- log_append(log, at, payloads, always): appends to a log in the slot of the calling script, which
--- has to include "log_trim" before this. With `always` also past the limit of one that refuses: for
--- records of what must not be stopped.
--- Returns the first offset and the time, or nil, a reason ('missing', 'sealed', 'full') and what
--- follows a sealed log, or the most bytes of a full one. Appends nothing unless it appends all.
+-- log_append(log, at, payloads, always) appends messages to a partition in the slot of the calling
+-- script, all of them or none. The script includes "logs/_trim" before this file.
+-- `always` ignores the byte limit: record logs use it, because a full log must not stop the work that
+-- it records.
+-- Return the first offset and the time in ms; or nil, a reason ('missing', 'sealed', 'full') and a
+-- detail (the continuation of a sealed partition, the max bytes of a full one).
 local function log_append(log, at, payloads, always)
   local head = log .. ':head'
   local state = redis.call(
@@ -34,7 +35,7 @@ local function log_append(log, at, payloads, always)
     end
   end
   local offset = tonumber(state[1])
-  -- Never before the last: time in a log does not run backwards, so it can be searched.
+  -- Never earlier than the last message, because offset_at searches the log by time.
   local ms = math.max(tonumber(state[2]), at)
   local call, format, id = redis.call, string.format, string.format('%%d-%.0f', ms)
   for i = 1, count do
@@ -45,7 +46,7 @@ local function log_append(log, at, payloads, always)
     'bytes', format('%.0f', bytes + size)
   )
   if state[7] then
-    -- Somebody has come to the end and waits. It is told once: who comes there again says so again.
+    -- A reader waits at the end. One hint is enough, because a reader that waits again calls `watch` again.
     call('HDEL', head, 'watched')
     redis.pcall('PUBLISH', log .. ':more', '')
   end

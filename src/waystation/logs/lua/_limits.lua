@@ -1,7 +1,7 @@
--- log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes): writes the limits of a log;
--- '' is no limit. `unread_bytes` holds while no reader has registered.
--- The version is that of the definition which they come from: only a newer one replaces what is there,
--- so that whoever is late undoes nothing. Limits that nobody counts have version 0, and are written.
+-- log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes) writes the limits of a
+-- partition. '' removes a limit. `unread_bytes` applies while no reader has a hold.
+-- `version` is the version of the definition that sets the limits. Only a newer version replaces
+-- stored limits, so that a late call undoes nothing; version 0 is always written.
 local function log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes)
   local counted = tonumber(version) > 0
   if counted and tonumber(version) <= tonumber(redis.call('HGET', head, 'limits_version') or '0') then

@@ -1,11 +1,11 @@
--- log_trim(log, at, most, coming): removes up to `most` of the oldest messages of a log in the slot
--- of the calling script, as far as its retention lets them go, with room for `coming` bytes.
--- A reader whose name begins with ~ yields: its hold spares what is old, but where bytes have to go it
--- stops nothing, and where nobody else reads it is as good as none.
--- Returns a table: removed, more (another step would find something), first, end_, bytes, held (what
--- readers still need from there on; nil without readers that count), slowest (the one who needs that;
--- nil without readers), max_bytes, max_age_ms, policy, version (of these limits), dropped. Nil when
--- there is no such log.
+-- log_trim(log, at, most, coming) deletes up to `most` of the oldest messages of a partition in the
+-- slot of the calling script, as far as retention permits, to free space for `coming` bytes.
+-- A reader whose name starts with ~ yields: its hold protects messages from the age limit, but not
+-- from the byte limit, and a log with only such readers counts as a log without readers there.
+-- Return nil if the partition does not exist, or a table:
+--   removed, more (another call would delete more), first, end_, bytes,
+--   held (first offset that readers need; nil if no hold counts), slowest (reader of the lowest hold),
+--   max_bytes, max_age_ms, policy, version (of the limits), dropped (messages that a reader needed)
 local function log_trim(log, at, most, coming)
   local state = redis.call(
     'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
@@ -14,7 +14,7 @@ local function log_trim(log, at, most, coming)
   if not state[1] then
     return nil
   end
-  -- What readers need that do not yield, and what any reader needs.
+  -- Lowest holds: of the readers that do not yield, and of all readers.
   local firm, any, slowest
   local holds = redis.call('HGETALL', log .. ':holds')
   for i = 1, #holds, 2 do
@@ -30,15 +30,15 @@ local function log_trim(log, at, most, coming)
   local room = state[4] and tonumber(state[4]) - coming
   local oldest = state[5] and at - tonumber(state[5])
   local drops = state[6] == 'drop_and_count'
-  -- While no reader has registered, a log that may drop keeps little; a sealed one was read to its end.
+  -- A log that may drop stores little while no reader has a hold. A sealed one was read to its end.
   local unread = drops and state[9] and not any and not state[10]
   if unread then
     room = math.min(room or math.huge, tonumber(state[9]) - coming)
   end
   local removed, seen, chunk, finished = 0, 0, 1, false
-  -- Offsets are parsed, not counted: entries may be missing.
+  -- Parse offsets instead of counting, because a damaged log may lack entries.
   local next_first = first
-  -- In chunks that grow while messages are small: large ones must not be looked at by hundreds.
+  -- Read in chunks that grow while messages are small, so that one call does not read hundreds of large ones.
   while not finished and removed < most and seen < 1048576 do
     local count = math.min(chunk, most - removed)
     local from = string.format('%.0f', next_first)
@@ -50,8 +50,8 @@ local function log_trim(log, at, most, coming)
       local needed = any and offset >= any
       local old = oldest and tonumber(string.match(entry[1], '-(%d+)$')) < oldest
       local heavy = room and bytes > room
-      -- For its age goes what nobody holds. For bytes goes what every reader has passed that does not
-      -- yield, or, where losses are allowed, the oldest, needed or not.
+      -- The age limit deletes messages that no reader needs. The byte limit deletes messages that all
+      -- readers that do not yield have passed; a log that may drop also loses messages that are needed.
       if not (old and not needed) and not (heavy and (drops or (firm and offset < firm))) then
         finished = true
         break
@@ -64,7 +64,7 @@ local function log_trim(log, at, most, coming)
       chunk = size > 65536 and 1 or chunk
     end
     if removed == 0 and #entries == 0 and bytes > 0 and redis.call('XLEN', log) == 0 then
-      -- All entries are missing: they take no room, and must not keep the log full for ever.
+      -- All entries are missing. Their bytes must not keep the log full.
       bytes = 0
       redis.call('HSET', log .. ':head', 'bytes', '0')
     end
@@ -72,7 +72,7 @@ local function log_trim(log, at, most, coming)
   end
   if removed > 0 then
     first = next_first
-    -- An empty log has no bytes, also where entries are missing whose bytes were counted.
+    -- An empty log has no bytes, even if missing entries were counted.
     bytes = first == tonumber(state[2]) and 0 or bytes
     redis.call('XTRIM', log, 'MINID', string.format('%.0f', first))
     redis.call(

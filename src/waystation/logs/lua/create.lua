@@ -1,10 +1,12 @@
 #!lua
 -- repeatable
--- Creates one partition of a log, unless it is there.
--- KEYS  1 head of the log
--- ARGV  1 most bytes or '', 2 greatest age in ms or '', 3 'refuse' | 'drop_and_count',
---       4 version of these limits, 5 most bytes while no reader has registered, or ''
--- Reply 1 when it was created, else 0
+-- Create one partition of a log. An existing partition stays as it is, its limits included.
+--
+-- KEYS    1 head of the partition
+-- ARGV    1 max bytes or '', 2 max age in ms or '', 3 'refuse' | 'drop_and_count',
+--         4 version of these limits (0: unversioned), 5 max bytes while no reader has a hold, or ''
+-- Reply   1 created, 0 the partition existed
+-- Errors  none of its own
 --- @include "_limits"
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0

@@ -1,11 +1,13 @@
 #!lua flags=no-writes
 -- repeatable
--- Tells the bounds of a log and the first entry that exists from an offset on.
--- In one step, so that no append and no trimming comes between the two looks.
--- KEYS  1 log, 2 its head
--- ARGV  1 offset
--- Reply {first, end, offset of the next entry that exists from the given one on, or end}; {} when
---       there is no such log
+-- Return the bounds of a partition and the first existing message at or after an offset.
+-- One script reads both, so that neither an append nor a trim falls between the two reads.
+--
+-- KEYS    1 entries of the partition, 2 its head
+-- ARGV    1 offset
+-- Reply   {first offset, end offset, offset of the message or end offset}
+--         {} the partition does not exist
+-- Errors  none of its own
 local state = redis.call('HMGET', KEYS[2], 'first', 'end')
 if not state[1] then
   return {}

@@ -1,12 +1,16 @@
 #!lua flags=allow-oom
 -- repeatable
--- Says what a reader still needs. A hold moves in both directions, but never below what is kept.
--- One of a later incarnation of its reader stays as it is: who comes late from a former one moves
--- nothing.
--- Also in a full store: what readers have passed is what can go.
--- KEYS  1 head of the log, 2 holds of the log
--- ARGV  1 reader, 2 offset, 3 incarnation
--- Reply {1}, {0} when there is no such log, or {'range', first, end}
+-- Set the retention hold of a reader: the offset from which on it still needs the messages.
+-- A hold moves in both directions, but stays between the first and the end offset. A call of an
+-- earlier incarnation of the reader changes nothing, because it may arrive late.
+-- Runs in a full store too, because messages that all readers have passed can be trimmed.
+--
+-- KEYS    1 head of the partition, 2 its retention holds
+-- ARGV    1 reader, 2 offset, 3 incarnation of the reader; 0: it has none
+-- Reply   {1}                             the hold is set, or a later incarnation owns it
+--         {0}                             the partition does not exist
+--         {'range', first, end}           the offset is outside of the partition
+-- Errors  none of its own
 local state = redis.call('HMGET', KEYS[1], 'first', 'end')
 if not state[1] then
   return { 0 }

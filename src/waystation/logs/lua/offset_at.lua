@@ -1,17 +1,20 @@
 #!lua flags=no-writes
 -- repeatable
--- Finds the first kept message at or after a time.
--- KEYS  1 log, 2 its head
--- ARGV  1 ms since the epoch
--- Reply {offset}, the end offset when there is none; {} when there is no such log
+-- Find the first stored message at or after a time, by binary search.
+--
+-- KEYS    1 entries of the partition, 2 its head
+-- ARGV    1 time in ms since 1970
+-- Reply   {offset of the message, or the end offset if all messages are older}
+--         {} the partition does not exist
+-- Errors  none of its own
 local state = redis.call('HMGET', KEYS[2], 'first', 'end', 'ms')
 if not state[1] then
   return {}
 end
 local low, high = tonumber(state[1]), tonumber(state[2])
 local damaged = redis.call('XLEN', KEYS[1]) ~= high - low
--- A message that is older than the time is not in the range, so it is not read: it may be large.
--- In a log with holes, the first message from the offset on is read instead, because a missing one
+-- The range excludes a message that is older than the time, so that its body, which may be large, is
+-- not read. A log with missing entries reads the next existing message instead, because a missing one
 -- would look like an older one.
 local function is_older(offset)
   local id = string.format('%.0f', offset)

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- repeatable
--- Changes how much of a partition is kept, unless it has newer limits.
--- What is too much goes with the next trimming.
--- KEYS  1 head of the log
--- ARGV  1 most bytes or '', 2 greatest age in ms or '', 3 'refuse' | 'drop_and_count',
---       4 version of these limits, 5 most bytes while no reader has registered, or ''
--- Reply 1, or 0 when there is no such log
+-- Change the limits of a partition, unless it has newer ones. The next trim applies them.
+--
+-- KEYS    1 head of the partition
+-- ARGV    1 max bytes or '', 2 max age in ms or '', 3 'refuse' | 'drop_and_count',
+--         4 version of these limits (0: unversioned), 5 max bytes while no reader has a hold, or ''
+-- Reply   1 done, 0 the partition does not exist
+-- Errors  none of its own
 --- @include "_limits"
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0

@@ -1,9 +1,12 @@
 #!lua
 -- repeatable
--- Ends a partition: it takes nothing more, and says what follows. The first seal stays.
--- KEYS  1 head of the log
--- ARGV  1 what follows, then the fields to answer with
--- Reply the fields, or {} when there is no such log
+-- Seal a partition, so that it accepts no more messages, and name its continuation.
+-- A second seal changes nothing.
+--
+-- KEYS    1 head of the partition
+-- ARGV    1 index of the storage topic that continues it, then the fields of the head to return
+-- Reply   values of these fields; {} the partition does not exist
+-- Errors  none of its own
 --- @include "store/_now"
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {}

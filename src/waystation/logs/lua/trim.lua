@@ -1,15 +1,18 @@
 #!lua flags=allow-oom
--- Removes a bounded number of the oldest messages that retention lets go, and notes in the head when
--- what is needed comes near the limit, and when it no longer is.
--- KEYS  1 log, 2 its head, 3 its holds
--- ARGV  1 most messages of this step, 2 share of the limit from which on there is a warning, in %,
---       then, where limits may have come that the log does not have yet: 3 most bytes or '',
---       4 greatest age in ms or '', 5 'refuse' | 'drop_and_count', 6 version of these limits,
---       7 most bytes while no reader has registered, or ''
--- Reply {removed, 1 if another step would find something, bytes, bytes that are needed, most bytes or
---       '', greatest age in ms or '', policy, version of these limits, dropped since ever,
---       'begins' | 'lasts' | 'ends' | '' of the warning, the reader who needs most or ''}; {} when
---       there is no such log
+-- Delete a bounded number of the oldest messages that retention permits, and keep the warning state
+-- of the partition: it starts when the messages that readers need come near the limit.
+-- not repeatable: a second run deletes further messages and reports other counts.
+--
+-- KEYS    1 entries of the partition, 2 its head, 3 its retention holds
+-- ARGV    1 max messages to delete, 2 percentage of max bytes from which on to warn; optionally new
+--         limits to apply first: 3 max bytes or '', 4 max age in ms or '',
+--         5 'refuse' | 'drop_and_count', 6 version of these limits (0: unversioned),
+--         7 max bytes while no reader has a hold, or ''
+-- Reply   {messages deleted, 1 if another call would delete more, bytes stored, bytes that readers
+--         need, max bytes or '', max age in ms or '', policy, version of the limits, messages dropped
+--         so far, warning ('begins' | 'lasts' | 'ends' | ''), slowest reader or ''}
+--         {} the partition does not exist
+-- Errors  none of its own
 --- @include "store/_now"
 --- @include "_trim"
 --- @include "_limits"
@@ -24,7 +27,7 @@ end
 local kept = done.end_ - done.first
 local needed = done.policy == 'refuse' and done.bytes or 0
 if done.held and kept > 0 then
-  -- By the number of messages: to weigh each of them would be to read them all.
+  -- Estimate by the number of messages, because exact bytes would need a read of all of them.
   needed = done.bytes * math.max(0, done.end_ - math.max(done.held, done.first)) / kept
 end
 local near = done.max_bytes and needed >= done.max_bytes * tonumber(ARGV[2]) / 100

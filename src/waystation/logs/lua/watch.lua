@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- repeatable
--- Has the next append told to who waits for it, and answers with the state of this moment.
--- Also in a full store: who reads makes room.
--- KEYS  1 head of the log
--- ARGV  the fields to answer with
--- Reply the fields, or {} when there is no such log
+-- Ask the next append to publish a wake-up hint, and return the state of this moment.
+-- Runs in a full store too, because readers free memory.
+--
+-- KEYS    1 head of the partition
+-- ARGV    fields of the head to return
+-- Reply   values of these fields; {} the partition does not exist
+-- Errors  none of its own
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {}
 end

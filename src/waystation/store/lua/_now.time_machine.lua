@@ -1,4 +1,4 @@
--- now() in test mode: the store's clock plus the shift that the time machine keeps in the store.
+-- now() of test mode returns the store's clock plus the shift of the time machine, in milliseconds.
 local function now()
   local time = redis.call('TIME')
   local shift = tonumber(redis.call('HGET', 'waystation.time', 'shift_ms') or '0')

@@ -1,11 +1,14 @@
 #!lua
--- Moves the store's time forward: the shift that now() adds, and every TTL, in one step.
--- Test mode only: it walks the whole key space.
--- KEYS  1 waystation.time
--- ARGV  1 milliseconds to advance by
--- Reply {shift_ms, generation} as strings
+-- Move the time of the store forward: the shift that now() adds, and the TTL of every key.
+-- not repeatable: a second run moves the time again.
+-- Test mode only, because the script walks the whole key space.
+--
+-- KEYS    1 waystation.time
+-- ARGV    1 milliseconds to advance by
+-- Reply   {total shift in ms, generation} as strings
+-- Errors  none of its own
 local by = tonumber(ARGV[1])
--- First all names, then all changes: a walk that deletes on its way may see a key twice.
+-- Collect all keys before changing any, because SCAN may return a key twice while keys are deleted.
 local left, cursor = {}, '0'
 repeat
   local page = redis.call('SCAN', cursor, 'COUNT', 1000)

@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- repeatable
--- Takes a lease that is free or whose deadline has passed; every new holder gets a new epoch.
--- Also in a full store: who makes room needs a lease first.
--- KEYS  1 lease
--- ARGV  1 owner, 2 length in ms
--- Reply {epoch} when it is ours (asked again: the same epoch, a later deadline),
---       {0, owner, ms left} when another holds it
+-- Acquire a lease that is free or expired. Every new owner gets a new epoch.
+-- Runs in a full store too, because the process that frees memory needs a lease first.
+--
+-- KEYS    1 lease
+-- ARGV    1 owner, 2 length in ms
+-- Reply   {epoch}                     the caller owns the lease; if it owned it before, the epoch
+--                                     is the same and the deadline is later
+--         {0, owner, ms remaining}    another process owns it
+-- Errors  none of its own
 --- @include "_now"
 local at = now()
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'until_ms')

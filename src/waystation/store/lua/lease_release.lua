@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
 -- repeatable
--- Gives a lease back at once; the epoch stays, so that it never runs backwards.
--- KEYS  1 lease
--- ARGV  1 epoch
--- Reply 1 released, 0 it was not ours any more
+-- Release a lease immediately. The key keeps its epoch so that epochs never decrease.
+--
+-- KEYS    1 lease
+-- ARGV    1 epoch
+-- Reply   1 released, 0 the caller no longer owned it
+-- Errors  none of its own
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then
   return 0
 end

@@ -1,9 +1,12 @@
 #!lua flags=allow-oom
 -- repeatable
--- Gives a data set the number of its next format, after the step to it has run.
--- KEYS  1 waystation.format, 2 lease of the migration
--- ARGV  1 format that it has, 2 format that it gets, 3 epoch of the lease
--- Reply 1 when it has the new format, 0 when it has another or the lease is another's
+-- Set the format version of a data set after a migration step has run.
+--
+-- KEYS    1 waystation.format, 2 lease of the migration
+-- ARGV    1 version before the step, 2 version after it, 3 epoch of the lease
+-- Reply   1 the data set has the new version
+--         0 it has a third version, or another node owns the lease
+-- Errors  none of its own
 if redis.call('HGET', KEYS[2], 'epoch') ~= ARGV[3] then
   return 0
 end
