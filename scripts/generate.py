@@ -65,6 +65,7 @@ ROOTS = (
     errors.LogError,
     errors.HistoryError,
     errors.StoreError,
+    errors.TransientError,
 )
 NEVER_OVER_HTTP = (
     errors.MessageInvalidError,
@@ -190,7 +191,8 @@ def errors_page() -> str:
         'shape of DSPS, `{"error", "code"}`, and say 403 `dsps.auth.rejected` where others say '
         "401.\n\n"
         "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
-        + "\n".join(sorted(rows))
+        # A set, because a class with two bases is reached twice.
+        + "\n".join(sorted(set(rows)))
         + "\n\nGenerated from `src/waystation/errors.py`.\n"
     )
 

@@ -23,6 +23,16 @@ class WaystationError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
 
+class TransientError(WaystationError):
+    """A backend is unavailable or overloaded, or the outcome is unknown; repeat the call later.
+
+    A base beside the one that names the backend. `Service.repeat` and `retry_transient` repeat
+    these errors and no others.
+    """
+
+    code = "transient"
+
+
 class SettingsError(WaystationError):
     """A setting is unknown, malformed or contradicts another one; raised at start only."""
 
@@ -72,7 +82,7 @@ class ConflictError(WaystationError):
     code = "conflict"
 
 
-class BusyError(WaystationError):
+class BusyError(TransientError):
     """A bound of this process is reached; the request was not begun and may be repeated."""
 
     code = "busy"
@@ -113,7 +123,7 @@ class ForbiddenError(WaystationError):
     code = "auth.forbidden"
 
 
-class CatalogueError(WaystationError):
+class CatalogueError(TransientError):
     """The catalogue database cannot be opened, read or written."""
 
     code = "catalogue.unavailable"
@@ -125,7 +135,7 @@ class ArchiveError(WaystationError):
     code = "archive.error"
 
 
-class ArchiveUnavailableError(ArchiveError):
+class ArchiveUnavailableError(ArchiveError, TransientError):
     """The archive's database is away, slow or locked; nothing is lost, and it may be repeated."""
 
     code = "archive.unavailable"
@@ -161,7 +171,7 @@ class StoreRefusedError(StoreError):
     code = "store.refused"
 
 
-class StoreUnavailableError(StoreError):
+class StoreUnavailableError(StoreError, TransientError):
     """The store could not be reached in time, or it said no; the call was NOT applied."""
 
     code = "store.unavailable"
@@ -176,7 +186,7 @@ class StoreDataLostError(StoreUnavailableError):
     code = "store.data-lost"
 
 
-class StoreFullError(StoreError):
+class StoreFullError(StoreError, TransientError):
     """The store is out of memory or disk; the call was NOT applied."""
 
     code = "store.full"
@@ -184,7 +194,7 @@ class StoreFullError(StoreError):
     policy = "noeviction"
 
 
-class OutcomeUnknownError(StoreError):
+class OutcomeUnknownError(StoreError, TransientError):
     """The connection died after the call was sent; it may or may not have been applied.
 
     The caller knows how to ask: repeat the call if it can be repeated, else look first.

@@ -23,9 +23,10 @@ from waystation.reach import Reach
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import Identity, RandomIdentity
 from waystation.runtime.logging import logger
+from waystation.store import keys
 from waystation.store.data_set import REPLACED_MAX
 from waystation.store.format import stamp_archive
-from waystation.store.membership import Census
+from waystation.store.membership import Membership
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
@@ -72,7 +73,7 @@ class Node:
     archive: Archive
     watch: Watch
     upkeep: NodeUpkeep
-    census: Census
+    membership: Membership
 
     async def close(self) -> None:
         """Closes everything, what stands on others first."""
@@ -85,7 +86,7 @@ class Node:
         await self.archive.close()
         await self.pools.close()
         await self.delivery.close()
-        await self.census.close()
+        await self.membership.stop()
         await self.gate.close()
         await self.opened.close()
         await self.catalogue.close()
@@ -207,13 +208,6 @@ def open_topics(
     topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
     remembered = Deduplication(opened.store, clock=clock)
     return topics, Producer(topics, logs, remembered, durability=opened.durability)
-
-
-async def open_census(opened: OpenStore, limits: Limits, *, clock: Clock, process: str) -> Census:
-    """Counts the processes, so that they share the limits."""
-    census = Census(opened.store, clock=clock, process=process, on_count=limits.share_among)
-    await census.start()
-    return census
 
 
 def open_catalogue(settings: Config) -> Catalogue:
@@ -340,7 +334,14 @@ async def open_node(
         upkeep.others.append(subscriptions.notes)
         await upkeep.start()
         undo.push_async_callback(upkeep.close)
-        census = await open_census(opened, limits, clock=clock, process=identity.token(16))
+        membership = Membership(
+            opened.store,
+            keys.PROCESSES,
+            identity.token(16),
+            on_change=limits.share_among,
+            clock=clock,
+        )
+        await membership.start()
         # All is well: from here on the node closes what was opened.
         undo.pop_all()
     return Node(
@@ -365,5 +366,5 @@ async def open_node(
         archive=archive,
         watch=watch,
         upkeep=upkeep,
-        census=census,
+        membership=membership,
     )

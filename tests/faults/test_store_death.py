@@ -156,7 +156,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Config) ->
         await node.upkeep.close()
         await node.subscriptions.close()
         await node.engine.close()
-        await node.census.close()
+        await node.membership.stop()
         await node.channels.subscribe(*CHANNEL, "me")
         await node.channels.publish(*CHANNEL, "m-1", b"1")
         await node.channels.publish(*CHANNEL, "m-2", b"2")

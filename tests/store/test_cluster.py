@@ -41,7 +41,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIdentity
 from waystation.store import keys
 from waystation.store.embedded.server import supervisor
-from waystation.store.membership import Census
+from waystation.store.membership import Membership
 from waystation.store.pubsub import Wakeups
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.looks import DeadQuery
@@ -286,9 +286,8 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
         assert await logs.offset_at(log, partition, 1) == 0
         assert (await logs.trim(log, partition)).removed == 0
         await logs.release(log, partition, "reader")
-        census = Census(store, clock=clock, process="me", on_count=lambda _: None)
-        await census.start()
-        await census.close()
+        async with Membership(store, keys.PROCESSES, "me", on_change=lambda _: None, clock=clock):
+            pass
 
         # Then all keys of a partition lie in one slot, and partitions lie in several
         slots = defaultdict(set)

@@ -187,7 +187,9 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
     await use_acapy(opened)
     await use_mirror(opened, clock)
     await use_definitions(opened, clock)
-    await opened.store.run(script("waystation.store", "attend"), [keys.PROCESSES], ("me", 10_000))
+    await opened.store.run(
+        script("waystation.store", "member_beat"), [keys.PROCESSES], ("me", 10_000)
+    )
     assert opened.time_machine is not None
     await opened.time_machine.advance(1)
     channels.close()

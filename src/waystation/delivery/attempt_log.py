@@ -17,8 +17,8 @@ import msgspec
 from waystation.delivery.records import AttemptRecord, decode_record
 from waystation.errors import LogError, LogNotFoundError, StoreFullError
 from waystation.logs.protocol import Logs, Retention
+from waystation.runtime.batcher import RequestBatcher
 from waystation.runtime.logging import logger
-from waystation.store.gathering import Gathering
 from waystation.telemetry import metrics
 
 _log = logger("delivery")
@@ -39,7 +39,7 @@ class AttemptLog:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._appends = Gathering(self._append)
+        self._appends = RequestBatcher(self._append)
         self._known: dict[tuple[str, bytes], None] = {}
         self._told = False
 

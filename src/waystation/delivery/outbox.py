@@ -34,9 +34,9 @@ from waystation.delivery.settlement import (
     tell,
 )
 from waystation.errors import BusyError, InvalidInputError, StoreError
+from waystation.runtime.batcher import RequestBatcher
 from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.gathering import Gathering
 from waystation.store.scripts import script
 
 __all__ = [
@@ -95,7 +95,7 @@ class Outbox:
         self.store = self._store = store
         self.layout = self._layout = layout
         self._attempts = attempts
-        self._settlements = Gathering(self._settle_all)
+        self._settlements = RequestBatcher(self._settle_all)
 
     # -- The register and the gates ----------------------------------------------------------
 

@@ -35,11 +35,11 @@ from waystation.pools.names import Place
 from waystation.pools.recipient import check_id, check_key, check_mirrored_key
 from waystation.pools.tally import Tally
 from waystation.pools.terms import Terms
+from waystation.runtime.batcher import RequestBatcher
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
-from waystation.store.gathering import Gathering
 from waystation.store.pubsub import Wakeups
 from waystation.store.scripts import script
 
@@ -79,7 +79,7 @@ class Pools:
         self.tally = Tally()
         self._mirror = MirrorClaim(store)
         self._moving: set[asyncio.Task[None]] = set()
-        self._singles = Gathering(self._enqueue_singles, most=_SINGLES_MAX)
+        self._singles = RequestBatcher(self._enqueue_singles, items_max=_SINGLES_MAX)
 
     # -- Looking -----------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ _TOKEN_ID_MAX = 256
 FORMAT = "waystation.format"
 #: Lease of the node that migrates the data set, in the slot of the format. See migration.py.
 MIGRATION = "{waystation.format}.migration"
-#: Sorted set: process -> when it was last there. See census.py.
+#: Sorted set: process -> when it was last there. See membership.py.
 PROCESSES = "waystation.processes"
 #: Hash: what an installation keeps to itself. See transactions/callbacks.py.
 SECRETS = "waystation.{secrets}"
@@ -66,7 +66,7 @@ CATALOGUE = (
         pattern=PROCESSES,
         type="sorted set",
         content="process → when it last said that it is there, in ms",
-        writer="census.py: attend; a process that stops takes itself off",
+        writer="membership.py: member_beat; a process that stops takes itself off",
         dies="10 s after the last process",
     ),
     KeyKind(

@@ -17,14 +17,14 @@ SUBSCRIPTION_KEYS = (
         pattern="waystation.{delivery}",
         type="sorted set",
         content="delivery node → when it last said that it is there, in ms",
-        writer="subscriptions: attend; a node that stops takes itself off",
+        writer="subscriptions: member_beat; a node that stops takes itself off",
         dies="10 s after the last node",
     ),
     KeyKind(
         pattern="waystation.{delivery}",
         type="pub/sub",
         content="hint for delivery nodes: one came or went, a shard is free, a definition changed",
-        writer="subscriptions: attend, placement.py, lifecycle.py",
+        writer="subscriptions: member_beat, placement.py, lifecycle.py",
         dies="at once",
     ),
     KeyKind(

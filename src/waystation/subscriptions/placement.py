@@ -19,7 +19,7 @@ from waystation.store.scripts import script
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.spread import spread
 
-_ATTEND = script(__package__, "attend")
+_MEMBER_BEAT = script("waystation.store", "member_beat")
 #: What the store gets to answer while we stop.
 _LEAVE_SECONDS_MAX = 1.0
 
@@ -62,7 +62,7 @@ class Placement:
 
     async def attend(self) -> None:
         """Is there, and hears who else is."""
-        reply = await self._store.run(_ATTEND, [DELIVERY], (self.node, self._silent_ms))
+        reply = await self._store.run(_MEMBER_BEAT, [DELIVERY], (self.node, self._silent_ms))
         self.now_ms = int(reply[0])
         self.nodes = tuple(sorted(each.decode() for each in reply[1:]))
 

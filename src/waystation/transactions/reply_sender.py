@@ -35,10 +35,10 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.messages.envelope import Envelope
+from waystation.runtime.batcher import RequestBatcher
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
-from waystation.store.gathering import Gathering
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.found import Found, found_in
@@ -130,7 +130,7 @@ class ReplySender:
             settings.fail_limit, settings.fail_period_seconds, settings.disable_seconds
         )
         self._known = lru_cache(_LANES_MAX)(self._find)
-        self._loads = Gathering(self._load, most=_READ_MOST)
+        self._loads = RequestBatcher(self._load, items_max=_READ_MOST)
 
     def endpoint(self, lane: str) -> Endpoint | None:
         """The endpoint of a lane: it has the name of its receiver. The book of a deliverer."""

@@ -1,4 +1,4 @@
-"""The census: who is there is counted, who stops or falls silent is not."""
+"""Membership: registered processes are counted until they stop or have not registered in time."""
 
 from __future__ import annotations
 
@@ -14,65 +14,65 @@ from tests.kit.wire import async_ask
 from tests.proxy import Fate, proxy_to
 from waystation.config import StoreConfig
 from waystation.runtime.clock import Clock
-from waystation.store import keys, writer
+from waystation.store import keys, membership, writer
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.membership import Census
+from waystation.store.membership import Membership
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
 from waystation.topics.model import RateLimit, TopicOptions
 
 
-class QuickClock(Clock):
-    """Beats come a hundred times as often."""
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 100)
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "BEAT_S", 0.02)
 
 
-class Counted:
-    """A process that is counted, and what it was told last."""
+class Member(Membership):
+    """A member that keeps the last count."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.count = 0
-        self.census = Census(store, clock=QuickClock(), process=name, on_count=self._hear)
+        super().__init__(store, keys.PROCESSES, name, on_change=self._set_count, clock=Clock())
 
-    def _hear(self, count: int) -> None:
+    def _set_count(self, count: int) -> None:
         self.count = count
 
-    async def hears(self, count: int) -> None:
+    async def counts(self, count: int) -> None:
         async with asyncio.timeout(10):
             while self.count != count:
                 await asyncio.sleep(0.002)
 
 
-async def test_every_process_is_counted_until_it_stops_or_falls_silent(
+@pytest.mark.usefixtures("quick_beats")
+async def test_membership_counts_processes_until_they_stop_or_are_silent(
     store_server: EmbeddedServer,
 ) -> None:
     store = Store(store_server.address)
     await store.call("FLUSHALL")
-    one, two = Counted(store, "one"), Counted(store, "two")
-    await one.census.start()
+    one, two = Member(store, "one"), Member(store, "two")
+    await one.start()
     assert one.count == 1
-    await two.census.start()
-    assert two.count == 2, "at once, for whoever comes"
-    await one.hears(2)
-    # One that was killed: the last that it said is long ago.
+    await two.start()
+    assert two.count == 2, "counted before start returns"
+    await one.counts(2)
+    # A killed process: its last beat is long ago.
     await store.call("ZADD", keys.PROCESSES, "1", "killed")
-    await one.census.close()
-    await two.hears(1)
-    await two.census.close()
+    await one.stop()
+    await two.counts(1)
+    await two.stop()
     assert await store.call("EXISTS", keys.PROCESSES) == 0
     await store.close()
 
 
-async def test_while_the_store_is_away_the_last_count_stays() -> None:
+@pytest.mark.usefixtures("quick_beats")
+async def test_membership_keeps_last_count_while_store_is_unavailable() -> None:
     with private_server() as server:
         async with proxy_to(server.address) as proxy:
             store, direct = Store(proxy.address, call_seconds_max=0.2), Store(server.address)
-            one = Counted(store, "one")
+            one = Member(store, "one")
             await direct.call("ZADD", keys.PROCESSES, "9" * 13, "other")
-            await one.census.start()
+            await one.start()
             assert one.count == 2
             await proxy.set_fates(requests=Fate.CUT)
             proxy.cut()
@@ -80,35 +80,49 @@ async def test_while_the_store_is_away_the_last_count_stays() -> None:
             assert one.count == 2
             await direct.call("ZREM", keys.PROCESSES, "other")
             await proxy.set_fates()
-            await one.hears(1)
-            await one.census.close()
+            await one.counts(1)
+            await one.stop()
             await store.close()
             await direct.close()
 
 
-async def test_a_store_that_is_busy_or_full_does_not_end_the_census(
+@pytest.mark.usefixtures("quick_beats")
+async def test_membership_continues_after_busy_client_and_full_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with private_server() as server:
         store, direct = Store(server.address), Store(server.address)
-        one = Counted(store, "one")
-        await one.census.start()
-        # Given that no call is taken for a while
-        monkeypatch.setattr(writer, "CALLS_MAX", 0)
-        await asyncio.sleep(0.1)
-        assert one.count == 1
-        monkeypatch.undo()
-        # And that the store takes no more data
+        one = Member(store, "one")
+        await one.start()
+        # Given that the client refuses all calls for a while
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "CALLS_MAX", 0)
+            await asyncio.sleep(0.1)
+            assert one.count == 1
+        # And that the store accepts no more data
         await direct.call("CONFIG", "SET", "maxmemory", "1")
-        two = Counted(direct, "two")
-        await two.census.start()
-        # Then all are counted again
+        two = Member(direct, "two")
+        await two.start()
+        # Then all members are counted again
         assert two.count == 2
-        await one.hears(2)
-        await one.census.close()
-        await two.census.close()
+        await one.counts(2)
+        await one.stop()
+        await two.stop()
         await store.close()
         await direct.close()
+
+
+async def test_membership_starts_and_stops_on_silent_store() -> None:
+    with private_server() as server:
+        async with proxy_to(server.address) as proxy:
+            store = Store(proxy.address, call_seconds_max=0.2)
+            await proxy.set_fates(requests=Fate.HOLD)
+            member = Member(store, "one")
+            await member.start()
+            assert member.count == 0
+            async with asyncio.timeout(1.5):
+                await member.stop()
+            await store.close()
 
 
 @asynccontextmanager
@@ -122,7 +136,7 @@ async def two_stations(folder: Path) -> AsyncIterator[tuple[Serving, Serving]]:
 
 
 @pytest.mark.slow
-async def test_two_stations_share_the_limit_of_a_topic(tmp_path: Path) -> None:
+async def test_rate_limit_of_topic_is_shared_by_two_nodes(tmp_path: Path) -> None:
     async with two_stations(tmp_path) as (first, second):
         options = TopicOptions(rate=RateLimit(mode="enforced", qps=50))
         await first.node.topics.create("default", "orders", options=options)
