@@ -12,7 +12,7 @@ ALONE := tests/bench tests/faults/test_power_loss.py
 # The core of every part once more, on a store that is a cluster.
 ON_CLUSTER := WAYSTATION_TEST_STORE=cluster $(PYTEST)
 CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions tests/topics \
-	tests/transactions $(addprefix tests/store/test_,leases.py census.py format.py time_machine.py)
+	tests/transactions $(addprefix tests/store/test_,leases.py membership.py format.py time_machine.py)
 
 # Tests against a model, bounded by examples; the summary tells how many ran.
 MODELS := $(patsubst %,tests/%/test_model.py,channels subscriptions topics transactions) \
