@@ -99,13 +99,13 @@ async def test_a_message_of_a_step_is_there_once_however_often_it_is_called(
     ("options", "given", "told"),
     [
         ({"topic": "nowhere"}, b"{}", "nowhere"),
-        ({"topic": "grouped"}, b"{}", "needs a group"),
+        ({"topic": "grouped"}, b"{}", "has no group"),
         ({"topic": "grouped", "group": "who"}, b"{}", "Field who of the input"),
         ({"topic": "grouped", "group": "who"}, b'{"who": [1]}', "is no text"),
         ({"topic": "grouped", "group": "who"}, b'{"who": ""}', "group must have 1 to 100"),
         ({"topic": "strict"}, b"{}", "match"),
-        ({"topic": "plain"}, b'"' + b"x" * 2000 + b'"', "at most 1000 bytes"),
-        ({"topic": "plain", "headers": {"cookie": "1"}}, b"{}", "do not keep a header cookie"),
+        ({"topic": "plain"}, b'"' + b"x" * 2000 + b'"', "limit is 1,000"),
+        ({"topic": "plain", "headers": {"cookie": "1"}}, b"{}", "do not keep the header cookie"),
         ({"topic": "plain", "headers": {"x-a": "1\n"}}, b"{}", "control characters"),
     ],
 )

@@ -14,18 +14,20 @@ import msgspec
 
 from waystation.api.request import Request
 from waystation.errors import InvalidInputError, TooLargeError
-from waystation.messages.batches import decode_body
-from waystation.messages.envelope import Envelope, Headers, pack, unpack
-from waystation.messages.media_types import BATCH, content_type_of
-from waystation.messages.message_rules import (
+from waystation.messages.envelope import (
     HEADERS_MAX,
     ID_BYTES,
+    Envelope,
+    Headers,
     check_header_name,
     check_header_value,
-    is_kept,
-    read_traceparent,
+    content_type_of,
+    is_kept_header,
+    pack,
+    unpack,
+    valid_traceparent,
 )
-from waystation.messages.shown import as_shown
+from waystation.messages.formats import BATCH_TYPE, decode_body, message_json
 from waystation.pools.answers import ANSWER_TO, Answer
 from waystation.pools.held import Letter, Taken
 from waystation.pools.mail import BATCH_MAX
@@ -93,11 +95,11 @@ class PoolMessages:
     def read(self, project: str, pool: str, request: Request, body: bytes) -> Received:
         """The messages of a request to a pool."""
         own, kept = _headers(request.scope["headers"])
-        trace = read_traceparent(own.get(_TRACE))
+        trace = valid_traceparent(own.get(_TRACE))
         told = {name: _either(request, own, name) for name in _OWN}
         seconds = _wait_seconds(told[_WAIT])
         content_type = content_type_of(kept) or ""
-        batch = content_type.partition(";")[0].strip().lower() == BATCH
+        batch = content_type.partition(";")[0].strip().lower() == BATCH_TYPE
         if batch:
             for name in (_KEY, _ID):
                 if told[name] is not None:
@@ -166,7 +168,7 @@ class PoolMessages:
             group=message.key,
             headers=_few(tuple(kept)),
             cause=message.cause,
-            traceparent=read_traceparent(message.traceparent) or trace,
+            traceparent=valid_traceparent(message.traceparent) or trace,
         )
         _check(envelope)
         return envelope
@@ -192,7 +194,7 @@ def shown_taken(taken: Taken, project: str) -> dict[str, object]:
         "tries": taken.tries,
         "crashes": taken.crashes,
         "enqueued_ms": taken.enqueued_ms,
-        "message": as_shown(envelope),
+        "message": message_json(envelope),
     }
     answer_to = next((value for name, value in envelope.headers if name == ANSWER_TO), None)
     if answer_to is not None:
@@ -205,7 +207,7 @@ def shown_answer(answer: Answer | None, project: str) -> dict[str, object] | Non
     if answer is None:
         return None
     headers = (("content-type", answer.content_type),) if answer.content_type else ()
-    shown = as_shown(Envelope(id="-", project=project, data=answer.data, headers=headers))
+    shown = message_json(Envelope(id="-", project=project, data=answer.data, headers=headers))
     del shown["id"]
     return shown
 
@@ -223,7 +225,7 @@ def _headers(raw: Sequence[tuple[bytes, bytes]]) -> tuple[dict[str, str], Header
                 field=name[:80],
                 hint=f"There are {', '.join(sorted(_OWN))}.",
             )
-        if not ours and not is_kept(name):
+        if not ours and not is_kept_header(name):
             continue
         try:
             value = check_header_value(raw_value.decode(), field=name[:80])

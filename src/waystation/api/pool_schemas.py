@@ -7,7 +7,7 @@ from typing import Any
 from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
 from waystation.api.transaction_schemas import Responses, Told
-from waystation.messages.media_types import BATCH
+from waystation.messages.formats import BATCH_TYPE
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.recipient import ID_BYTES_MAX, KEY_BYTES_MAX
 from waystation.pools.states import WorkerState
@@ -148,7 +148,7 @@ SEND = Told(
         "content": {
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             "application/json": {"schema": {}},
-            BATCH: {
+            BATCH_TYPE: {
                 "schema": _object(
                     "messages", messages=_list({**_MESSAGE, "additionalProperties": False})
                 )

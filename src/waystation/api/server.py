@@ -36,7 +36,6 @@ from waystation.api.wide_history import history_place
 from waystation.channels.queries import ChannelListing
 from waystation.channels.revocation import Revocation
 from waystation.channels.tokens import TokenVerifier
-from waystation.messages.incoming import Incoming
 from waystation.node import Node
 from waystation.subscriptions.desk import open_desk
 from waystation.topics.overview import Overview
@@ -234,7 +233,8 @@ class ApiServer:
             node.topics,
             node.producer,
             node.browser,
-            incoming=Incoming(node.identity, bytes_max=settings.message_bytes_max),
+            ids=node.identity,
+            message_bytes_max=settings.message_bytes_max,
             schemas=node.schemas,
             limits=node.limits,
             body_bytes_max=settings.body_bytes_max,

@@ -11,7 +11,7 @@ from waystation.api.routes import Handler, Route
 from waystation.api.shown_subscriptions import shown_operation
 from waystation.api.transaction_schemas import Told
 from waystation.errors import InvalidInputError
-from waystation.messages.message_rules import check_key
+from waystation.messages.envelope import check_key
 from waystation.subscriptions.desk import Desk
 from waystation.subscriptions.operation import ENDED
 from waystation.subscriptions.operations import Operations

@@ -21,9 +21,9 @@ from waystation.errors import (
     RateLimitedError,
     WaystationError,
 )
-from waystation.messages.incoming import Incoming
-from waystation.messages.message_rules import check_key, check_ms
-from waystation.messages.shown import as_shown
+from waystation.messages.envelope import check_key, check_time_ms
+from waystation.messages.formats import message_json, read_request
+from waystation.runtime.ids import Identity, SequentialIdentity
 from waystation.runtime.logging import logger
 from waystation.topics.flow import require_open
 from waystation.topics.producer import Producer, Receipt, Result
@@ -48,7 +48,8 @@ class TopicRoutes:
         producer: Producer,
         browser: Browser,
         *,
-        incoming: Incoming,
+        ids: Identity,
+        message_bytes_max: int,
         schemas: Schemas,
         limits: Limits,
         body_bytes_max: int,
@@ -56,7 +57,9 @@ class TopicRoutes:
         self._topics = topics
         self._producer = producer
         self._browser = browser
-        self._incoming = incoming
+        # Ids of messages are unique but need not be secret.
+        self._message_ids = SequentialIdentity(ids)
+        self._message_bytes_max = message_bytes_max
         self._schemas = schemas
         self._limits = limits
         self._body_bytes_max = body_bytes_max
@@ -68,7 +71,13 @@ class TopicRoutes:
         topic = self._topics.known(project, name) or await self._topics.get(project, name)
         require_open(topic)
         body = await request.body()
-        received = self._incoming.read(topic, request.scope["headers"], body)
+        received = read_request(
+            topic,
+            request.scope["headers"],
+            body,
+            ids=self._message_ids,
+            bytes_max=self._message_bytes_max,
+        )
         envelopes = received.envelopes
         await self._schemas.check(topic, envelopes, batch=received.batch)
         headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
@@ -133,7 +142,7 @@ class TopicRoutes:
             offset=None if offset is None else _whole(request, "offset"),
             since_ms=None
             if since_ms is None
-            else check_ms(_whole(request, "time_ms"), field="time_ms"),
+            else check_time_ms(_whole(request, "time_ms"), field="time_ms"),
             cursor=cursor,
             limit=limit,
         )
@@ -218,7 +227,7 @@ def _shown(found: Found) -> dict[str, object]:
         "partition": found.partition,
         "offset": found.offset,
         "time_ms": found.ms,
-        "message": as_shown(found.message),
+        "message": message_json(found.message),
     }
 
 

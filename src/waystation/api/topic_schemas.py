@@ -6,8 +6,8 @@ from typing import Any
 
 from waystation.api.channel_schemas import parameter
 from waystation.api.routes import Parameter
-from waystation.messages.media_types import BATCH, EVENT, EVENTS
-from waystation.messages.message_rules import KEY_CHARACTERS_MAX, MESSAGES_MAX
+from waystation.messages.envelope import KEY_CHARACTERS_MAX, MESSAGES_MAX
+from waystation.messages.formats import BATCH_TYPE, EVENT_BATCH_TYPE, EVENT_TYPE
 from waystation.topics.queries import LIMIT_DEFAULT, LIMIT_MAX
 
 _Responses = dict[int, tuple[str, str, dict[str, object]]]
@@ -73,9 +73,9 @@ _EVENT = _object("specversion", "id", "source", "type")
 FORMS: dict[str, object] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     "application/json": {"schema": {}},
-    EVENT: {"schema": _EVENT},
-    EVENTS: {"schema": {"type": "array", "items": _EVENT, "maxItems": MESSAGES_MAX}},
-    BATCH: {
+    EVENT_TYPE: {"schema": _EVENT},
+    EVENT_BATCH_TYPE: {"schema": {"type": "array", "items": _EVENT, "maxItems": MESSAGES_MAX}},
+    BATCH_TYPE: {
         "schema": _object(
             "messages",
             messages={

@@ -15,7 +15,7 @@ from waystation.api.exact_body import ExactBody
 from waystation.api.wide_pools import Done, check_limit, pools_of, project_of
 from waystation.errors import InvalidInputError
 from waystation.messages.envelope import unpack
-from waystation.messages.shown import as_shown
+from waystation.messages.formats import message_json
 from waystation.pools.dead_letters import BATCH_MAX
 
 Number = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -79,7 +79,7 @@ class PoolDeadLetterController(Controller):
                 crashes=each.crashes,
                 enqueued_ms=each.enqueued_ms,
                 failed_ms=each.failed_ms,
-                message=as_shown(unpack(each.packed, project=found.project)),
+                message=message_json(unpack(each.packed, project=found.project)),
             )
             for each in page.items
         ]

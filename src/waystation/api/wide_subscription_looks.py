@@ -10,7 +10,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from waystation.access import Scope
 from waystation.api.wide_subscriptions import check_limit, desk, project_of
-from waystation.messages.message_rules import check_key, check_ms
+from waystation.messages.envelope import check_key, check_time_ms
 from waystation.subscriptions.explanation import Explanation
 from waystation.subscriptions.listing import DeadLetters, Groups
 from waystation.subscriptions.looks import DeadQuery
@@ -74,8 +74,8 @@ class SubscriptionLookController(Controller):
         """
         query = DeadQuery(
             group=check_key(group, field="group") if group else "",
-            failed_after_ms=check_ms(failed_after, field="failed_after"),
-            failed_before_ms=check_ms(failed_before, field="failed_before"),
+            failed_after_ms=check_time_ms(failed_after, field="failed_after"),
+            failed_before_ms=check_time_ms(failed_before, field="failed_before"),
             cause=cause,
             cursor=cursor,
             limit=check_limit(limit),

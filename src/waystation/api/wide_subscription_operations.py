@@ -18,7 +18,7 @@ from waystation.access import Scope
 from waystation.api.exact_body import ExactBody
 from waystation.api.shown_subscriptions import ShownOperation, shown_operation
 from waystation.api.wide_subscriptions import check_limit, dispatch, project_of
-from waystation.messages.message_rules import KEY_CHARACTERS_MAX
+from waystation.messages.envelope import KEY_CHARACTERS_MAX
 from waystation.subscriptions.definition import StartAt
 from waystation.subscriptions.operation import Asked
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
-from waystation.messages.message_rules import check_key
+from waystation.messages.envelope import check_key
 from waystation.runtime.ids import NAME_PATTERN
 from waystation.topics.model import (
     PARTITIONS_DEFAULT,

@@ -29,7 +29,7 @@ def cell_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
     for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
         at = {"log_offset": block.offset + number, "time": moment(ms)}
         for item, (change, attempts) in enumerate(_facts(payload)):
-            changes.append({**at, "item": item, "recorded": FULL.word, **change})
+            changes.append({**at, "item": item, "recorded": FULL.label, **change})
             # Counted over the whole entry, so that no two rows of it have the same place.
             same = bool(steps) and steps[-1]["log_offset"] == at["log_offset"]
             first = steps[-1]["item"] + 1 if same else 0
@@ -77,7 +77,7 @@ def _detail(fact: Fact, packed: bytes) -> tuple[Row, list[Row]]:
         "delay_ms": step.delay_ms,
         "switch": step.switch or None,
         "snapshot": step.state,
-        "recorded": step.recorded or FULL.word,
+        "recorded": step.recorded or FULL.label,
     }
     attempts = [
         {
@@ -113,7 +113,7 @@ def _started(detail: StartedDetail) -> Row:
         "parent_id": parent or None,
         "parent_round": int(round_) if round_ else None,
         "parent_item": int(number) if number else None,
-        "recorded": detail.recorded or FULL.word,
+        "recorded": detail.recorded or FULL.label,
     }
 
 

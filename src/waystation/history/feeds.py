@@ -63,7 +63,7 @@ def _message_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
     added = {
         "log_offset": batch.column("offset"),
         "item": pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows),
-        "recorded": pa.repeat(pa.scalar(FULL.word), batch.num_rows),
+        "recorded": pa.repeat(pa.scalar(FULL.label), batch.num_rows),
     }
     for name, column in added.items():
         batch = batch.append_column(name, column)

@@ -170,7 +170,7 @@ class Ingest:
         withheld = [span for span in moved if recorded[span.log].record == "none"]
         for span in withheld:
             gaps.add(span, "policy")
-        partly = {log: each for log, each in recorded.items() if not each.is_whole}
+        partly = {log: each for log, each in recorded.items() if not each.keeps_all}
         plan = IngestPlan(
             self._lake.root, self._store, dataset, now_ms, tables.wanted(), recordings=partly
         )

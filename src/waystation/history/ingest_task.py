@@ -22,7 +22,7 @@ from waystation.history.options import StorePlace
 from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
 from waystation.history.table_specs import TableSpec
-from waystation.messages.redaction import FULL, Recording
+from waystation.messages.redaction import FULL, RedactionPolicy
 
 
 class IngestPlan(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class IngestPlan(msgspec.Struct, frozen=True):
     #: the commits of two tables.
     wanted: dict[str, dict[str, int]]
     #: Logs of which not all is recorded.
-    recordings: dict[str, Recording]
+    recordings: dict[str, RedactionPolicy]
 
 
 class SpanReport(msgspec.Struct, frozen=True):

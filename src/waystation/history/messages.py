@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from waystation.history.places import TopicPlace
 from waystation.logs.protocol import Block
-from waystation.messages.redaction import Recording
+from waystation.messages.redaction import RedactionPolicy
 
 _T = TypeVar("_T")
 
@@ -88,17 +88,17 @@ def message_batch(place: TopicPlace, block: Block) -> pa.RecordBatch:
     return pa.record_batch([made[name] for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
 
 
-def kept(batch: pa.RecordBatch, recording: Recording) -> pa.RecordBatch:
+def kept(batch: pa.RecordBatch, recording: RedactionPolicy) -> pa.RecordBatch:
     """Messages as they are recorded: `size` is of the payload as it was."""
     malformed = batch.column("malformed").to_pylist()
     payloads = [
         # What is no envelope may have anything anywhere.
-        recording.opaque(payload) if bad else recording.json(payload)
+        recording.keep_opaque(payload) if bad else recording.keep_json(payload)
         for payload, bad in zip(batch.column("payload").to_pylist(), malformed, strict=True)
     ]
     changed = {
         "payload": pa.array(payloads, pa.binary()),
-        "recorded": pa.repeat(pa.scalar(recording.word), batch.num_rows),
+        "recorded": pa.repeat(pa.scalar(recording.label), batch.num_rows),
     }
     for name, column in changed.items():
         batch = batch.set_column(batch.schema.get_field_index(name), name, column)

@@ -8,7 +8,7 @@ import msgspec
 
 from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
-from waystation.messages.redaction import FULL, Pointers, Record, Recording, recording
+from waystation.messages.redaction import FULL, Pointers, Record, RedactionPolicy, redaction_policy
 from waystation.runtime.logging import logger
 from waystation.topics.book import working_copy
 
@@ -29,7 +29,7 @@ class _Copy(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Copy).decode
 
 
-def recordings(reader: LogReader, logs: Iterable[str]) -> dict[str, Recording]:
+def recordings(reader: LogReader, logs: Iterable[str]) -> dict[str, RedactionPolicy]:
     """What to record of logs; one is left out whose topic says it in a way that we do not know.
 
     The store knows a topic before anything is produced to it: a log of no topic has no secrets.
@@ -45,5 +45,5 @@ def recordings(reader: LogReader, logs: Iterable[str]) -> dict[str, Recording]:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             _log.warning("a log is left out: its topic cannot be read", log=log, problem=str(error))
             continue
-        found[log] = recording(options.record, options.redact)
+        found[log] = redaction_policy(options.record, options.redact)
     return found

@@ -1,1 +1,1 @@
-"""Messages as all parts share them: envelope, limits, HTTP forms, CloudEvents, redaction."""
+"""Messages: envelope, limits, HTTP formats, CloudEvents and redaction, shared by all parts."""

@@ -1,37 +1,115 @@
-"""The envelope: what every message carries with it, whichever part of the product moves it.
+"""The envelope of a message: its fields, its limits and its stored form.
 
-The payload is bytes that nobody here looks into. Headers are a list: names may be repeated, and
-their order and the commas in their values are kept. Lineage is in it from the first day: `cause`
-is the id of what led to this message.
+Topics, pools, subscriptions, transactions and history all move messages as an `Envelope`. The
+payload is bytes that no part interprets. Headers are a list of pairs, because a name may occur
+several times; their order and the commas in their values are preserved.
+
+A message enters the system only after `check_message` has accepted it, so every message in a log
+keeps the limits of this module. An error names the field; a reader of a batch adds the position.
 """
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Protocol
+
 import msgspec
 
-#: The layout of `_Packed`; a reader that meets a larger number is too old.
+from waystation.errors import GroupRequiredError, InvalidInputError, TooLargeError
+
+#: Characters of an id, a group or a cause.
+KEY_CHARACTERS_MAX = 100
+#: Bytes of payload, id, group and headers together. Default of `topics.message_bytes_max`.
+MESSAGE_BYTES_MAX = 5 * 1_048_576
+#: Messages of one batch.
+MESSAGES_MAX = 1000
+#: Headers of one message.
+HEADERS_MAX = 100
+HEADER_NAME_MAX = 100
+HEADER_VALUE_MAX = 8192
+#: Levels of JSON that are always accepted. The decoder uses the C stack of the interpreter, so a
+#: few more levels pass or fail depending on the caller.
+JSON_DEPTH_MAX = 900
+#: Random bytes of an id that the server creates.
+ID_BYTES = 16
+#: The end of the year 9999.
+_MS_MAX = 253_402_300_799_999
+
+#: Version of the stored form. A release rejects messages with another version.
 _FORMAT = 1
+
+#: Request headers that a message keeps: content and trace headers ...
+_KEPT = frozenset({"baggage", "content-encoding", "content-language", "content-type", "tracestate"})
+#: ... and the headers of applications and CloudEvents.
+_KEPT_PREFIXES = ("x-", "ce-")
+#: Headers that a message never keeps, because they carry secrets or describe the network path.
+_DROPPED = frozenset(
+    {
+        "x-access-token",
+        "x-amz-security-token",
+        "x-api-key",
+        "x-auth-token",
+        "x-client-cert",
+        "x-csrf-token",
+        "x-real-ip",
+        "x-user-token",
+        "x-xsrf-token",
+    }
+)
+_DROPPED_PREFIX = "x-forwarded-"
+
+_is_token = re.compile(r"[0-9a-z!#$%&'*+.^_`|~-]+").fullmatch
+_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+_control_except_tab = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]").search
+_is_traceparent = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+_Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Headers = tuple[tuple[str, str], ...]
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message."""
+    """One message with its payload, headers and lineage."""
 
     id: str
     project: str
     data: bytes
-    #: The ordering key; None: no order is asked for.
+    #: Messages of one group are delivered in order; None: the message has no order.
     group: str | None = None
     headers: Headers = ()
-    #: Not to be delivered before this time; 0: at once.
+    #: Earliest delivery in milliseconds since 1970; 0: immediately.
     not_before_ms: int = 0
+    #: Id of the message or transaction that caused this message.
     cause: str | None = None
+    #: Trace context as in W3C Trace Context.
     traceparent: str | None = None
 
 
+class MessageTarget(Protocol):
+    """The topic or pool that receives messages, as far as their limits depend on it."""
+
+    @property
+    def project(self) -> str:
+        """Project that owns the target."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the target, for error messages."""
+        ...
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each message must have a group."""
+        ...
+
+
+# -- Stored form -----------------------------------------------------------------------------
+
+
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form, an array: field names would be a third of a small message."""
+    """Stored form: an array, because field names would be a third of a small message."""
 
     format: int
     id: str
@@ -48,8 +126,8 @@ _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 
 def pack(envelope: Envelope) -> bytes:
-    """The stored form. The project is not in it: a log belongs to one."""
-    # A tuple in the order of `_Packed`, which is written the same and made in half the time.
+    """Return the stored form, without the project: every log belongs to one project."""
+    # A tuple in the order of `_Packed` gives the same bytes in half the time.
     return _encode(
         (
             _FORMAT,
@@ -65,7 +143,7 @@ def pack(envelope: Envelope) -> bytes:
 
 
 def unpack(packed: bytes, *, project: str) -> Envelope:
-    """The message in a stored form; ValueError for one that is none."""
+    """Return the message of a stored form. Raise ValueError if this release cannot read it."""
     try:
         fields = _decode(packed)
     except msgspec.DecodeError as error:
@@ -82,3 +160,146 @@ def unpack(packed: bytes, *, project: str) -> Envelope:
         cause=fields.cause,
         traceparent=fields.traceparent,
     )
+
+
+# -- Limits ----------------------------------------------------------------------------------
+
+
+def check_message(envelope: Envelope, target: MessageTarget, *, bytes_max: int) -> int:
+    """Return the size of a message. Raise InvalidInputError for the first broken limit.
+
+    Names and values of headers are not checked here: `check_header_name` and
+    `check_header_value` do that where headers are read.
+    """
+    if envelope.group is not None:
+        check_key(envelope.group, field="group")
+    elif target.grouped:
+        raise GroupRequiredError(
+            f"Topic '{target.name}' is grouped, and the message has no group.",
+            field="group",
+            hint="Set the header waystation-group, `group` in a batch, or `partitionkey` in a"
+            " CloudEvent.",
+        )
+    if len(envelope.headers) > HEADERS_MAX:
+        raise TooLargeError(
+            f"The message has {len(envelope.headers)} headers; the limit is {HEADERS_MAX}.",
+            field="headers",
+        )
+    check_key(envelope.id, field="id")
+    if envelope.cause is not None:
+        check_key(envelope.cause, field="cause")
+    size = message_bytes(envelope)
+    if size > bytes_max:
+        raise TooLargeError(
+            f"The message has {size:,} bytes; the limit is {bytes_max:,}.", field="data"
+        )
+    return size
+
+
+def message_bytes(envelope: Envelope) -> int:
+    """Return the size that limits count: payload, id, group and headers, in UTF-8."""
+    text = envelope.id + envelope.group if envelope.group is not None else envelope.id
+    for name, value in envelope.headers:
+        text += name + value
+    return len(envelope.data) + (len(text) if text.isascii() else len(text.encode()))
+
+
+def check_key(value: str, *, field: str) -> str:
+    """Return an id, group or cause. Raise InvalidInputError if it is too long or not printable."""
+    if not 0 < len(value) <= KEY_CHARACTERS_MAX:
+        raise InvalidInputError(
+            f"{field} must have 1 to {KEY_CHARACTERS_MAX} characters; it has {len(value)}.",
+            field=field,
+        )
+    if not value.isprintable() and _control(value):
+        raise InvalidInputError(f"{field} contains control characters.", field=field)
+    return value
+
+
+def is_plain_key(value: str) -> bool:
+    """Whether a text is a valid key in ASCII, which has as many bytes as characters."""
+    return 0 < len(value) <= KEY_CHARACTERS_MAX and value.isascii() and value.isprintable()
+
+
+def is_kept_header(name: str) -> bool:
+    """Whether a message keeps the request header of this lower-case name."""
+    if name in _DROPPED or name.startswith(_DROPPED_PREFIX):
+        return False
+    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
+
+
+def check_header_name(name: str) -> str:
+    """Return the name in lower case. Raise InvalidInputError if messages do not keep it."""
+    lowered = name.lower()
+    if len(lowered) > HEADER_NAME_MAX or not _is_token(lowered):
+        raise InvalidInputError(f"{name[:40]!r} is not a valid header name.", field="headers")
+    if not is_kept_header(lowered):
+        raise InvalidInputError(
+            f"Messages do not keep the header {lowered}.",
+            field="headers",
+            hint="Use a name that starts with x-.",
+        )
+    return lowered
+
+
+def check_header_value(value: str, *, field: str) -> str:
+    """Return the value. Raise InvalidInputError if it is too long or has control characters."""
+    if len(value) > HEADER_VALUE_MAX:
+        raise TooLargeError(
+            f"{field} has {len(value):,} characters; the limit is {HEADER_VALUE_MAX:,}.",
+            field=field,
+        )
+    if not value.isprintable() and _control_except_tab(value):
+        raise InvalidInputError(f"{field} contains control characters.", field=field)
+    return value
+
+
+def check_time_ms(value: int, *, field: str) -> int:
+    """Return a time in milliseconds since 1970. Raise InvalidInputError above the year 9999."""
+    if not 0 <= value <= _MS_MAX:
+        raise InvalidInputError(
+            f"{field} must be milliseconds since 1970, up to the year 9999.", field=field
+        )
+    return value
+
+
+def parse_time_ms(text: str, *, field: str) -> int:
+    """Return milliseconds since 1970 of such a number or of an RFC 3339 time."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return check_time_ms(int(text), field=field)
+    try:
+        timestamp = msgspec.convert(text, _Timestamp)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(
+            f"{field} is neither milliseconds since 1970 nor a time such as 2030-01-31T12:00:00Z.",
+            field=field,
+        ) from error
+    return check_time_ms(round(timestamp.timestamp() * 1000), field=field)
+
+
+def valid_traceparent(text: str | None) -> str | None:
+    """Return the trace context, or None if it is invalid: tracing must not reject a message."""
+    return text if text is not None and _is_traceparent(text) else None
+
+
+# -- Content types ---------------------------------------------------------------------------
+
+
+def content_type_of(headers: Headers) -> str | None:
+    """Return the content type among the headers of a message."""
+    for name, value in headers:
+        if name == "content-type":
+            return value
+    return None
+
+
+def media_type_of(content_type: str) -> str:
+    """Return the media type of a content type, in lower case and without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+@lru_cache(maxsize=256)
+def is_json_type(content_type: str) -> bool:
+    """Whether the content type is a JSON type."""
+    media_type = media_type_of(content_type)
+    return media_type in ("application/json", "text/json") or media_type.endswith("+json")

@@ -1,9 +1,9 @@
-"""What history keeps of a message or a transaction, as its topic or pipeline says.
+"""Redaction: how much of a message or transaction history keeps.
 
-`full` is everything, `headers` all but what users have put into it, `none` nothing that they have.
-`redact` names places in their JSON whose values are not kept: `"[redacted]"` stands there, and all
-other values are as they came, byte for byte. What is not JSON cannot be looked into, so with any
-such place nothing of it is kept.
+A topic or pipeline sets `record`: `full` keeps everything, `headers` drops the content that users
+put in, `none` drops all data of users. `redact` lists JSON pointers whose values are replaced by
+`"[redacted]"`; all other values stay byte for byte. Content that is not JSON cannot be redacted,
+so history drops it if the policy has any pointer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from msgspec import Meta
 from waystation.errors import InvalidInputError
 
 Record = Literal["full", "headers", "none"]
-#: Stands for the data set in the terms of scripts where nothing is written down at all.
+#: Argument of scripts in place of the data set's id: write no record log.
 UNRECORDED = "-"
-#: From the one that keeps most to the one that keeps least.
+#: From the value that keeps most to the value that keeps least.
 _RECORDS: tuple[Record, ...] = ("full", "headers", "none")
-#: RFC 6901: empty is the whole, else tokens with a slash before each; `~0` is `~`, `~1` is `/`.
+#: RFC 6901: empty is the whole document, else a slash before each token; `~0` is `~`, `~1` is `/`.
 _POINTER = r"^(/([^/~]|~[01])*)*\Z"
 _POINTER_CHARACTERS_MAX = 1000
 _POINTERS_MAX = 100
@@ -38,104 +38,105 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 
-#: Places below a place, by their next token; None: this one is redacted.
+#: Pointers as a tree of their tokens; None: the value at this place is redacted.
 _Tree = dict[str, Any] | None
 
 
-class Recording(msgspec.Struct, frozen=True, dict=True):
-    """What is kept of one topic or pipeline."""
+class RedactionPolicy(msgspec.Struct, frozen=True, dict=True):
+    """How much history keeps of the messages of a topic or the transactions of a pipeline."""
 
     record: Record = "full"
     redact: tuple[str, ...] = ()
 
     @property
-    def word(self) -> str:
-        """What it is called in a row."""
+    def label(self) -> str:
+        """Value of the column `recorded`: `full`, `redacted`, `headers` or `none`."""
         return "redacted" if self.record == "full" and self.redact else self.record
 
     @property
-    def is_whole(self) -> bool:
-        """Whether everything is kept as it is."""
+    def keeps_all(self) -> bool:
+        """Whether history keeps everything unchanged."""
         return self.record == "full" and not self.redact
 
-    def opaque(self, content: bytes | None) -> bytes | None:
-        """What is kept of content that cannot be looked into."""
-        return content if self.is_whole else None
+    def keep_opaque(self, content: bytes | None) -> bytes | None:
+        """Return content that is not JSON if history may keep it, else None."""
+        return content if self.keeps_all else None
 
-    def json(self, content: bytes | None) -> bytes | None:
-        """What is kept of JSON of a user; None: nothing."""
-        if content is None or self.is_whole:
+    def keep_json(self, content: bytes | None) -> bytes | None:
+        """Return JSON with redacted values; None if history must not keep any of it."""
+        if content is None or self.keeps_all:
             return content
         if self.record != "full":
             return None
         try:
-            return bytes(_without(_decode_any(content), self._tree))
+            return bytes(_redacted(_decode_any(content), self._tree))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     @cached_property
     def _tree(self) -> _Tree:
-        return _tree_of(self.redact)
+        return _pointer_tree(self.redact)
 
 
-#: What is asked for unless somebody says otherwise.
-FULL = Recording()
+#: Default policy of topics and pipelines.
+FULL = RedactionPolicy()
 
 
-def recording(record: Record, redact: Sequence[str]) -> Recording:
-    """What a topic or a pipeline asks for; the same object for all that ask for everything."""
-    return Recording(record, tuple(redact)) if record != "full" or redact else FULL
+def redaction_policy(record: Record, redact: Sequence[str]) -> RedactionPolicy:
+    """Return the policy of a topic or pipeline; `FULL` itself if it keeps everything."""
+    return RedactionPolicy(record, tuple(redact)) if record != "full" or redact else FULL
 
 
-def strictest(recordings: Iterable[Recording]) -> Recording:
-    """What is kept of something that belongs to several."""
-    found = FULL
-    for each in recordings:
-        if each is not FULL:
-            record = max(found.record, each.record, key=_RECORDS.index)
-            found = recording(record, tuple(dict.fromkeys((*found.redact, *each.redact))))
-    return found
+def strictest_policy(policies: Iterable[RedactionPolicy]) -> RedactionPolicy:
+    """Return the policy that keeps only what all given policies keep."""
+    strictest = FULL
+    for policy in policies:
+        if policy is not FULL:
+            record = max(strictest.record, policy.record, key=_RECORDS.index)
+            redact = tuple(dict.fromkeys((*strictest.redact, *policy.redact)))
+            strictest = redaction_policy(record, redact)
+    return strictest
 
 
-def require_recording(record: str, redact: Sequence[str]) -> None:
-    """InvalidInputError for what is no way to record."""
+def check_redaction(record: str, redact: Sequence[str]) -> None:
+    """Raise InvalidInputError if `record` or a pointer of `redact` is invalid."""
     if record not in _RECORDS:
-        raise InvalidInputError(f"record is one of {', '.join(_RECORDS)}.", field="record")
+        raise InvalidInputError(f"record must be one of {', '.join(_RECORDS)}.", field="record")
     if isinstance(redact, str) or len(redact) > _POINTERS_MAX:
         raise InvalidInputError(
-            f"redact is a list of at most {_POINTERS_MAX} JSON pointers.", field="redact"
+            f"redact must be a list of at most {_POINTERS_MAX} JSON pointers.", field="redact"
         )
-    for each in redact:
-        if not re.search(_POINTER, each) or len(each) > _POINTER_CHARACTERS_MAX:
+    for pointer in redact:
+        if not re.search(_POINTER, pointer) or len(pointer) > _POINTER_CHARACTERS_MAX:
             raise InvalidInputError(
-                f"{each[:100]!r} is not a JSON pointer.",
+                f"{pointer[:100]!r} is not a JSON pointer.",
                 field="redact",
-                hint="A pointer is like /card/number; ~1 stands for a slash, ~0 for a tilde.",
+                hint="Write a pointer like /card/number, with ~1 for a slash and ~0 for a tilde.",
             )
 
 
-def _tree_of(pointers: Iterable[str]) -> _Tree:
+def _pointer_tree(pointers: Iterable[str]) -> _Tree:
     root: dict[str, Any] = {}
     for pointer in pointers:
         if not pointer:
             return None
         tokens = (token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/"))
-        _, *way, last = tokens
+        _, *parents, last = tokens
         node: Any = root
-        for token in way:
+        for token in parents:
             node = node.setdefault(token, {})
             if node is None:
-                break  # All of it is redacted already.
+                break  # Another pointer redacts the whole parent.
         else:
             node[last] = None
     return root
 
 
-def _without(value: msgspec.Raw, tree: _Tree) -> msgspec.Raw:
-    """JSON without some of its values.
+def _redacted(value: msgspec.Raw, tree: _Tree) -> msgspec.Raw:
+    """Return JSON without the values that the tree names.
 
-    All on the way to them is written anew: a name that is there twice, of which readers see the
-    last, must not hide the first.
+    Objects and arrays above them are written anew, because a repeated name, of which a parser
+    reads only the last value, could hide an earlier one.
     """
     if tree is None:
         return REDACTED
@@ -144,13 +145,13 @@ def _without(value: msgspec.Raw, tree: _Tree) -> msgspec.Raw:
             members = _decode_object(value)
             for name, below in tree.items():
                 if name in members:
-                    members[name] = _without(members[name], below)
+                    members[name] = _redacted(members[name], below)
             return msgspec.Raw(_encode(members))
         case b"[":
             items = _decode_list(value)
             for name, below in tree.items():
                 if _INDEX.fullmatch(name) and int(name) < len(items):
-                    items[int(name)] = _without(items[int(name)], below)
+                    items[int(name)] = _redacted(items[int(name)], below)
             return msgspec.Raw(_encode(items))
         case _:
             return value

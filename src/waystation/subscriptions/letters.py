@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from waystation.messages.envelope import Envelope, unpack
-from waystation.messages.shown import as_shown
+from waystation.messages.formats import message_json
 from waystation.subscriptions.looks import DeadLetter
 from waystation.subscriptions.record import RetryRecord
 from waystation.subscriptions.states import MessageState
@@ -69,7 +69,7 @@ def shown_letter(
         state=letter.state,
         failed_ms=letter.failed_ms,
         behind=letter.behind,
-        message=as_shown(envelope) if payload and envelope is not None else None,
+        message=message_json(envelope) if payload and envelope is not None else None,
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from waystation.logs import keys
 from waystation.logs.streams import raise_refusal
-from waystation.messages.cloudevents import source_of_event
+from waystation.messages.cloudevents import event_source
 from waystation.runtime.clock import Clock
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
@@ -133,7 +133,7 @@ def scoped_id(message: Routed) -> str:
     # A colon, a length or a letter first, so that no two can be read as one another.
     group = message.group
     scoped = f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
-    source = source_of_event(message.headers, message.id) if message.headers else None
+    source = event_source(message.headers, message.id) if message.headers else None
     return scoped if source is None else f"s{_short(source)}{scoped}"
 
 

@@ -6,12 +6,11 @@ one that a client would get.
 
 from __future__ import annotations
 
-from waystation.messages.envelope import Envelope
-from waystation.messages.message_rules import (
+from waystation.messages.envelope import (
+    Envelope,
     check_header_name,
     check_header_value,
     check_message,
-    check_size,
 )
 from waystation.topics.flow import require_open
 from waystation.topics.lane import Receipt
@@ -39,8 +38,7 @@ class Within:
         require_open(topic)
         for header, value in envelope.headers:
             check_header_value(value, field=check_header_name(header))
-        check_message(topic, envelope)
-        size = check_size(envelope, self._bytes_max)
+        size = check_message(envelope, topic, bytes_max=self._bytes_max)
         await self._schemas.check(topic, [envelope], batch=False)
         admission = self._limits.admit(topic, messages=1, size=size)
         if admission is not None:

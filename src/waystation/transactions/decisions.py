@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from waystation.messages.redaction import strictest
+from waystation.messages.redaction import strictest_policy
 from waystation.transactions import compensation
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
@@ -332,4 +332,4 @@ def detail(
     told = StepDetail(
         attempts=run.attempts, output=output, delay_ms=delay_ms, switch=switch, state=state
     )
-    return _pack(told.kept(strictest(each.recording for each in run.definitions)))
+    return _pack(told.kept(strictest_policy(each.recording for each in run.definitions)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from waystation.messages.redaction import Recording
+from waystation.messages.redaction import RedactionPolicy
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import NewTransaction
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 #: What history keeps, by pipeline and version.
-Recordings = Mapping[tuple[str, str], Recording]
+Recordings = Mapping[tuple[str, str], RedactionPolicy]
 
 
 def chunk(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.messages.redaction import Recording
+from waystation.messages.redaction import RedactionPolicy
 
 #: The layout of an entry.
 FORMAT = 1
@@ -54,19 +54,19 @@ class StartedDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     #: What of it was kept, as the pipeline says: `redacted`, `headers` or `none`; empty: all.
     recorded: str = ""
 
-    def kept(self, recording: Recording) -> StartedDetail:
+    def kept(self, recording: RedactionPolicy) -> StartedDetail:
         """What history keeps of it."""
-        if recording.is_whole:
+        if recording.keeps_all:
             return self
         hidden = recording.record == "none"
         return msgspec.structs.replace(
             self,
             external_id="" if hidden else self.external_id,
-            metadata=recording.json(self.metadata),
-            data=recording.json(self.data),
+            metadata=recording.keep_json(self.metadata),
+            data=recording.keep_json(self.data),
             cause="" if hidden else self.cause,
             traceparent="" if hidden else self.traceparent,
-            recorded=recording.word,
+            recorded=recording.label,
         )
 
 
@@ -98,17 +98,17 @@ class StepDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     #: As that of `StartedDetail`.
     recorded: str = ""
 
-    def kept(self, recording: Recording) -> StepDetail:
+    def kept(self, recording: RedactionPolicy) -> StepDetail:
         """What history keeps of it."""
-        if recording.is_whole:
+        if recording.keeps_all:
             return self
         if recording.record == "none":
-            return StepDetail(attempts=[], recorded=recording.word)
+            return StepDetail(attempts=[], recorded=recording.label)
         return msgspec.structs.replace(
             self,
-            output=recording.json(self.output),
-            state=recording.opaque(self.state),
-            recorded=recording.word,
+            output=recording.keep_json(self.output),
+            state=recording.keep_opaque(self.state),
+            recorded=recording.label,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from waystation.errors import InvalidInputError, PipelineInvalidError
-from waystation.messages.redaction import Record, Recording, recording, require_recording
+from waystation.messages.redaction import Record, RedactionPolicy, check_redaction, redaction_policy
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import require_finite
 from waystation.transactions.builtins import BUILT_IN, http
@@ -77,9 +77,9 @@ class Pipeline(
         return hashlib.sha256(self.encoded).hexdigest()[:_VERSION_LENGTH]
 
     @cached_property
-    def recording(self) -> Recording:
+    def recording(self) -> RedactionPolicy:
         """What history keeps."""
-        return recording(self.record, self.redact)
+        return redaction_policy(self.record, self.redact)
 
     @property
     def urls(self) -> list[tuple[int, str]]:
@@ -141,7 +141,7 @@ def define(
         require_name(group, field="group")
         if on_failure:
             require_name(on_failure, field="on_failure")
-        require_recording(record, redact)
+        check_redaction(record, redact)
         if not 1 <= len(steps) <= STEPS_MAX:
             raise PipelineInvalidError(
                 f"Pipeline {name} has {len(steps)} steps; it can have 1 to {STEPS_MAX}.",

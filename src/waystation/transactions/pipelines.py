@@ -22,7 +22,7 @@ from waystation.errors import (
     PipelineInvalidError,
     PipelineUnknownError,
 )
-from waystation.messages.redaction import Recording
+from waystation.messages.redaction import RedactionPolicy
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.store.client import Store
@@ -131,9 +131,9 @@ class Pipelines:
 
     async def recordings(
         self, project: str, wanted: Iterable[tuple[str, str]]
-    ) -> dict[tuple[str, str], Recording]:
+    ) -> dict[tuple[str, str], RedactionPolicy]:
         """What history keeps, by name and version; of a version that nobody knows, little."""
-        found = dict.fromkeys(wanted, Recording("headers"))
+        found = dict.fromkeys(wanted, RedactionPolicy("headers"))
         for name, version in found:
             with contextlib.suppress(PipelineUnknownError):
                 found[name, version] = (await self.version(project, name, version)).recording

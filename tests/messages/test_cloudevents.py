@@ -1,14 +1,11 @@
-"""CloudEvents in binary, structured and batch mode, in and out; payloads stay as they are."""
+"""CloudEvents in binary, structured and batch mode."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.topics.requests import receive, receive_one, refusal
-from waystation.messages.cloudevents import as_event
+from tests.messages.requests import receive, receive_one, rejection
 from waystation.messages.envelope import Envelope
 
 EVENT = b"application/cloudevents+json"
@@ -27,7 +24,7 @@ def event(**attributes: object) -> bytes:
     return msgspec.json.encode(REQUIRED | attributes)
 
 
-def test_a_binary_event_is_its_body_and_its_headers() -> None:
+def test_binary_event_becomes_body_and_headers() -> None:
     body = b'{"n": 12345678901234567890.10}\n'
     envelope = receive_one(
         body, *BINARY, (b"ce-partitionkey", b"caf%C3%A9"), kind=b"application/json"
@@ -45,7 +42,7 @@ def test_a_binary_event_is_its_body_and_its_headers() -> None:
     )
 
 
-def test_what_the_request_says_goes_before_what_the_event_says() -> None:
+def test_event_fields_yield_to_request_headers() -> None:
     own = ((b"waystation-id", b"b"), (b"waystation-group", b"g"), (b"waystation-cause", b"c"))
     binary = receive_one(b"", *BINARY, *own, (b"ce-partitionkey", b"k"))
     structured = receive_one(event(partitionkey="k"), *own, (b"x-a", b"1"), kind=EVENT)
@@ -54,7 +51,7 @@ def test_what_the_request_says_goes_before_what_the_event_says() -> None:
     assert ("x-a", "1") in structured.headers
 
 
-def test_a_structured_event_becomes_the_same_message_as_a_binary_one() -> None:
+def test_structured_event_equals_binary_event() -> None:
     structured = receive_one(
         b'{"specversion":"1.0","id":"a-1","source":"/shop","type":"order.made",'
         b'"datacontenttype":"application/json", "subject":"caf\xc3\xa9 \\"1\\" %",'
@@ -85,7 +82,7 @@ def test_a_structured_event_becomes_the_same_message_as_a_binary_one() -> None:
         ({}, b"", None),
     ],
 )
-def test_data_of_a_structured_event(
+def test_structured_event_keeps_data(
     attributes: dict[str, object], data: bytes, kind: str | None
 ) -> None:
     envelope = receive_one(event(**attributes), kind=EVENT)
@@ -93,7 +90,7 @@ def test_data_of_a_structured_event(
     assert dict(envelope.headers).get("content-type") == kind
 
 
-def test_an_event_brings_its_trace_else_the_request_does() -> None:
+def test_event_traceparent_precedes_that_of_request() -> None:
     other = TRACE.replace("4bf9", "5bf9")
     request = (b"traceparent", TRACE.encode())
     own = (b"ce-traceparent", other.encode())
@@ -105,16 +102,16 @@ def test_an_event_brings_its_trace_else_the_request_does() -> None:
 
 
 @pytest.mark.parametrize("missing", range(1, 4))
-def test_an_event_needs_id_source_and_type(missing: int) -> None:
+def test_event_without_required_attribute_is_rejected(missing: int) -> None:
     headers = [each for number, each in enumerate(BINARY) if number != missing]
     name = BINARY[missing][0].decode()
-    assert refusal(b"", *headers) == ("input.invalid", name)
+    assert rejection(b"", *headers) == ("input.invalid", name)
     attribute = name.removeprefix("ce-")
-    assert refusal(event(**{attribute: None}), kind=EVENT) == ("input.invalid", attribute)
-    assert refusal(event(**{attribute: ""}), kind=EVENT) == ("input.invalid", attribute)
+    assert rejection(event(**{attribute: None}), kind=EVENT) == ("input.invalid", attribute)
+    assert rejection(event(**{attribute: ""}), kind=EVENT) == ("input.invalid", attribute)
 
 
-def test_headers_of_events_without_a_version_are_only_headers() -> None:
+def test_event_headers_without_specversion_are_plain_headers() -> None:
     assert receive_one(b"", (b"ce-source", b"/a")).headers == (("ce-source", "/a"),)
 
 
@@ -130,8 +127,10 @@ def test_headers_of_events_without_a_version_are_only_headers() -> None:
         ([*BINARY, (b"ce-partitionkey", b"%C3")], "ce-partitionkey"),
     ],
 )
-def test_a_bad_binary_event_is_refused(headers: list[tuple[bytes, bytes]], field: str) -> None:
-    assert refusal(b"", *headers) == ("input.invalid", field)
+def test_binary_event_with_invalid_header_is_rejected(
+    headers: list[tuple[bytes, bytes]], field: str
+) -> None:
+    assert rejection(b"", *headers) == ("input.invalid", field)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +152,11 @@ def test_a_bad_binary_event_is_refused(headers: list[tuple[bytes, bytes]], field
         (event(data_base64=5), "data_base64"),
     ],
 )
-def test_a_bad_structured_event_is_refused(body: bytes, field: str) -> None:
-    assert refusal(body, kind=EVENT) == ("input.invalid", field)
+def test_structured_event_with_invalid_field_is_rejected(body: bytes, field: str) -> None:
+    assert rejection(body, kind=EVENT) == ("input.invalid", field)
 
 
-def test_a_batch_of_events_is_a_batch_of_messages() -> None:
+def test_event_batch_becomes_batch_of_messages() -> None:
     body = b"[%b, %b]" % (event(data={"a": 1.0}), event(id="a-2", partitionkey="g"))
     received = receive(body, (b"traceparent", TRACE.encode()), kind=EVENTS)
     assert received.batch
@@ -178,66 +177,10 @@ def test_a_batch_of_events_is_a_batch_of_messages() -> None:
         (b"[%b]" % b",".join([event()] * 1001), "input.too-large", "messages"),
     ],
 )
-def test_a_bad_batch_of_events_is_refused_with_the_position(
-    body: bytes, code: str, field: str
-) -> None:
-    assert refusal(body, kind=EVENTS) == (code, field)
+def test_event_batch_error_names_position(body: bytes, code: str, field: str) -> None:
+    assert rejection(body, kind=EVENTS) == (code, field)
 
 
-def test_an_event_for_a_grouped_topic_needs_a_partition_key() -> None:
-    assert refusal(event(), kind=EVENT, grouped=True) == ("topic.group-required", "group")
+def test_event_to_grouped_topic_requires_partitionkey() -> None:
+    assert rejection(event(), kind=EVENT, grouped=True) == ("topic.group-required", "group")
     assert receive_one(event(partitionkey="k"), kind=EVENT, grouped=True).group == "k"
-
-
-# -- The way back -------------------------------------------------------------------------------
-
-
-def test_a_message_that_was_no_event_becomes_one() -> None:
-    envelope = Envelope(id="m", project="shop", data=b"\xff", group="g", traceparent=TRACE)
-    assert msgspec.json.decode(as_event(envelope, source="/v1/topics/orders", ms=1)) == {
-        "specversion": "1.0",
-        "id": "m",
-        "source": "/v1/topics/orders",
-        "type": "waystation.message",
-        "time": "1970-01-01T00:00:00.001Z",
-        "partitionkey": "g",
-        "traceparent": TRACE,
-        "datacontenttype": "application/octet-stream",
-        "data_base64": "/w==",
-    }
-
-
-def test_headers_that_are_no_attributes_stay_out_of_an_event() -> None:
-    headers = (("x-a", "1"), ("ce-a-b", "2"), ("ce-data", "3"), ("ce-ok", "4%FF"))
-    made = msgspec.json.decode(
-        as_event(Envelope(id="m", project="shop", data=b"", headers=headers), source="/s", ms=0)
-    )
-    assert set(made) == {"ok", "specversion", "id", "source", "type", "time"}
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
-
-
-@given(
-    attributes=st.fixed_dictionaries(
-        {"id": TEXTS, "source": TEXTS, "type": TEXTS},
-        optional={"subject": TEXTS, "partitionkey": TEXTS, "other1": TEXTS},
-    ),
-    data=st.sampled_from(
-        [
-            {},
-            {"data": {"a": [1, "ü\n"]}},
-            {"data": "text\n", "datacontenttype": "text/plain"},
-            {"data": "", "datacontenttype": "application/json"},
-            {"data_base64": "/wA=", "datacontenttype": "a/b"},
-        ]
-    ),
-)
-def test_an_event_comes_out_as_it_came_in(
-    attributes: dict[str, object], data: dict[str, object]
-) -> None:
-    sent = {"specversion": "1.0"} | attributes | data
-    envelope = receive_one(msgspec.json.encode(sent), kind=EVENT)
-    if "data" in sent:
-        sent.setdefault("datacontenttype", "application/json")
-    assert msgspec.json.decode(as_event(envelope, source="/other", ms=5)) == sent

@@ -8,13 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidInputError
-from waystation.messages.redaction import FULL, Recording, recording, require_recording, strictest
+from waystation.messages.redaction import (
+    FULL,
+    RedactionPolicy,
+    check_redaction,
+    redaction_policy,
+    strictest_policy,
+)
 
 GONE = '"[redacted]"'
 
 
 def redacted(text: str, *pointers: str) -> str | None:
-    kept = Recording("full", pointers).json(text.encode())
+    kept = RedactionPolicy("full", pointers).keep_json(text.encode())
     return None if kept is None else kept.decode()
 
 
@@ -37,23 +43,23 @@ def redacted(text: str, *pointers: str) -> str | None:
         (r'{"\u0061": 1}', ("/a",), f'{{"a":{GONE}}}'),
     ],
 )
-def test_what_a_pointer_names_is_gone_and_all_else_is_as_it_came(
+def test_keep_json_replaces_named_values_and_keeps_other_bytes(
     text: str, pointers: tuple[str, ...], kept: str | None
 ) -> None:
     kept = kept or f'{{"a/b":{GONE},"c~d":{GONE},"":{GONE}}}'
     assert redacted(text, *pointers) == kept
 
 
-def test_a_name_that_is_there_twice_hides_nothing() -> None:
+def test_keep_json_redacts_every_value_of_repeated_name() -> None:
     assert "secret" not in str(redacted('{"a": {"no": "secret"}, "a": 1}', "/a/no"))
     assert "secret" not in str(redacted('{"a": "secret", "a": 1}', "/a"))
     assert "secret" not in str(redacted('{"x": {"a": "secret", "a": 1}}', "/x/b"))
 
 
 @pytest.mark.parametrize("text", [b"", b"no json", b'{"a": 1', b"\xff\xfe", b"[" * 100_000])
-def test_of_what_is_no_json_nothing_is_kept(text: bytes) -> None:
-    assert Recording("full", ("/a",)).json(text) is None
-    assert FULL.json(text) == text
+def test_keep_json_drops_content_that_is_not_json(text: bytes) -> None:
+    assert RedactionPolicy("full", ("/a",)).keep_json(text) is None
+    assert FULL.keep_json(text) == text
 
 
 @given(
@@ -67,9 +73,9 @@ def test_of_what_is_no_json_nothing_is_kept(text: bytes) -> None:
     st.lists(st.sampled_from("abc01"), min_size=1, max_size=4),
 )
 @settings(deadline=None)
-def test_no_value_survives_where_a_pointer_leads(value: object, tokens: list[str]) -> None:
+def test_keep_json_leaves_no_value_at_pointer(value: object, tokens: list[str]) -> None:
     text = msgspec.json.encode(value)
-    kept = Recording("full", ("/" + "/".join(tokens),)).json(text)
+    kept = RedactionPolicy("full", ("/" + "/".join(tokens),)).keep_json(text)
     assert kept is not None
     assert msgspec.json.decode(kept) == _replaced(value, tokens)
 
@@ -85,21 +91,21 @@ def _replaced(value: object, tokens: list[str]) -> object:
     return value
 
 
-def test_of_several_the_one_counts_that_keeps_least() -> None:
-    redacting, more = recording("full", ["/a"]), recording("full", ["/b", "/a"])
-    headers, none = recording("headers", []), recording("none", [])
-    assert recording("full", []) is FULL
-    assert strictest([FULL, FULL]) is FULL
-    assert strictest([redacting, FULL, more]) == Recording("full", ("/a", "/b"))
-    assert strictest([none, headers, redacting]).record == "none"
-    assert [each.word for each in (FULL, redacting, headers, none)] == [
+def test_strictest_policy_keeps_only_what_all_keep() -> None:
+    redacting, more = redaction_policy("full", ["/a"]), redaction_policy("full", ["/b", "/a"])
+    headers, none = redaction_policy("headers", []), redaction_policy("none", [])
+    assert redaction_policy("full", []) is FULL
+    assert strictest_policy([FULL, FULL]) is FULL
+    assert strictest_policy([redacting, FULL, more]) == RedactionPolicy("full", ("/a", "/b"))
+    assert strictest_policy([none, headers, redacting]).record == "none"
+    assert [each.label for each in (FULL, redacting, headers, none)] == [
         "full",
         "redacted",
         "headers",
         "none",
     ]
-    assert headers.json(b"1") is None
-    assert redacting.opaque(b"packed") is None
+    assert headers.keep_json(b"1") is None
+    assert redacting.keep_opaque(b"packed") is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_of_several_the_one_counts_that_keeps_least() -> None:
         ("full", ["/" + "a" * 1000], "redact"),
     ],
 )
-def test_what_is_no_way_to_record_is_refused(record: str, redact: list[str], field: str) -> None:
+def test_check_redaction_rejects_invalid_policy(record: str, redact: list[str], field: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        require_recording(record, redact)
+        check_redaction(record, redact)
     assert refused.value.field == field

@@ -24,29 +24,29 @@ ENVELOPES = st.builds(
 
 
 @given(ENVELOPES)
-def test_every_message_is_the_same_after_it_was_stored(envelope: Envelope) -> None:
+def test_envelope_survives_pack_and_unpack(envelope: Envelope) -> None:
     assert unpack(pack(envelope), project="shop") == envelope
 
 
-def test_repeated_headers_keep_their_order_and_commas() -> None:
+def test_envelope_keeps_order_and_commas_of_repeated_headers() -> None:
     headers = (("x-tag", "b, a"), ("x-other", ""), ("x-tag", "c,d"), ("x-tag", "b, a"))
     envelope = Envelope(id="m", project="shop", data=b"", headers=headers)
     assert unpack(pack(envelope), project="shop").headers == headers
 
 
-def test_the_project_is_that_of_the_log_and_takes_no_room() -> None:
+def test_envelope_pack_omits_project() -> None:
     envelope = Envelope(id="m", project="a-long-name-of-a-project", data=b"x")
     assert b"project" not in pack(envelope)
     assert unpack(pack(envelope), project="other").project == "other"
 
 
-def test_a_format_of_a_later_release_is_told_by_its_number() -> None:
+def test_unpack_of_later_format_names_format() -> None:
     fields = msgspec.msgpack.decode(pack(Envelope(id="m", project="shop", data=b"x")))
     with pytest.raises(ValueError, match="format 2, which this release cannot read"):
         unpack(msgspec.msgpack.encode([2, *fields[1:]]), project="shop")
 
 
 @pytest.mark.parametrize("stored", [b"", b"\xc1", b"plain text", b"\x90", b"\x93\x01\xa1m\xc0"])
-def test_what_is_no_envelope_is_told_as_such(stored: bytes) -> None:
+def test_unpack_of_other_bytes_raises_value_error(stored: bytes) -> None:
     with pytest.raises(ValueError, match="not an envelope"):
         unpack(stored, project="shop")

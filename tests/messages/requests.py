@@ -1,17 +1,22 @@
-"""Requests to produce, for tests of every form that they come in."""
+"""Requests of producers in every format, read as the server reads them."""
 
 from __future__ import annotations
 
 import pytest
 
 from waystation.errors import WaystationError
-from waystation.messages.envelope import Envelope
-from waystation.messages.incoming import Incoming, Received
-from waystation.runtime.ids import CountingIdentity
+from waystation.messages.envelope import MESSAGE_BYTES_MAX, Envelope
+from waystation.messages.formats import ReceivedMessages, read_request
+from waystation.runtime.ids import CountingIdentity, SequentialIdentity
 from waystation.topics.model import StorageTopic, Topic, TopicOptions
 
-#: What clients send without being asked to.
-USUAL = ((b"host", b"localhost"), (b"accept", b"*/*"), (b"authorization", b"Bearer ws_secret"))
+#: Headers that HTTP clients send with every request.
+USUAL_HEADERS = (
+    (b"host", b"localhost"),
+    (b"accept", b"*/*"),
+    (b"authorization", b"Bearer ws_secret"),
+)
+#: The first id that `SequentialIdentity` creates from `CountingIdentity`.
 FIRST_ID = "0" * 19 + "1" + "0" * 11 + "1"
 
 
@@ -27,24 +32,32 @@ def topic(*, grouped: bool = False) -> Topic:
 
 def receive(
     body: bytes, *headers: tuple[bytes, bytes], kind: bytes = b"", grouped: bool = False
-) -> Received:
-    given = (*USUAL, *headers, *([(b"content-type", kind)] if kind else []))
-    return Incoming(CountingIdentity()).read(topic(grouped=grouped), given, body)
+) -> ReceivedMessages:
+    """Read a request with content type `kind`."""
+    content_type = [(b"content-type", kind)] if kind else []
+    return read_request(
+        topic(grouped=grouped),
+        (*USUAL_HEADERS, *headers, *content_type),
+        body,
+        ids=SequentialIdentity(CountingIdentity()),
+        bytes_max=MESSAGE_BYTES_MAX,
+    )
 
 
 def receive_one(
     body: bytes, *headers: tuple[bytes, bytes], kind: bytes = b"", grouped: bool = False
 ) -> Envelope:
+    """Read a request that is not a batch and return its message."""
     received = receive(body, *headers, kind=kind, grouped=grouped)
     assert not received.batch
     (envelope,) = received.envelopes
     return envelope
 
 
-def refusal(
+def rejection(
     body: bytes, *headers: tuple[bytes, bytes], kind: bytes = b"", grouped: bool = False
 ) -> tuple[str, str]:
-    """Code and field of the error; that it has a sentence is checked on the way."""
+    """Return code and field of the error that the request raises."""
     with pytest.raises(WaystationError) as raised:
         receive(body, *headers, kind=kind, grouped=grouped)
     assert " " in raised.value.message

@@ -1,0 +1,528 @@
+"""HTTP formats of messages: reads requests of producers and writes messages as JSON.
+
+The content type of a request decides how its body is read:
+
+- `application/cloudevents+json`: one CloudEvent in structured mode;
+- `application/cloudevents-batch+json`: a JSON array of CloudEvents;
+- `application/vnd.waystation.batch+json`: a batch in our own format (below);
+- any other: the body is the payload of one message, byte for byte. With `ce-…` headers it is a
+  CloudEvent in binary mode.
+
+A batch:
+
+    {"messages": [{"id": "a", "group": "g", "data": {"any": "JSON"}}, {"text": "…"}, …]}
+
+`data` is JSON and stays byte for byte as it is in the body; `text` is UTF-8; `base64` is for any
+other bytes. The output of `message_json` is a valid element of a batch.
+
+A request is accepted or rejected as a whole. The error names the first invalid field, with the
+position of its message in a batch.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+
+from waystation.errors import InvalidInputError, TooLargeError, UnsupportedMediaTypeError
+from waystation.messages.cloudevents import (
+    EventFields,
+    JsonEvent,
+    attribute_text,
+    check_event_headers,
+    read_json_event,
+)
+from waystation.messages.envelope import (
+    HEADER_NAME_MAX,
+    ID_BYTES,
+    JSON_DEPTH_MAX,
+    MESSAGES_MAX,
+    Envelope,
+    Headers,
+    MessageTarget,
+    check_header_name,
+    check_header_value,
+    check_key,
+    check_message,
+    check_time_ms,
+    content_type_of,
+    is_json_type,
+    is_kept_header,
+    is_plain_key,
+    media_type_of,
+    parse_time_ms,
+    valid_traceparent,
+)
+from waystation.runtime.ids import Identity
+from waystation.runtime.json_text import shield, unshield
+
+EVENT_TYPE = "application/cloudevents+json"
+EVENT_BATCH_TYPE = "application/cloudevents-batch+json"
+BATCH_TYPE = "application/vnd.waystation.batch+json"
+_SEVERAL_TYPES = (EVENT_TYPE, EVENT_BATCH_TYPE, BATCH_TYPE)
+#: Media types that must not be read as a payload, because they contain messages in a format that
+#: this server does not support.
+_RESERVED_PREFIXES = ("application/cloudevents", "application/vnd.waystation.")
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+#: Request headers as an ASGI server passes them, with names in lower case.
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+_ID = "waystation-id"
+_GROUP = "waystation-group"
+_NOT_BEFORE = "waystation-not-before"
+_CAUSE = "waystation-cause"
+_TRACE = "traceparent"
+_KEYS = frozenset({_ID, _GROUP, _CAUSE})
+_CONTROL_HEADERS = _KEYS | {_NOT_BEFORE, _TRACE}
+_CONTROL_PREFIX = "waystation-"
+
+#: Headers of a message in a batch that sets none, by its content type.
+_DEFAULT_HEADERS: dict[str, Headers] = {
+    "": (),
+    _JSON: (("content-type", _JSON),),
+    _TEXT: (("content-type", _TEXT),),
+}
+_JSON_HEADERS = _DEFAULT_HEADERS[_JSON]
+_JSON_HEADER_BYTES = sum(map(len, _JSON_HEADERS[0]))
+#: The location at the end of an error of msgspec.
+_location = re.compile(r" - at `\$\.?(.*)`$").search
+
+_T = TypeVar("_T")
+
+
+class ReceivedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of one request."""
+
+    envelopes: list[Envelope]
+    #: Whether the client sent a batch, perhaps of one message, and expects a list of receipts.
+    batch: bool
+    #: Bytes of all messages together, as limits count them.
+    size: int
+
+
+class _BatchMessage(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
+):
+    id: str | None = None
+    group: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+    text: str | None = None
+    base64: bytes | None = None
+    content_type: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    not_before_ms: int = 0
+    cause: str | None = None
+    traceparent: str | None = None
+
+
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    messages: list[_BatchMessage]
+
+
+_decode_batch = msgspec.json.Decoder(_Batch).decode
+_decode_event = msgspec.json.Decoder(JsonEvent).decode
+_decode_events = msgspec.json.Decoder(list[JsonEvent]).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+# -- Requests --------------------------------------------------------------------------------
+
+
+def read_request(
+    target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: Identity, bytes_max: int
+) -> ReceivedMessages:
+    """Return the messages of a request. Raise InvalidInputError if any of them is invalid.
+
+    `bytes_max` limits each message. `ids` creates the ids of messages without one.
+    """
+    request = _RequestHeaders(headers)
+    media_type = _multi_message_type(request.content_type)
+    if media_type in ("", EVENT_TYPE):
+        fields = None if media_type == "" else read_json_event(decode_body(_decode_event, body))
+        envelope = _single(request, body, fields, target, ids)
+        size = check_message(envelope, target, bytes_max=bytes_max)
+        return ReceivedMessages(envelopes=[envelope], batch=False, size=size)
+    for name in request.control:
+        if name != _TRACE:
+            raise InvalidInputError(
+                f"The header {name} applies to a single message. Set the field in each message of"
+                " the batch instead.",
+                field=name,
+            )
+    traceparent = valid_traceparent(request.control.get(_TRACE))
+    if media_type == BATCH_TYPE:
+        envelopes, size = _read_batch(body, target, ids, traceparent, bytes_max)
+    else:
+        events = decode_body(_decode_events, body)
+        envelopes, size = _read_events(events, target, traceparent, bytes_max)
+    return ReceivedMessages(envelopes=envelopes, batch=True, size=size)
+
+
+class _RequestHeaders:
+    """Headers of a request, split into control headers and headers that the message keeps."""
+
+    __slots__ = ("content_type", "control", "kept")
+
+    def __init__(self, headers: RawHeaders) -> None:
+        self.control: dict[str, str] = {}
+        self.kept: list[tuple[str, str]] = []
+        self.content_type = ""
+        for raw_name, raw_value in headers:
+            # Long names bypass the cache, so that its size in memory stays small.
+            name_of = _cached_name if len(raw_name) <= HEADER_NAME_MAX else _relevant_name
+            name = name_of(raw_name)
+            if name is None:
+                continue
+            try:
+                value = raw_value.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidInputError(f"{name} is not UTF-8.", field=name) from error
+            if name in _CONTROL_HEADERS:
+                if name in self.control:
+                    raise _repeated(name)
+                check = check_key if name in _KEYS else check_header_value
+                self.control[name] = check(value, field=name)
+                continue
+            if name == "content-type":
+                if self.content_type:
+                    raise _repeated(name)
+                self.content_type = value
+            self.kept.append((name, check_header_value(value, field=name)))
+
+
+def _relevant_name(raw: bytes) -> str | None:
+    """Return the name of a header that a message uses or keeps; None for any other header."""
+    name = raw.decode("latin-1")
+    if name in _CONTROL_HEADERS:
+        return name
+    if name.startswith(_CONTROL_PREFIX):
+        raise InvalidInputError(
+            f"The header {name[:80]} does not exist.",
+            field=name[:80],
+            hint=f"Valid headers are {', '.join(sorted(_CONTROL_HEADERS - {_TRACE}))}.",
+        )
+    if not is_kept_header(name):
+        return None
+    if len(name) > HEADER_NAME_MAX:
+        raise InvalidInputError(
+            f"The header name {name[:40]}… has more than {HEADER_NAME_MAX} characters.",
+            field=name[:40],
+        )
+    return name
+
+
+_cached_name = lru_cache(maxsize=1024)(_relevant_name)
+
+
+def _repeated(header: str) -> InvalidInputError:
+    return InvalidInputError(f"The header {header} occurs more than once.", field=header)
+
+
+@lru_cache(maxsize=256)
+def _multi_message_type(content_type: str) -> str:
+    """Return the media type of a body that contains messages; empty if it is a payload."""
+    media_type = media_type_of(content_type)
+    if media_type in _SEVERAL_TYPES:
+        return media_type
+    if media_type.startswith(_RESERVED_PREFIXES):
+        raise UnsupportedMediaTypeError(
+            f"The content type {media_type[:80]} is not supported.",
+            hint=f"Use one of {', '.join(_SEVERAL_TYPES)}.",
+        )
+    return ""
+
+
+def _single(
+    request: _RequestHeaders,
+    body: bytes,
+    event: EventFields | None,
+    target: MessageTarget,
+    ids: Identity,
+) -> Envelope:
+    """Return the message of a body that is a payload, or of a structured event."""
+    control = request.control
+    message_id, group = control.get(_ID), control.get(_GROUP)
+    traceparent = valid_traceparent(control.get(_TRACE))
+    headers: Headers
+    if event is not None:
+        body = event.data
+        message_id = event.id if message_id is None else message_id
+        group = event.group if group is None else group
+        traceparent = event.traceparent or traceparent
+        # Content and ce- headers of the request describe its body, not the payload of the event.
+        headers = (*event.headers, *(each for each in request.kept if each[0].startswith("x-")))
+    else:
+        headers = tuple(request.kept)
+        attributes = dict(headers)
+        if "ce-specversion" in attributes:
+            check_event_headers(headers)
+            if message_id is None:
+                message_id = attribute_text(attributes["ce-id"], field="ce-id")
+            if group is None and "ce-partitionkey" in attributes:
+                group = attribute_text(attributes["ce-partitionkey"], field="ce-partitionkey")
+            traceparent = valid_traceparent(attributes.get("ce-traceparent")) or traceparent
+    not_before = control.get(_NOT_BEFORE)
+    return Envelope(
+        id=ids.token(ID_BYTES) if message_id is None else message_id,
+        project=target.project,
+        data=body,
+        group=group,
+        headers=headers,
+        not_before_ms=0 if not_before is None else parse_time_ms(not_before, field=_NOT_BEFORE),
+        cause=control.get(_CAUSE),
+        traceparent=traceparent,
+    )
+
+
+def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """Return the decoded JSON of a body. Raise InvalidInputError that names the invalid field.
+
+    Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.runtime.json_text`).
+    """
+    try:
+        # msgspec does not check the UTF-8 of values that it leaves undecoded.
+        body.decode()
+        return _decode_shielded(decode, body)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("The body is not UTF-8.", field="body") from error
+    except RecursionError as error:
+        raise InvalidInputError(
+            f"The JSON of the body is nested too deeply; the limit is {JSON_DEPTH_MAX} levels.",
+            field="body",
+        ) from error
+    except msgspec.ValidationError as error:
+        location = _location(str(error))
+        field = (location.group(1) if location else "") or "body"
+        if field.startswith("["):
+            field = f"messages{field}"
+        raise InvalidInputError(f"{error}.", field=field) from error
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(f"The body is not valid JSON: {error}.", field="body") from error
+
+
+def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """Decode a body, also if payloads in it contain lone surrogates."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        shielded = shield(body)
+        if shielded == body:
+            raise
+    try:
+        return decode(shielded)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            "The body has a lone surrogate outside of the data of a message.", field="body"
+        ) from error
+
+
+# -- Batches ---------------------------------------------------------------------------------
+
+
+def _read_batch(
+    body: bytes,
+    target: MessageTarget,
+    ids: Identity,
+    traceparent: str | None,
+    bytes_max: int,
+) -> tuple[list[Envelope], int]:
+    """Return the messages of a batch and their total size."""
+    messages = decode_body(_decode_batch, body).messages
+    _check_count(len(messages))
+    project, ungrouped, token = target.project, not target.grouped, ids.token
+    # Only lone surrogates are shielded, and those are escapes.
+    shielded = b"\\u" in body
+    envelopes: list[Envelope] = []
+    total = 0
+    for message in messages:
+        message_id, group = message.id, message.group
+        if message_id is None:
+            message_id = token(ID_BYTES)
+        data = bytes(message.data)
+        size = len(data) + len(message_id) + _JSON_HEADER_BYTES
+        if group is not None:
+            size += len(group)
+        # Fast path for most messages: JSON with plain keys and no other field.
+        if (
+            data
+            and size <= bytes_max
+            and is_plain_key(message_id)
+            and (ungrouped if group is None else is_plain_key(group))
+            and not (
+                message.headers
+                or message.not_before_ms
+                or message.content_type is not None
+                or message.text is not None
+                or message.base64 is not None
+                or message.cause is not None
+                or message.traceparent is not None
+            )
+        ):
+            envelope = Envelope(
+                id=message_id,
+                project=project,
+                data=unshield(data) if shielded else data,
+                group=group,
+                headers=_JSON_HEADERS,
+                traceparent=traceparent,
+            )
+        else:
+            try:
+                envelope = _batch_envelope(message, message_id, project, traceparent)
+                size = check_message(envelope, target, bytes_max=bytes_max)
+            except InvalidInputError as error:
+                raise _at_position(error, len(envelopes)) from None
+        envelopes.append(envelope)
+        total += size
+    return envelopes, total
+
+
+def _read_events(
+    events: list[JsonEvent], target: MessageTarget, traceparent: str | None, bytes_max: int
+) -> tuple[list[Envelope], int]:
+    """Return the messages of a batch of CloudEvents and their total size."""
+    _check_count(len(events))
+    envelopes: list[Envelope] = []
+    total = 0
+    for position, event in enumerate(events):
+        try:
+            fields = read_json_event(event)
+            envelope = Envelope(
+                id=fields.id,
+                project=target.project,
+                data=fields.data,
+                group=fields.group,
+                headers=tuple(fields.headers),
+                traceparent=fields.traceparent or traceparent,
+            )
+            total += check_message(envelope, target, bytes_max=bytes_max)
+        except InvalidInputError as error:
+            raise _at_position(error, position) from None
+        envelopes.append(envelope)
+    return envelopes, total
+
+
+def _check_count(messages: int) -> None:
+    if not messages:
+        raise InvalidInputError("The batch contains no messages.", field="messages")
+    if messages > MESSAGES_MAX:
+        raise TooLargeError(
+            f"The batch has {messages:,} messages; the limit is {MESSAGES_MAX:,}.",
+            field="messages",
+        )
+
+
+def _at_position(error: InvalidInputError, position: int) -> InvalidInputError:
+    error.message = f"Message {position}: {error.message}"
+    error.field = f"messages[{position}].{error.field}"
+    return error
+
+
+def _batch_envelope(
+    message: _BatchMessage, message_id: str, project: str, traceparent: str | None
+) -> Envelope:
+    data, content_type = batch_payload(unshield(bytes(message.data)), message.text, message.base64)
+    if message.headers or message.content_type is not None:
+        headers = _batch_headers(message, content_type)
+    else:
+        headers = _DEFAULT_HEADERS[content_type]
+    return Envelope(
+        id=message_id,
+        project=project,
+        data=data,
+        group=message.group,
+        headers=headers,
+        not_before_ms=check_time_ms(message.not_before_ms, field="not_before_ms"),
+        cause=message.cause,
+        traceparent=valid_traceparent(message.traceparent) or traceparent,
+    )
+
+
+def batch_payload(data: bytes, text: str | None, base64: bytes | None) -> tuple[bytes, str]:
+    """Return the payload of a message in a batch and its default content type.
+
+    Raise InvalidInputError if more than one of the three fields is set.
+    """
+    if text is None and base64 is None:
+        return data, _JSON if data else ""
+    if (data != b"") + (text is not None) + (base64 is not None) > 1:
+        raise InvalidInputError("Set only one of data, text and base64.", field="data")
+    return (text.encode(), _TEXT) if text is not None else (base64 or b"", "")
+
+
+def _batch_headers(message: _BatchMessage, content_type: str) -> Headers:
+    headers = tuple(
+        (check_header_name(name), check_header_value(value, field="headers"))
+        for name, value in message.headers
+    )
+    count = sum(name == "content-type" for name, _ in headers)
+    if count > 1:
+        raise InvalidInputError("The header content-type occurs more than once.", field="headers")
+    if message.content_type is not None:
+        if count:
+            raise InvalidInputError(
+                "The content type is set both in content_type and in headers.",
+                field="content_type",
+            )
+        content_type = check_header_value(message.content_type, field="content_type")
+    return (("content-type", content_type), *headers) if content_type and not count else headers
+
+
+# -- Output ----------------------------------------------------------------------------------
+
+
+def message_json(envelope: Envelope) -> dict[str, object]:
+    """Return the fields of a message for a JSON encoder, without empty ones.
+
+    The payload is `data` if it is JSON by content type and content, else `text` if it is UTF-8,
+    else `base64`.
+    """
+    content_type = content_type_of(envelope.headers)
+    fields: dict[str, object] = {"id": envelope.id}
+    if envelope.group is not None:
+        fields["group"] = envelope.group
+    # Encoded content must be returned byte for byte, although it may look like JSON.
+    encoded = any(name == "content-encoding" for name, _ in envelope.headers)
+    is_json = content_type and is_json_type(content_type) and not encoded
+    data = _json_payload(envelope.data) if is_json else None
+    if data is not None:
+        fields["data"] = data
+    else:
+        try:
+            fields["text"] = envelope.data.decode()
+        except UnicodeDecodeError:
+            fields["base64"] = b64encode(envelope.data).decode()
+    if content_type or "text" in fields:
+        # An empty content type is written too, because a batch gives text a default one.
+        fields["content_type"] = content_type or ""
+    headers = [each for each in envelope.headers if each[0] != "content-type"]
+    if headers:
+        fields["headers"] = headers
+    if envelope.not_before_ms:
+        fields["not_before_ms"] = envelope.not_before_ms
+    if envelope.cause is not None:
+        fields["cause"] = envelope.cause
+    if envelope.traceparent is not None:
+        fields["traceparent"] = envelope.traceparent
+    return fields
+
+
+def _json_payload(data: bytes) -> msgspec.Raw | None:
+    """Return a JSON payload on one line with unchanged tokens; None if it is not strict JSON."""
+    try:
+        # Decode all of it, because a value that a parser rejects would make the reply unreadable.
+        _decode_any(data)
+        if b"\n" in data or b"\r" in data:
+            data = msgspec.json.format(data, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return msgspec.Raw(data.strip())
