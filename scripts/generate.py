@@ -22,7 +22,6 @@ from waystation.cli.exits import exit_code
 from waystation.config import Config
 from waystation.config_sources import load_config
 from waystation.pools import states as pool_states
-from waystation.store.keys import CATALOGUE
 from waystation.subscriptions import states as subscription_states
 from waystation.testing.station import quick_settings, serving
 from waystation.transactions.states import TRANSITIONS, chart
@@ -147,27 +146,10 @@ async def documents() -> dict[Path, str]:
         reference / "openapi.json": msgspec.json.format(document).decode().strip() + "\n",
         reference / "errors.md": errors_page(),
         reference / "group-states.md": group_states_page(),
-        reference / "keys.md": keys_page(),
         reference / "pool-states.md": pool_states_page(),
         reference / "settings.md": settings_page(),
         reference / "transaction-states.md": states_page(),
     }
-
-
-def keys_page() -> str:
-    """The catalogue of keys."""
-    rows = [
-        f"| `{each.pattern}` | {each.type} | {each.content} | {each.writer} | {each.dies} |"
-        for each in CATALOGUE
-    ]
-    return (
-        "# Every key in the store\n\n"
-        "Keys that change together share the part in braces, so that they lie in one slot of a "
-        "cluster. A channel of another project than `default` has `{<project>.<channel>}`.\n\n"
-        "| key | type | content | written by | dies |\n|---|---|---|---|---|\n"
-        + "\n".join(rows)
-        + "\n\nGenerated from `src/waystation/store/keys.py`.\n"
-    )
 
 
 def errors_page() -> str:

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 from tests.kit.channel_model import ModelChannel, Mortal, following
 from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from tests.kit.examples import RecordProperty, run_machine
+from waystation.channels import keys
 from waystation.channels.handles import encode_handle
 from waystation.errors import InvalidInputError, SubscriberNotFoundError
-from waystation.store import keys
 from waystation.store.embedded.server import EmbeddedServer
 
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.models = {"default": ModelChannel(TTL), "shop": ModelChannel(TTL)}
         for project, start in (("default", default), ("shop", shop)):
             if start is not None:
-                clock = keys.channel_clock(keys.channel_tag(project, "ch"))
+                clock = keys.clock(keys.channel_tag(project, "ch"))
                 self.wait(self.command("SET", clock, start, "EX", TTL))
                 self.models[project].clock = Mortal(start, TTL)
             self.subscribe(project, "s1")

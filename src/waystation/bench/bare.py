@@ -11,12 +11,13 @@ from typing import Any
 
 from waystation.api.reply import Receive, Scope, Send
 from waystation.bench.bench_app import NO_OP, app
+from waystation.channels import keys
 from waystation.channels.reader import LOOK_MAX
 from waystation.logs import keys as log_keys
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.store import keys
 from waystation.store.client import Store
+from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.scripts import script
 from waystation.transactions import names as transaction_names
 
@@ -32,14 +33,14 @@ _BYTES_MAX = 8_388_608
 _JSON = (b"content-type", b"application/json")
 _EMPTY = (b"content-length", b"0")
 #: The log of topic `bench`, as a new station has it.
-LOG = f"t.{keys.DEFAULT_PROJECT}.bench.0"
+LOG = f"t.{DEFAULT_PROJECT}.bench.0"
 PARTITIONS = 4
 (_NO_OP,) = (each for each in app.pipelines if each.name == NO_OP)
-_KIND = f"{_NO_OP.group} {NO_OP} {keys.DEFAULT_PROJECT} {_NO_OP.version} 0"
+_KIND = f"{_NO_OP.group} {NO_OP} {DEFAULT_PROJECT} {_NO_OP.version} 0"
 _TERMS = "ds-bench 60000 60000"
 #: Before the recipient key, which is in the path: nothing is read of the envelope.
 POOL_PATH = "/pool/"
-_POOL_HEAD = Place(keys.DEFAULT_PROJECT, "bench").head
+_POOL_HEAD = Place(DEFAULT_PROJECT, "bench").head
 _POOL_TERMS = Terms().argument
 _REMEMBER_MS = 300_000
 
@@ -73,15 +74,15 @@ class BareApp:
 
     async def _publish(self, channel: str, message_id: str, receive: Receive, send: Send) -> None:
         content = (await receive())["body"]
-        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        tag = keys.channel_tag(DEFAULT_PROJECT, channel)
         await self._store.run(
             _PUBLISH,
-            [keys.channel_clock(tag), keys.channel_message_id(tag, message_id)],
+            [keys.clock(tag), keys.message_id(tag, message_id)],
             [
-                keys.channel_message_prefix(tag),
+                keys.message_prefix(tag),
                 b'{"id":"%b","content":%b}' % (message_id.encode(), content),
                 _TTL_SECONDS,
-                keys.channel_topic(tag),
+                keys.pubsub_topic(tag),
             ],
         )
         await _reply(send, b'{"messageID":"%b"}\n' % message_id.encode())
@@ -116,20 +117,20 @@ class BareApp:
         await send({"type": "http.response.body", "body": b""})
 
     async def _fetch(self, channel: str, subscriber: str, send: Send) -> None:
-        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        tag = keys.channel_tag(DEFAULT_PROJECT, channel)
         _, last, _, *bodies = await self._store.run(
             _FETCH,
-            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
-            [keys.channel_message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX, ""],
+            [keys.clock(tag), keys.cursor(tag, subscriber)],
+            [keys.message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX, ""],
         )
         body = b'{"messages":[%b],"ackHandle":"%b"}\n' % (b",".join(bodies), last)
         await _reply(send, body)
 
     async def _ack(self, channel: str, subscriber: str, query: bytes, send: Send) -> None:
-        tag = keys.channel_tag(keys.DEFAULT_PROJECT, channel)
+        tag = keys.channel_tag(DEFAULT_PROJECT, channel)
         await self._store.run(
             _ACK,
-            [keys.channel_clock(tag), keys.channel_cursor(tag, subscriber)],
+            [keys.clock(tag), keys.cursor(tag, subscriber)],
             [query.partition(b"=")[2], _TTL_SECONDS],
         )
         await _reply(send, b"", status=204)

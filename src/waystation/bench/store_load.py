@@ -14,9 +14,9 @@ import redis.asyncio
 from waystation.bench.http_load import CONTENT
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window, measured
+from waystation.channels import keys
 from waystation.channels.model import encode_message
 from waystation.runtime.clock import Clock
-from waystation.store import keys
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.scripts import script
 from waystation.store.wire import pack
@@ -131,15 +131,15 @@ async def _callers(target: Target, seconds: float, callers: int, operation: Oper
 
 
 _TAG = keys.channel_tag(DEFAULT_PROJECT, "bench")
-_CLOCK = keys.channel_clock(_TAG)
-_MESSAGES = keys.channel_message_prefix(_TAG)
-_TOPIC = keys.channel_topic(_TAG)
+_CLOCK = keys.clock(_TAG)
+_MESSAGES = keys.message_prefix(_TAG)
+_TOPIC = keys.pubsub_topic(_TAG)
 
 
 def _arguments(number: int) -> tuple[list[str], list[str | bytes | int]]:
     """Keys and arguments of one publish, with as little Python as there can be."""
     message_id = f"m{number}"
-    return [_CLOCK, keys.channel_message_id(_TAG, message_id)], [
+    return [_CLOCK, keys.message_id(_TAG, message_id)], [
         _MESSAGES,
         encode_message(message_id, CONTENT),
         _TTL_SECONDS,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
+from waystation.channels import keys
 from waystation.channels.rules import Terms
-from waystation.store import keys
 
 #: Kept beyond the expiry, so that what a slow client was just told of is still there.
 TTL_MARGIN_SECONDS = 15
@@ -35,14 +35,14 @@ class Place:
         self.channel = channel
         self.terms = terms
         self.tag = tag = keys.channel_tag(project, channel)
-        self.clock = keys.channel_clock(tag)
+        self.clock = keys.clock(tag)
         #: Prefixes; a subscriber, a message id or a clock follows.
-        self.cursors = keys.channel_cursor(tag, "")
-        self.ids = keys.channel_message_id(tag, "")
-        self.messages = keys.channel_message_prefix(tag)
+        self.cursors = keys.cursor(tag, "")
+        self.ids = keys.message_id(tag, "")
+        self.messages = keys.message_prefix(tag)
         #: What the ids of items begin with: two projects may use one name.
         self.items = f"{tag[1:-1]}."
-        self.topic = keys.channel_topic(tag)
+        self.topic = keys.pubsub_topic(tag)
         #: Lanes of its webhooks, once they were found to lead to allowed addresses.
         self.lanes: list[str] | None = None
         #: Seconds that a key of the channel lives after its last use.

@@ -12,7 +12,7 @@ import asyncio
 
 import msgspec
 
-from waystation.store import keys
+from waystation.channels import keys
 from waystation.store.client import Store
 
 #: Keys that one step of a scan looks at, and the most steps of a page.
@@ -55,7 +55,7 @@ class ChannelListing:
         self, project: str, *, limit: int, cursor: str = ""
     ) -> tuple[list[ChannelRow], str]:
         """One page of channels, and the cursor of the next; empty after the last."""
-        prefix, suffix = keys.channel_clock(keys.channel_tag(project, "\0")).split("\0")
+        prefix, suffix = keys.clock(keys.channel_tag(project, "\0")).split("\0")
         names, following = await self._scan(f"{prefix}*{suffix}", limit, cursor)
         own = [name for name in names if "." not in name[len(prefix) : -len(suffix)]]
         rows = [
@@ -69,10 +69,10 @@ class ChannelListing:
     ) -> tuple[list[SubscriberRow], str]:
         """One page of a channel's subscribers, and the cursor of the next."""
         tag = keys.channel_tag(project, channel)
-        prefix = keys.channel_cursor(tag, "")
+        prefix = keys.cursor(tag, "")
         # Braces have no meaning in patterns; names have no character that has one.
         names, following = await self._scan(f"{prefix}*", limit, cursor)
-        clock_key = keys.channel_clock(tag)
+        clock_key = keys.clock(tag)
         values = await self._values([clock_key, *names])
         if clock_key not in values:
             # Without its clock a channel is not there, and cursors mean nothing.

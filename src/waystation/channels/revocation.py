@@ -7,9 +7,9 @@ holds at once in the process that was told, and within two seconds in the others
 
 from __future__ import annotations
 
+from waystation.channels import keys
 from waystation.errors import InvalidInputError
 from waystation.runtime.clock import Clock
-from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.scripts import script
 

@@ -1,6 +1,6 @@
 """The verbs of channels: publish, subscribe, fetch, ack, seek, unsubscribe.
 
-All state is in the store, under the keys of DSPS (`store/keys.py`). Each verb is one script call,
+All state is in the store, under the keys of DSPS (`keys.py`). Each verb is one script call,
 and every script is repeatable, so a lost connection costs a second try and nothing else.
 """
 

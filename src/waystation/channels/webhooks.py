@@ -9,6 +9,7 @@ moment. A publisher pays for neither.
 
 from __future__ import annotations
 
+from waystation.channels import keys
 from waystation.channels.model import decode_message
 from waystation.channels.rules import ChannelRules, Terms
 from waystation.channels.templates import has_fields, sample_fills
@@ -20,7 +21,6 @@ from waystation.delivery.outbox import Item
 from waystation.delivery.schedule import Schedule
 from waystation.delivery.secret_file import read_lines, read_secrets
 from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
-from waystation.store import keys
 
 _OPENING = "Open its network with delivery.allowed_networks; this machine, with delivery.loopback."
 #: As DSPS sends it. Names need no escape, and the content is JSON already.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from waystation.delivery import keys
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.notices import Notice, latest_notices
 from waystation.delivery.outbox import Outbox, endpoint_of
@@ -18,7 +19,7 @@ from waystation.delivery.records import AttemptRecord
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
 from waystation.errors import InvalidInputError
-from waystation.store import keys
+from waystation.store.keys import DEFAULT_PROJECT
 
 #: Lanes whose counts are asked for in one round trip.
 _LANES_AT_ONCE = 500
@@ -223,7 +224,7 @@ class Desk:
         return (
             ":" not in target
             or target.partition(":")[0] in self._book
-            or project == keys.DEFAULT_PROJECT
+            or project == DEFAULT_PROJECT
         )
 
     def _target(self, lane: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from waystation.delivery.attempt_log import unpack
+from waystation.delivery.keys import channel_of_lane
 from waystation.delivery.outbox import endpoint_of
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import WEBHOOK_ATTEMPTS
 from waystation.logs.protocol import Block
-from waystation.store.keys import channel_of_lane
 from waystation.transactions.reply_lanes import parse_receiver, receiver_of_lane
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from waystation.config import Durability
 from waystation.errors import StoreRefusedError, StoreReplyError
-from waystation.store import keys
 from waystation.store.client import Store
 
 #: The oldest server whose scripts and commands we use: EXPIRE GT and `#!lua` came with 7.0.
 VERSION_MIN = (7, 0)
+
+#: A pub/sub topic like those of channels, so that the check meets the same ACL rules.
+_PROBE_TOPIC = "dsps.c.{waystation}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ def _check_durability(facts: Facts, *, durability: Durability, ephemeral: bool) 
 async def _publish_problem(store: Store) -> str:
     """Tries it: users of the store made by ACL may have every command and still no channel."""
     try:
-        await store.call("PUBLISH", keys.channel_topic("{waystation}"), "probe", repeatable=True)
+        await store.call("PUBLISH", _PROBE_TOPIC, "probe", repeatable=True)
     except StoreReplyError as error:
         return error.reply
     return ""
