@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 import uvloop
 
-from tests.kit.examples import RAN
-from tests.kit.postgres import PostgresServer, postgres_server
+from tests.helpers.examples import RAN
+from tests.helpers.postgres import PostgresServer, postgres_server
 from waystation.config import Config
 from waystation.testing.servers import on_cluster
 from waystation.testing.station import quick_settings

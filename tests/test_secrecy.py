@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import Answer, Wire, ask, wire
-from tests.servers import plain_server
-from tests.stations import StationProcess, station_process
+from tests.helpers.http import Answer, Wire, ask, wire
+from tests.helpers.processes import StationProcess, station_process
+from tests.helpers.server import Keys, make_keys
+from tests.helpers.store_faults import plain_server
 from waystation.store.embedded.server import supervisor
 
 #: Looks like what people send; never a part of a name.

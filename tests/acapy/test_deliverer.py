@@ -19,7 +19,7 @@ from websockets.http11 import Request, Response
 
 from tests.acapy.outbox_world import LIST, RETRY, Outbox, message, open_outbox, until
 from tests.delivery.test_tls import NAME, certificate, tls_endpoint
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.acapy.deliverer import SCHEDULE
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.socket_sender import SocketSender

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.acapy.agents import read_keys, write_keys
 from waystation.acapy.mediator import adoptions, base_of
 from waystation.acapy.mirror import LISTS, OWNERS, Mirror

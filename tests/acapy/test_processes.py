@@ -19,8 +19,8 @@ from websockets.asyncio.client import connect
 from tests.acapy.outbox_world import message
 from tests.acapy.relay_world import v1
 from tests.cli.conftest import clean_environment, command
-from tests.delivery.receiver import Receiver
-from tests.servers import PlainServer, plain_server
+from tests.helpers.http import Receiver
+from tests.helpers.store_faults import PlainServer, plain_server
 from waystation.acapy.retry_set import RetrySet
 from waystation.cli.plugin_environment import plugin_defaults
 from waystation.config_sources import load_config

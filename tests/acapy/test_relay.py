@@ -9,9 +9,9 @@ import pytest
 
 from tests.acapy.relay_world import RelayWorld, open_relay, v1, v2
 from tests.acapy.test_recipients import BAD
-from tests.kit.wire import async_wire
+from tests.helpers.http import async_wire
+from tests.helpers.store_faults import Fate, proxy_to
 from tests.pools.pool_bench import open_bench
-from tests.proxy import Fate, proxy_to
 from waystation.config import RelayConfig
 from waystation.errors import PoolFullError
 from waystation.pools import Assignments, Mail, Members, PoolOptions

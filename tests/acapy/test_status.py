@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.relay.http_app import HttpApp
 from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.status import StatusDoor, answers

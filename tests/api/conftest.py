@@ -9,10 +9,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.kit.background import background_station
-from tests.kit.keys import Keys, make_keys
-from tests.kit.topic_client import TopicClient
-from tests.tools import require_tool
+from tests.helpers.server import Keys, TopicClient, background_station, make_keys, require_tool
 from waystation.config import AuthConfig
 from waystation.testing.station import quick_settings
 

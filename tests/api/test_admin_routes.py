@@ -14,9 +14,8 @@ import pytest
 import redis
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.keys import make_keys
-from tests.kit.wire import Answer, ask
+from tests.helpers.http import Answer, ask
+from tests.helpers.server import background_station, make_keys
 from waystation.api.admin_routes import CATEGORIES
 from waystation.api.client_address import ClientAddresses, Networks
 from waystation.api.request import Request

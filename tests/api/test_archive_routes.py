@@ -12,10 +12,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.kit.background import background_station
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import Answer, ask
-from tests.stores import store_at
+from tests.helpers.http import Answer, ask
+from tests.helpers.server import Keys, background_station, make_keys
+from tests.helpers.store_faults import store_at
 from waystation import App, Wait
 from waystation.config import AuthConfig, HttpConfig, TransactionConfig
 from waystation.store.client import Store

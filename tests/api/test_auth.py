@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.keys import Keys
-from tests.kit.wire import Answer, Wire, ask, async_ask, wire
+from tests.helpers.http import Answer, Wire, ask, async_ask, wire
+from tests.helpers.server import Keys
 from waystation.telemetry import metrics
 
 PUBLIC = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.wire import Wire, ask, request_bytes, wire
+from tests.helpers.http import Wire, ask, request_bytes, wire
 
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PUT = b"PUT /channel/bad/message/m HTTP/1.1\r\nHost: localhost\r\n"

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.api.conftest import Guarded
-from tests.stations import station_process
+from tests.helpers.processes import station_process
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit import wire
+from tests.helpers import http
 from waystation import AsyncWaystation, Waystation
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.testing import Station, serving
@@ -22,7 +22,7 @@ BATCH = "/v1/channels/orders/messages"
 
 def ask(url: str, path: str, body: object = None) -> tuple[int, Any]:
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    answer = wire.ask(url, "GET" if body is None else "POST", path, data)
+    answer = http.ask(url, "GET" if body is None else "POST", path, data)
     return answer.status, answer.json()
 
 
@@ -167,14 +167,14 @@ async def test_each_accepted_message_of_a_batch_is_sent_to_the_webhook_once(
 def test_a_key_sees_and_moves_what_is_its_own_projects(guarded: Guarded, channel: str) -> None:
     ours, theirs = guarded.keys.write, guarded.keys.shop_write
     subscriber = f"/channel/{channel}/subscription/polling/ours"
-    wire.ask(guarded.url, "PUT", subscriber, b"", key=ours)
+    http.ask(guarded.url, "PUT", subscriber, b"", key=ours)
     batch = json.dumps(numbered(2)).encode()
-    wire.ask(guarded.url, "POST", f"/v1/channels/{channel}/messages", batch, key=ours)
+    http.ask(guarded.url, "POST", f"/v1/channels/{channel}/messages", batch, key=ours)
 
     def names(key: str, path: str) -> list[str]:
         (rows,) = (
             rows
-            for rows in wire.ask(guarded.url, "GET", path, key=key).json().values()
+            for rows in http.ask(guarded.url, "GET", path, key=key).json().values()
             if isinstance(rows, list)
         )
         return [row["name"] for row in rows]
@@ -185,7 +185,7 @@ def test_a_key_sees_and_moves_what_is_its_own_projects(guarded: Guarded, channel
     assert names(theirs, f"/v1/channels/{channel}/subscribers") == []
     seek = f"/v1/channels/{channel}/subscribers/ours/seek"
     moved = [
-        wire.ask(guarded.url, "POST", seek, b'{"to": "end"}', key=key).status
+        http.ask(guarded.url, "POST", seek, b'{"to": "end"}', key=key).status
         for key in (theirs, ours)
     ]
     assert moved == [404, 200]
@@ -299,8 +299,8 @@ def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says() -> None:
         status, problem = ask(station.url, "/v1/channels/strict/messages", one)
         assert (status, problem["code"], problem["title"]) == (507, "channel.full", "Full")
         assert "3 messages at most" in problem["detail"]
-        alone = wire.ask(station.url, "PUT", "/channel/strict/message/late", b"1")
+        alone = http.ask(station.url, "PUT", "/channel/strict/message/late", b"1")
         assert (alone.status, alone.json()["code"]) == (507, "channel.full")
         assert alone.header("retry-after") == "1"
-        known = wire.ask(station.url, "PUT", "/channel/strict/message/m-1", b"1")
+        known = http.ask(station.url, "PUT", "/channel/strict/message/m-1", b"1")
         assert known.status == 200, "a message that is known needs no room"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.keys import make_keys
-from tests.kit.wire import Answer, ask
+from tests.helpers.http import Answer, ask
+from tests.helpers.server import background_station, make_keys
 from waystation.config import AuthConfig, HttpConfig
 from waystation.testing.station import quick_settings
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.kit.wire import Wire, ask, async_wire, wire
+from tests.helpers.http import Wire, ask, async_wire, wire
 from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.testing.station import quick_settings, serving
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.wire import Answer, ask, wire
+from tests.helpers.http import Answer, ask, wire
 
 UUID = "0b5c8a1e-7d0f-4c52-9a53-5b8a2f7c1d11"
 GOOD_NAMES = ["0", "a", "a" * 63, "a-b_c", "0-_", "1-0-2", f"msg-{UUID}", f"s-{UUID}"]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.keys import make_keys
+from tests.helpers.server import background_station, make_keys
 from waystation import Waystation
 from waystation.api import request as request_module
 from waystation.config import AuthConfig, Config, HttpConfig

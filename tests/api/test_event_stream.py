@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_long_polls import allow_descriptors
-from tests.kit.events import EventReader, event_stream, until_blocked
-from tests.kit.store_calls import count_calls
-from tests.kit.wire import async_ask
-from tests.stations import station_process
+from tests.helpers.http import EventReader, async_ask, event_stream, until_blocked
+from tests.helpers.interleavings import count_calls
+from tests.helpers.processes import station_process
 from waystation.api import event_stream as event_stream_module
 from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.telemetry import metrics

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.wire import Wire, ask, request_bytes, wire
-from tests.stations import StationProcess, station_process
+from tests.helpers.http import Wire, ask, request_bytes, wire
+from tests.helpers.processes import StationProcess, station_process
+from tests.helpers.server import background_station
 from waystation.api.connection import HEADERS_MAX, PIPELINED_MAX, TRAILERS_MAX
 from waystation.config import HttpConfig
 from waystation.testing.station import Serving, quick_settings

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.kit.background import background_station
-from tests.kit.wire import ask
+from tests.helpers.http import ask
+from tests.helpers.server import background_station
 from waystation.config import ChannelConfig, HttpConfig
 from waystation.testing.station import Serving, quick_settings
 

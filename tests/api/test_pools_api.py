@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.topic_client import problem
-from tests.kit.wire import Answer, ask, async_ask, async_wire, request_bytes
+from tests.helpers.http import Answer, ask, async_ask, async_wire, request_bytes
+from tests.helpers.server import problem
 from waystation import errors
 from waystation.api.problems import status_of
 from waystation.config import Config, HttpConfig

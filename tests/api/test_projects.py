@@ -10,9 +10,8 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from tests.kit.background import background_station
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import Answer, ask
+from tests.helpers.http import Answer, ask
+from tests.helpers.server import Keys, background_station, make_keys
 from waystation.config import AuthConfig
 from waystation.testing.station import quick_settings
 

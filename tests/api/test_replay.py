@@ -13,7 +13,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from tests.kit.wire import Answer, Wire, port_of, wire
+from tests.helpers.http import Answer, Wire, port_of, wire
 
 SUBSCRIBER = "s-3f8e6a1c-52f4-4f0e-9d0b-6b1f3c0d9a77"
 MESSAGE = "msg-9d2c7f6e-0b1a-4c3d-8e5f-7a6b5c4d3e2f"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.background import background_station
-from tests.kit.reply_events import waiting_events
-from tests.kit.wire import Answer, ask
-from tests.stores import store_at
+from tests.helpers.http import Answer, ask
+from tests.helpers.server import background_station
+from tests.helpers.store_faults import store_at
+from tests.transactions.engine_helpers import waiting_events
 from waystation import App, Wait
 from waystation.config import DeliveryConfig, HttpConfig, WebhookConfig
 from waystation.store.address import Address

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.wire import Wire, ask, async_ask, port_of, request_bytes
-from tests.stations import station_process
+from tests.helpers.http import Wire, ask, async_ask, port_of, request_bytes
+from tests.helpers.processes import station_process
 from waystation.api import connection, reply
 from waystation.config import Config
 from waystation.errors import BusyError

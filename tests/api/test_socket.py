@@ -17,9 +17,15 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.kit.events import until_blocked
-from tests.kit.wire import SECONDS_MAX, async_ask, async_wire, async_wires, request_bytes
-from tests.stations import station_process
+from tests.helpers.http import (
+    SECONDS_MAX,
+    async_ask,
+    async_wire,
+    async_wires,
+    request_bytes,
+    until_blocked,
+)
+from tests.helpers.processes import station_process
 from waystation.api import request as request_module
 from waystation.api import socket_connection
 from waystation.config import Config, HttpConfig

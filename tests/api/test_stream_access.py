@@ -15,9 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.kit.events import event_stream
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask, event_stream
+from tests.helpers.server import Keys, make_keys
 from waystation.api.streams import Streams
 from waystation.channels.revocation import Revocation
 from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig, TokenRule

@@ -13,9 +13,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.topic_client import TopicClient, problem
-from tests.kit.wire import Answer, ask, async_ask
+from tests.helpers.http import Answer, ask, async_ask
+from tests.helpers.server import TopicClient, background_station, problem
 from waystation import errors
 from waystation.api.problems import status_of
 from waystation.config import Config, SubscriptionConfig

@@ -18,9 +18,8 @@ import jwt
 import pytest
 import redis
 
-from tests.kit.background import background_station
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import Answer, AsyncWire, ask, async_ask, async_wire, request_bytes
+from tests.helpers.http import Answer, AsyncWire, ask, async_ask, async_wire, request_bytes
+from tests.helpers.server import Keys, background_station, make_keys
 from waystation.config import (
     AdminConfig,
     AuthConfig,

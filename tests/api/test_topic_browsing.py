@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.topic_client import TopicClient, problem
+from tests.helpers.server import TopicClient, problem
 
 
 def test_a_partition_is_read_page_by_page_and_the_cursor_is_a_live_tail(open_url: str) -> None:

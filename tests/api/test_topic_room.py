@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.topic_client import BATCH, TopicClient, problem
-from tests.kit.wire import Answer, async_ask
-from tests.proxy import Fate, Proxy, proxy_to
+from tests.helpers.http import Answer, async_ask
+from tests.helpers.server import BATCH, TopicClient, problem
+from tests.helpers.store_faults import Fate, Proxy, proxy_to
 from waystation.config import StoreConfig
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings

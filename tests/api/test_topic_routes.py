@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.kit.background import background_station
-from tests.kit.topic_client import BATCH, TopicClient, problem
-from tests.kit.wire import ask, request_bytes, wire
+from tests.helpers.http import ask, request_bytes, wire
+from tests.helpers.server import BATCH, TopicClient, background_station, problem
 from waystation import Waystation
 from waystation.config import HttpConfig, TopicConfig
 from waystation.testing.station import quick_settings

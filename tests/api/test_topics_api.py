@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Guarded
-from tests.kit.background import background_station
-from tests.kit.topic_client import TopicClient, problem
-from tests.kit.wire import ask, async_ask
+from tests.helpers.http import ask, async_ask
+from tests.helpers.server import TopicClient, background_station, problem
 from waystation.config import TopicConfig
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.delivery.delivering import until
-from tests.kit.topic_client import problem
-from tests.kit.wire import Answer, async_ask
+from tests.helpers.http import Answer, async_ask
+from tests.helpers.server import problem
 from waystation import App
 from waystation.store.client import Store
 from waystation.testing.station import quick_settings, serving

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.background import background_station
-from tests.kit.keys import Keys, make_keys
-from tests.kit.wire import Answer, ask, wire
+from tests.helpers.http import Answer, ask, wire
+from tests.helpers.server import Keys, background_station, make_keys
 from waystation import App, Fail, RetryLater, Wait
 from waystation.config import AuthConfig, HttpConfig
 from waystation.testing.station import quick_settings

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.kit.wire import async_wire, request_bytes
+from tests.helpers.http import async_wire, request_bytes
 from waystation.config import Config
 from waystation.telemetry import metrics
 from waystation.testing.station import Serving, serving

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.keys import make_keys
-from tests.kit.wire import Answer, async_ask
+from tests.helpers.http import Answer, async_ask
+from tests.helpers.server import make_keys
 from waystation import App
 from waystation.config import AuthConfig, DeliveryConfig, TransactionConfig, WebhookConfig
 from waystation.delivery.notices import Notice

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.archive.conformance import archived, opened
-from tests.kit.transaction_store import CELL, TransactionStore, open_transactions
+from tests.transactions.helpers import CELL, TransactionStore, open_transactions
 from waystation.archive import SqliteArchive, join_hash, split_hash
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tests.archive.conformance import ArchiveConformance, Make, archived
-from tests.kit.postgres import PASSWORD, PostgresServer, postgres_server
-from tests.proxy import Fate, proxy_to
+from tests.helpers.postgres import PASSWORD, PostgresServer, postgres_server
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.postgres import PostgresArchive
 from waystation.archive.trouble import fail

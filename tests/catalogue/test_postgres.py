@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from tests.catalogue.conformance import CatalogueConformance, Make, key
-from tests.kit.postgres import PASSWORD, PostgresServer, postgres_server
-from tests.kit.wire import ask
-from tests.proxy import Fate, proxy_to
-from tests.stations import station_process
+from tests.helpers.http import ask
+from tests.helpers.postgres import PASSWORD, PostgresServer, postgres_server
+from tests.helpers.processes import station_process
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.bench.postgres import wheel_programs
 from waystation.catalogue import SqliteCatalogue, catalogue_at
 from waystation.catalogue import postgres as module

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.config import Backlog, ChannelRule

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.cli.conftest import clean_environment, command
-from tests.kit.wire import SECONDS_MAX, async_ask, request_bytes
+from tests.helpers.http import SECONDS_MAX, async_ask, request_bytes
 from waystation import AsyncWaystation, Waystation
 from waystation.config import ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.store.client import Store

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, open_channels
 from waystation.channels.handles import decode_handle, encode_handle
 from waystation.errors import AckHandleMalformedError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.queries import ChannelListing, ChannelRow, SubscriberRow
 from waystation.errors import InvalidInputError

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.kit.channel_model import ModelChannel, Mortal, following
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from tests.kit.examples import RecordProperty, run_machine
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.helpers.examples import RecordProperty, run_machine
+from tests.models.channel import ModelChannel, Mortal, following
 from waystation.channels import keys
 from waystation.channels.handles import encode_handle
 from waystation.errors import InvalidInputError, SubscriberNotFoundError

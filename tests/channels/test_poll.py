@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.channel_store import ChannelStore, open_channels
+from tests.channels.helpers import ChannelStore, open_channels
 from waystation.channels.handles import encode_handle
 from waystation.channels.model import Fetched
 from waystation.errors import SubscriberNotFoundError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, open_channels
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, open_channels
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from waystation.channels.service import Channels
 from waystation.config import ChannelConfig
 from waystation.runtime.clock import Clock

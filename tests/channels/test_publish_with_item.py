@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.kit.channel_store import ChannelStore, open_channels
+from tests.channels.helpers import ChannelStore, open_channels
 from waystation.config import ChannelRule, WebhookRule
 from waystation.delivery.outbox import Outbox
 from waystation.store.embedded.server import EmbeddedServer

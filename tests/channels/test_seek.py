@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.kit.channel_model import following
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.models.channel import following
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.errors import InvalidInputError, SubscriberNotFoundError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from waystation.channels import stream as stream_module
 from waystation.channels.handles import encode_handle
 from waystation.channels.stream import ChannelStream

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import running_station
-from tests.kit.until import until
+from tests.helpers.waiting import until
 from waystation.cli.main import main
 
 APP = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import clean_environment, command
-from tests.delivery.receiver import Receiver
+from tests.helpers.http import Receiver
 from waystation import Waystation
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.testing import Station

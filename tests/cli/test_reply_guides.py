@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, clean_environment, running_station
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, documents
 from tests.cli.test_transaction_guides import Typist, python, typed
-from tests.kit.until import until
+from tests.helpers.waiting import until
 from tests.test_examples import ROOT
 from waystation import Waystation
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Run, clean_environment, command
 from tests.cli.test_topic_commands import client, here  # noqa: F401 (fixtures)
-from tests.delivery.receiver import Receiver
+from tests.helpers.http import Receiver
 from waystation import Waystation
 from waystation.testing import Station
 from waystation.testing.endpoint import Answer, FakeEndpoint

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 from tests.cli.test_subscription_commands import QUICK, until
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, lines_of
-from tests.delivery.receiver import Receiver
+from tests.helpers.http import Receiver
 from tests.test_examples import ROOT
 from waystation import Waystation
 from waystation.subscriptions.hindrances import HindranceCode

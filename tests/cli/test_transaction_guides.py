@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Run, clean_environment, running_station
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, documents, lines_of
-from tests.kit.until import until
+from tests.helpers.waiting import until
 from tests.test_examples import ROOT, as_curl_would
 from waystation import Waystation
 

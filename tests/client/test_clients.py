@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.sync_channels import Channels

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.client.pool_worker_process import WorkerProcess, worker_process
-from tests.kit.background import background_station
+from tests.helpers.server import background_station
 from waystation import AsyncWaystation, Waystation
 from waystation.client import GiveUpError, NewMessage, PoolMessage, TryAgainError
 from waystation.client.async_pool_worker import AsyncPoolWorker

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from tests.cli.conftest import running_station
-from tests.proxy import Fate, Proxy, proxy_to
+from tests.helpers.store_faults import Fate, Proxy, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
 from waystation.client.messages import Answer
 from waystation.client.parcels import NewMessage, Parcel, pack

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.until import until
+from tests.helpers.waiting import until
 from waystation import App, AsyncWaystation, Wait, Waystation
 from waystation.client.async_archive import AsyncArchive
 from waystation.client.async_webhooks import AsyncWebhooks

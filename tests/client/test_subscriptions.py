@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.background import background_station
+from tests.helpers.server import background_station
 from waystation import AsyncWaystation, Waystation
 from waystation.client.async_operations import AsyncOperation
 from waystation.client.async_subscriptions import AsyncSubscriptions

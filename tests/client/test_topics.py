@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
 from waystation.client import NewMessage, Receipt
 from waystation.client.async_producer import AsyncProducer

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation import App, AsyncWaystation, Fail, Wait, Waystation, errors
 from waystation.client.async_pipelines import AsyncPipelines
 from waystation.client.async_transactions import AsyncTransaction, AsyncTransactions

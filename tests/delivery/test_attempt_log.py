@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.delivery.delivering import LANE, delivering
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.delivery import attempt_log
 from waystation.delivery.attempt_log import LOG, open_attempt_log, unpack
 from waystation.delivery.outbox import Item, Outbox

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.delivery.delivering import LANE, delivering, until
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.delivery.claims import Claims
 from waystation.delivery.outbox import Claimed, Item, Outbox, encode_item
 from waystation.delivery.request import Outcome

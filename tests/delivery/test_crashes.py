@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli.conftest import clean_environment, command
 from tests.delivery.delivering import until
-from tests.delivery.receiver import Receiver
+from tests.helpers.http import Receiver
 from waystation.channels.service import Channels
 from waystation.channels.webhooks import endpoints
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule

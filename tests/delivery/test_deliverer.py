@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from tests.delivery.delivering import LANE, QUICK, delivering, until
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.delivery.delivering import LANE, delivering, until
-from tests.delivery.interleaving import all_orders, some_orders
-from tests.stores import store_at
+from tests.helpers.interleavings import all_orders, some_orders
+from tests.helpers.store_faults import store_at
 from waystation.delivery.outbox import REGISTER, Item, Outbox
 from waystation.errors import InvalidInputError
 from waystation.store.client import Store

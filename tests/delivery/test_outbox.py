@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.delivery.delivering import LANE, delivering, until
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.notices import Notice, latest_notices

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.interleaving import all_orders
 from tests.delivery.ungated import LANE, LAYOUT, RECEIVER, put
-from tests.stores import store_at
+from tests.helpers.interleavings import all_orders
+from tests.helpers.store_faults import store_at
 from waystation.delivery.items import Claimed, Settled
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.trace import calls_in
-from tests.tools import require_tool
+from tests.helpers.server import require_tool
+from tests.helpers.store_faults import calls_in
 from waystation.archive import SqliteArchive
 
 #: Few enough that SQLite makes no checkpoint (1,000 pages): it only appends to the log until then.

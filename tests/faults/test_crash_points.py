@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.channels.handles import encode_handle
 from waystation.channels.service import Channels
 from waystation.config import ChannelConfig, ChannelRule

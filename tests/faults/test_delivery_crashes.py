@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.delivery_node import delivery_nodes, settings_of
-from tests.faults.order_audit import Records, double_problems, records_of
+from tests.helpers.order_check import Records, double_problems, records_of
 from tests.subscriptions.at_work import (
     QUICK,
     AtWork,

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from tests.delivery.delivering import until as async_until
-from tests.kit.topic_client import problem
-from tests.kit.until import until
-from tests.kit.wire import Answer, async_ask
-from tests.processes import ended, parent_of
+from tests.helpers.http import Answer, async_ask
+from tests.helpers.processes import ended, parent_of
+from tests.helpers.server import problem
+from tests.helpers.waiting import until
 from waystation import App
 from waystation.config import Durability, StoreConfig
 from waystation.errors import StoreUnavailableError

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.wire import AsyncWire, async_wire, open_async_wire, request_bytes
-from tests.stations import station_process
-from tests.stores import store_at
+from tests.helpers.http import AsyncWire, async_wire, open_async_wire, request_bytes
+from tests.helpers.processes import station_process
+from tests.helpers.store_faults import store_at
 from waystation.config import HttpConfig
 from waystation.store.client import Store
 from waystation.telemetry import metrics

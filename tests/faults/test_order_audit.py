@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.faults.flaky_endpoint import UNFIT
-from tests.faults.order_audit import Records, double_problems, loss_problems, order_problems
+from tests.helpers.order_check import UNFIT, Records, double_problems, loss_problems, order_problems
 from waystation.subscriptions.log_entry import AttemptDetail, Fact, pack_detail
 from waystation.testing.endpoint import ReceivedRequest
 

@@ -23,8 +23,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.delivery_node import DeliveryNodes, delivery_nodes, settings_of
-from tests.faults.flaky_endpoint import CONFLICT, UNFIT, FlakyEndpoint
-from tests.faults.order_audit import (
+from tests.helpers.order_check import (
+    CONFLICT,
+    UNFIT,
+    FlakyEndpoint,
     Records,
     double_problems,
     loss_problems,

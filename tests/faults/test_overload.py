@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires
-from tests.stations import StationProcess, station_process
-from tests.stores import store_at
+from tests.helpers.http import Answer, AsyncWire, async_ask, async_wire, async_wires
+from tests.helpers.processes import StationProcess, station_process
+from tests.helpers.store_faults import store_at
 
 PLACES = 8
 #: So many more are let in to be told that there is no place; see `Bounds`.

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.aof import newest_part
-from tests.faults.trace import STRACE, Synced, calls_in, synced_part
-from tests.processes import ended, parent_of
-from tests.tools import require_tool
+from tests.helpers.processes import ended, parent_of
+from tests.helpers.server import require_tool
+from tests.helpers.store_faults import STRACE, Synced, calls_in, newest_part, synced_part
 from waystation.channels.handles import encode_handle
 from waystation.config import Durability
 from waystation.node import open_node

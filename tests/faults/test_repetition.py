@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.kit.wire import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
+from tests.helpers.http import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
 from waystation.channels.handles import encode_handle
 from waystation.channels.place import TTL_MARGIN_SECONDS
 from waystation.config import ChannelConfig

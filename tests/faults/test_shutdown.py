@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.wire import (
+from tests.helpers.http import (
     AsyncWire,
     async_ask,
     async_wire,
@@ -24,7 +24,7 @@ from tests.kit.wire import (
     open_async_wire,
     request_bytes,
 )
-from tests.stations import StationProcess, station_process
+from tests.helpers.processes import StationProcess, station_process
 
 GRACE_SECONDS = 2.0
 #: What a stop may take beyond the grace time on a busy machine.

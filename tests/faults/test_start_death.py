@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.wire import async_ask
-from tests.proxy import Fate, proxy_to
-from tests.stations import station_process
+from tests.helpers.http import async_ask
+from tests.helpers.processes import station_process
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.store.address import Address
 from waystation.testing.endpoint import FakeEndpoint
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.aof import spoil, tear
-from tests.processes import ended, parent_of
+from tests.helpers.processes import ended, parent_of
+from tests.helpers.store_faults import spoil, tear
 from waystation.channels.service import Channels
 from waystation.config import Config, Durability, StoreConfig
 from waystation.errors import StoreRefusedError, WaystationError

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.servers import PlainServer, plain_server
-from tests.stations import station_process
+from tests.helpers.processes import station_process
+from tests.helpers.store_faults import PlainServer, plain_server
 from waystation.catalogue.sqlite import SqliteCatalogue
 from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError

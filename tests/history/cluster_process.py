@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.helpers.spark_cluster import page_of
 from tests.history.quick_spark import QUICK_JVM
-from tests.kit.spark_cluster import page_of
 from waystation.history.session import SessionPlan, open_session
 
 

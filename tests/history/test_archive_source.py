@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 from pyspark.sql.functions import col, spark_partition_id, unix_millis
 
 from tests.archive.conformance import archived
-from tests.kit.postgres import PASSWORD, PostgresServer
+from tests.helpers.postgres import PASSWORD, PostgresServer
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.scan import ArchiveScan, Condition, IdRange
 from waystation.errors import ArchiveUnavailableError, SourceOptionError

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.helpers.server import background_station
+from tests.helpers.waiting import until
 from tests.history.log_writer import LogWriter
-from tests.kit.background import background_station
-from tests.kit.until import until
 from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
 from waystation.config import Config, TransactionConfig

@@ -17,10 +17,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.cli.conftest import clean_environment, command
+from tests.helpers.server import background_station
+from tests.helpers.spark_cluster import SparkCluster, spark_cluster
+from tests.helpers.store_faults import plain_server
 from tests.history.quick_spark import QUICK_JVM
-from tests.kit.background import background_station
-from tests.kit.spark_cluster import SparkCluster, spark_cluster
-from tests.servers import plain_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
 from waystation.config import Config, StoreConfig

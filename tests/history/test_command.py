@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.cli.conftest import Run, clean_environment, command, run  # noqa: F401 (a fixture)
+from tests.helpers.server import background_station
 from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
-from tests.kit.background import background_station
 from waystation import Waystation
 from waystation.api.wide_history import HistoryPlace, history_place
 from waystation.config import Config, HistoryConfig, StoreConfig

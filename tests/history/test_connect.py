@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.cli.conftest import clean_environment, command
-from tests.kit.background import background_station
-from tests.kit.spark_cluster import connect_server
+from tests.helpers.server import background_station
+from tests.helpers.spark_cluster import connect_server
 from waystation import App, Waystation
 from waystation.client import NewMessage
 from waystation.config import Config

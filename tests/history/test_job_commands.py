@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.cli.conftest import Run, run  # noqa: F401 (a fixture)
+from tests.helpers.server import background_station
 from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK
-from tests.kit.background import background_station
 from waystation import App, Waystation
 from waystation.config import Config
 from waystation.history.lease import history_lease

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.helpers.server import background_station
 from tests.history.log_writer import LogWriter, envelopes
-from tests.kit.background import background_station
 from waystation import App, Child, Fail, Parallel, Wait, Waystation
 from waystation.config import Config
 from waystation.history.ingest import Ingest

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.helpers.store_faults import plain_server
 from tests.history.log_writer import LogWriter, change, envelopes
-from tests.servers import plain_server
 from waystation.history import attach
 from waystation.history.ingest import Ingest
 from waystation.history.lake import Lake, LakeTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.kit.background import background_station
+from tests.helpers.server import background_station
 from waystation import App, Waystation
 from waystation.config import Config, HistoryConfig, RecordLogs, TransactionConfig
 from waystation.history.log_reader import LogReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.stores import address_of
+from tests.helpers.store_faults import address_of
 from waystation.pools import Mail, Members
 from waystation.pools.held import Taken
 from waystation.pools.names import Place

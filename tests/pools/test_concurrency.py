@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.helpers.store_faults import store_at
 from tests.pools.pool_slot import PLACE, PoolSlot, open_pool_slot
-from tests.stores import store_at
 from waystation.errors import WorkerUnknownError
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter

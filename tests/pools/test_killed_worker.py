@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.store_faults import store_at
 from tests.pools.native_worker import PLACE, TERMS
-from tests.stores import store_at
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Letter
 from waystation.store.client import Store

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.kit.pool_model import ATTEMPTS, LEASE, STALE, PoolModel, Worker
+from tests.models.pool import ATTEMPTS, LEASE, STALE, PoolModel, Worker
 from tests.pools.pool_slot import PoolSlot, open_pool_slot
 from waystation.errors import WorkerEvictedError, WorkerUnknownError
 from waystation.pools.held import Taken

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.store_faults import Fate, proxy_to
 from tests.pools.pool_slot import LEASE_MS, PLACE, PoolSlot, open_pool_slot
-from tests.proxy import Fate, proxy_to
 from waystation.pools.held import Letter, Taken
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer

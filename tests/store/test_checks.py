@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.peer import peer_that
-from tests.servers import plain_server
-from tests.stores import store_at
+from tests.helpers.store_faults import peer_that, plain_server, store_at
 from waystation.config import Config, Durability, StoreConfig
 from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
 from waystation.runtime.clock import Clock

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from waystation.errors import (
     BusyError,
     InvalidInputError,

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer import HANG_UP, peer_that
-from tests.proxy import Fate, proxy_to
-from tests.servers import plain_server
-from tests.stores import store_at
+from tests.helpers.store_faults import HANG_UP, Fate, peer_that, plain_server, proxy_to, store_at
 from waystation.errors import (
     OutcomeUnknownError,
     StoreFullError,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.store_faults import PlainServer, plain_server, store_at
 from tests.pools.pool_slot import LEASE_MS
-from tests.servers import PlainServer, plain_server
-from tests.stores import store_at
 from tests.subscriptions.shard_owner import own
 from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
 from tests.subscriptions.subscription_bench import bench_on

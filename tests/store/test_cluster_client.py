@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.cluster import RealCluster, real_cluster, refusals
-from tests.stores import store_at
+from tests.helpers.clusters import RealCluster, real_cluster, refusals
+from tests.helpers.store_faults import store_at
 from waystation.errors import (
     InvalidInputError,
     StoreReplyError,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cluster import RealCluster, real_cluster
+from tests.helpers.clusters import RealCluster, real_cluster
+from tests.helpers.store_faults import store_at
 from tests.store.test_wakeups import settled, wakeups_at, woken
-from tests.stores import store_at
 from waystation.config import StoreConfig
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.store.client import Store

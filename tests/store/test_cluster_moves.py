@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.kit.cluster import Node, RealCluster, real_cluster, refusals
-from tests.stores import store_at
+from tests.helpers.clusters import Node, RealCluster, real_cluster, refusals
+from tests.helpers.store_faults import store_at
 from waystation.channels.service import Channels
 from waystation.config import ChannelConfig
 from waystation.errors import (

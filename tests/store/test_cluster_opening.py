@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.cluster import RealCluster, real_cluster
-from tests.servers import plain_server
+from tests.helpers.clusters import RealCluster, real_cluster
+from tests.helpers.store_faults import plain_server, store_at
 from tests.store.test_wakeups import settled, wakeups_at, woken
-from tests.stores import store_at
 from waystation.config import Config, StoreConfig
 from waystation.errors import (
     SettingsError,

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.cluster import real_cluster
-from tests.servers import PlainServer, plain_server
-from tests.stores import store_at
+from tests.helpers.clusters import real_cluster
+from tests.helpers.store_faults import PlainServer, plain_server, store_at
 from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError, StoreError
 from waystation.runtime.clock import Clock

@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from tests.processes import ended
+from tests.helpers.processes import ended
 from waystation.store.embedded.server import EmbeddedServer, supervisor
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import User, ended, parent_of
+from tests.helpers.processes import User, ended, parent_of
 from waystation.store.embedded import server as server_module
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.embedded.supervisor import ask

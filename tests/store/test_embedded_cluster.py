@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.plan import server_plan
 from waystation.store.scripts import script

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.aof import grow, newest_part, spoil, tear
-from tests.processes import ended
+from tests.helpers.processes import ended
+from tests.helpers.store_faults import grow, newest_part, spoil, tear
 from waystation.errors import StoreRefusedError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.embedded.supervisor import ask

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.errors import ArchiveForeignError, StoreRefusedError
 from waystation.runtime.ids import CountingIdentity, RandomIdentity
 from waystation.store import keys

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.topic_client import BATCH
-from tests.kit.wire import async_ask
-from tests.proxy import Fate, proxy_to
+from tests.helpers.http import async_ask
+from tests.helpers.server import BATCH
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.config import StoreConfig
 from waystation.runtime.clock import Clock
 from waystation.store import keys, membership, writer

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.errors import StoreRefusedError
 from waystation.runtime.ids import RandomIdentity
 from waystation.store import keys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import waystation
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from waystation.acapy import mirror, outbound, retry_set
 from waystation.channels import service as channels
 from waystation.db import definitions

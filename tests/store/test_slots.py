@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.cluster import RealCluster, real_cluster
+from tests.helpers.clusters import RealCluster, real_cluster
 from waystation.store.slots import key_beside, slot_of, slot_of_command
 from waystation.store.wire import pack
 

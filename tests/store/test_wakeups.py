@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy import Fate, proxy_to
-from tests.servers import plain_server
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, plain_server, proxy_to, store_at
 from waystation.store import pubsub
 from waystation.store.address import Address
 from waystation.store.embedded.server import EmbeddedServer

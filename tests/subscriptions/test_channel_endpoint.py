@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from waystation.channels.service import Channels
 from waystation.config import ChannelConfig, ChannelRule

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
-from tests.kit.wire import async_ask
-from tests.stations import station_process
+from tests.helpers.http import async_ask
+from tests.helpers.processes import station_process
 from tests.subscriptions.at_work import Hook
 from tests.subscriptions.hosting import until
 from waystation.config import (

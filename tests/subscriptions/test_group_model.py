@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.kit.group_model import GroupModel, Label
-from tests.kit.group_world import Broken, Budget, Rules, World
+from tests.models.groups import Broken, Budget, GroupModel, Label, Rules, World
 
 #: More than any of the worlds below has; beyond it the exploration is not exhaustive.
 STATES_MAX = 400_000

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
 from tests.subscriptions.subscription_bench import (
     PROJECT,
     SubscriptionBench,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.outside import open_outside
 from tests.pools.pool_bench import NAME, PROJECT, open_bench
 from tests.subscriptions.at_work import Hook, at_work
 from tests.subscriptions.parcels import parcel
@@ -17,6 +16,7 @@ from tests.subscriptions.test_channel_endpoint import delivering, found
 from tests.subscriptions.test_dispatch import STARTED, until_acknowledged
 from tests.subscriptions.test_pipeline_endpoint import deliver, started
 from tests.subscriptions.test_pool_endpoint import endpoint_of, waiting
+from tests.transactions.service_helpers import open_outside
 from waystation.config import Config
 from waystation.delivery.request import Outcome
 from waystation.messages.envelope import Envelope

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe
 from tests.test_examples import ROOT

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit.examples import EXAMPLES, RAN, RecordProperty, example_settings
-from tests.kit.group_model import GroupModel, Label
-from tests.kit.group_world import Budget, Entry, Flight, World
+from tests.helpers.examples import EXAMPLES, RAN, RecordProperty, example_settings
+from tests.models.groups import Budget, Entry, Flight, GroupModel, Label, World
 from tests.subscriptions.shard_slot import PLACE, ShardSlot, ended, main, open_shard_slot
 from waystation.errors import ShardLostError
 from waystation.store.embedded.server import EmbeddedServer

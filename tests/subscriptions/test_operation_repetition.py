@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from tests.subscriptions.shard_slot import PLACE, TERMS, ShardSlot, main, open_shard_slot
 from tests.subscriptions.test_repetition import fill, without_times
 from waystation.store.embedded.server import EmbeddedServer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.outside import Outside, open_outside, state_of
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
+from tests.transactions.service_helpers import Outside, open_outside, state_of
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
 from waystation.errors import BusyError, LogFullError, StoreUnavailableError

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from tests.subscriptions.hosting import (
     QUICK,
     HostProcess,

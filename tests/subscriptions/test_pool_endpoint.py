@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.processes import station_process
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from tests.pools.pool_bench import NAME, PROJECT, PoolBench, bench_on, open_bench
-from tests.proxy import Fate, proxy_to
-from tests.stations import station_process
-from tests.stores import store_at
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from tests.subscriptions.test_dispatch import ids_of, new_topic, produce, subscribe
 from waystation.catalogue import SqliteCatalogue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from tests.subscriptions.hosting import until
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe, two_nodes
 from waystation.config import ChannelConfig, ChannelRule

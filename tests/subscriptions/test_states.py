@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from tests.kit.group_model import GroupModel
-from tests.kit.group_world import Budget, Entry
+from tests.models.groups import Budget, Entry, GroupModel
 from tests.test_examples import ROOT
 from waystation.subscriptions.states import TRANSITIONS, GroupState, chart
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import plain_server
+from tests.helpers.store_faults import plain_server
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt

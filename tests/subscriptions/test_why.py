@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
 from waystation.config import Config, SubscriptionConfig
 from waystation.errors import InvalidInputError
 from waystation.messages.envelope import Envelope

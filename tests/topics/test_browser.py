@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.kit.store_calls import count_calls
+from tests.helpers.interleavings import count_calls
 from tests.topics.conftest import Open, TopicBench
 from waystation.errors import (
     InvalidInputError,

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.kit.examples import RecordProperty, run_machine
-from tests.kit.topic_model import ModelMessage, ModelTopic
+from tests.helpers.examples import RecordProperty, run_machine
+from tests.models.topic import ModelMessage, ModelTopic
 from tests.topics.conftest import TopicBench, bench_at
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope, pack, unpack

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.kit.store_calls import count_calls
+from tests.helpers.interleavings import count_calls
 from tests.topics.conftest import Open, TopicBench
 from waystation.errors import (
     BusyError,

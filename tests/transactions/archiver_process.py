@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.kit.transaction_store import ROLE_GRACE_MS, ROLE_MS, TERMS
-from tests.stores import address_of
+from tests.helpers.store_faults import address_of
+from tests.transactions.helpers import ROLE_GRACE_MS, ROLE_MS, TERMS
 from waystation.archive import Archive, ArchivedState, Upserted, archive_at
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address

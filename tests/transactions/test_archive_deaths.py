@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.archive_shelf import NODE, Shelf, confirms, miss
-from tests.kit.transaction_store import (
+from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.transactions.archive_helpers import NODE, Shelf, confirms, miss
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CELL,
     GRACE_MS,
@@ -20,8 +21,6 @@ from tests.kit.transaction_store import (
     TransactionStore,
     open_transactions,
 )
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
 from waystation.logs.streams import StreamLogs
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer

@@ -15,22 +15,25 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from tests.kit.archive_loss import Lossy, is_over, lossy_flaw, lossy_steps
-from tests.kit.archive_model import (
+from tests.helpers.examples import EXAMPLES, RAN, RecordProperty
+from tests.models.archive import (
     QUEUED,
     SCHEDULED,
     Cached,
     Loading,
+    Lossy,
     Reading,
+    Replay,
     Row,
     Rules,
     World,
     flaw,
+    is_over,
+    lossy_flaw,
+    lossy_steps,
     steps,
 )
-from tests.kit.archive_replay import Replay
-from tests.kit.examples import EXAMPLES, RAN, RecordProperty
-from tests.kit.transaction_store import TransactionStore, open_transactions
+from tests.transactions.helpers import TransactionStore, open_transactions
 from waystation.archive import Archive, SqliteArchive
 from waystation.store.embedded.server import EmbeddedServer
 

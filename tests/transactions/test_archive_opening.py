@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.archive.conformance import archived
-from tests.kit.postgres import PostgresServer
-from tests.stores import store_at
+from tests.helpers.postgres import PostgresServer
+from tests.helpers.store_faults import store_at
 from waystation.archive import SqliteArchive, archive_at
 from waystation.config import ArchiveConfig, StoreConfig
 from waystation.errors import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.interleaving import all_orders, some_orders
-from tests.kit.movers import DAY_MS, Movers, open_movers
-from tests.kit.transaction_store import (
+from tests.helpers.interleavings import all_orders, some_orders
+from tests.transactions.archive_helpers import DAY_MS, Movers, open_movers
+from tests.transactions.helpers import (
     CELL,
     GROUP,
     LEASE_MS,

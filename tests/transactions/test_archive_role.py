@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     CELL,
     ROLE_GRACE_MS,
     ROLE_MS,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.movers import DATABASES, QUICK, Movers, archive_url, open_movers
-from tests.kit.postgres import PostgresServer
-from tests.kit.transaction_store import CACHE_MS, CELL
+from tests.helpers.postgres import PostgresServer
+from tests.transactions.archive_helpers import DATABASES, QUICK, Movers, archive_url, open_movers
+from tests.transactions.helpers import CACHE_MS, CELL
 from waystation.archive import Archive, ArchivedState, Upserted, join_hash
 from waystation.errors import ArchiveUnavailableError
 from waystation.store.embedded.server import EmbeddedServer

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.movers import DATABASES, Movers, archive_url, open_movers
-from tests.kit.postgres import PostgresServer, postgres_server
-from tests.kit.transaction_store import CELL, ROLE_GRACE_MS, ROLE_MS, TERMS
+from tests.helpers.postgres import PostgresServer, postgres_server
+from tests.transactions.archive_helpers import DATABASES, Movers, archive_url, open_movers
 from tests.transactions.archiver_process import MOMENTS, ArchiverProcess
+from tests.transactions.helpers import CELL, ROLE_GRACE_MS, ROLE_MS, TERMS
 from waystation.archive import SqliteArchive
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store

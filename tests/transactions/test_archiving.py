@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kit.movers import DATABASES, archive_url
+from tests.transactions.archive_helpers import DATABASES, archive_url
 from waystation import App, Child, Context, Parallel, Wait
 from waystation.config import ArchiveConfig, TransactionConfig
 from waystation.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.transaction_store import CELL, TERMS, TransactionStore, after, open_transactions
+from tests.transactions.helpers import CELL, TERMS, TransactionStore, after, open_transactions
 from waystation.errors import CallbackInvalidError, CallbackUnknownError, CallbackUsedError
 from waystation.runtime.ids import RandomIdentity
 from waystation.store.embedded.server import EmbeddedServer

@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kit.transaction_machine import QUICK, Machine, open_machine
-from tests.kit.transaction_store import TERMS
-from tests.proxy import Fate, Proxy, proxy_to
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, Proxy, proxy_to, store_at
+from tests.transactions.engine_helpers import QUICK, Machine, open_machine
+from tests.transactions.helpers import TERMS
 from waystation import App, Child, Context, Fail, Parallel, RetryLater, Wait
 from waystation.errors import NotSleepingError, TransactionFinalError
 from waystation.store.client import Store

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     CELL,
     GRACE_MS,
     VERSION,

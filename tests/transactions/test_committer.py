@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.kit.store_calls import count_calls
-from tests.kit.transaction_store import GROUP, VERSION, TransactionStore, open_transactions
+from tests.helpers.interleavings import count_calls
+from tests.transactions.helpers import GROUP, VERSION, TransactionStore, open_transactions
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.committer import Committer
 from waystation.transactions.held import Verdict

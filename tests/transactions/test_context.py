@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import LEASE_MS, TERMS, TransactionStore, open_transactions
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
+from tests.helpers.store_faults import Fate, proxy_to, store_at
 from tests.transactions.calling import ID, call, step_call
+from tests.transactions.helpers import LEASE_MS, TERMS, TransactionStore, open_transactions
 from waystation import App, BlockingContext, Context, Fail, Wait
 from waystation.errors import InvalidInputError, NotFiniteError, TooLargeError
 from waystation.logs.streams import StreamLogs

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
 from tests.transactions.cell_store import LEASE_MS, STATE, TERMS, CellStore, open_cell_store
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from tests.delivery.delivering import until
-from tests.kit.phases import PHASES, SLACK_MS, Walk
-from tests.kit.reply_events import waiting_events, word
-from tests.kit.transaction_store import (
+from tests.models.phase_table import PHASES, SLACK_MS, Walk
+from tests.transactions.engine_helpers import waiting_events, word
+from tests.transactions.helpers import (
     CACHE_MS,
     CELL,
     GROUP,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.transaction_store import TransactionStore, open_transactions
+from tests.transactions.helpers import TransactionStore, open_transactions
 from waystation.errors import InvalidInputError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.group_settings import Following

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import TERMS
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
 from tests.pools.pool_bench import open_bench
+from tests.transactions.helpers import TERMS
 from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from tests.transactions.test_reaching_out import TRACE, ended, run

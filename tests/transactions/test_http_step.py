@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.transaction_machine import Machine, open_machine
-from tests.kit.transaction_store import TERMS
+from tests.transactions.engine_helpers import Machine, open_machine
+from tests.transactions.helpers import TERMS
 from waystation import App
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender

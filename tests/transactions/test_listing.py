@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.outside import Outside, open_outside, packed
+from tests.transactions.service_helpers import Outside, open_outside, packed
 from waystation.errors import InvalidInputError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names

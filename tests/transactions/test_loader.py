@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.movers import DATABASES, DAY_MS, Movers, archive_url, open_movers
-from tests.kit.transaction_store import CACHE_MS, CELL, GRACE_MS, GROUP, LOAD_MS, TERMS
+from tests.transactions.archive_helpers import DATABASES, DAY_MS, Movers, archive_url, open_movers
+from tests.transactions.helpers import CACHE_MS, CELL, GRACE_MS, GROUP, LOAD_MS, TERMS
 from tests.transactions.test_children import waiting_parent
 from waystation.archive import Archive, ArchivedState
 from waystation.errors import ArchiveUnavailableError, StoreFullError, TransactionUnknownError

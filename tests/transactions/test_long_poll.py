@@ -7,10 +7,10 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.kit.archive_shelf import Shelf
-from tests.kit.outside import Outside, open_outside
-from tests.kit.transaction_store import CELL, TERMS, open_transactions
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
+from tests.transactions.archive_helpers import Shelf
+from tests.transactions.helpers import CELL, TERMS, open_transactions
+from tests.transactions.service_helpers import Outside, open_outside
 from waystation import App
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import quick_settings, serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.transaction_store import CELL, LEASE_MS, open_transactions
+from tests.transactions.helpers import CELL, LEASE_MS, open_transactions
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.progress import Sleep

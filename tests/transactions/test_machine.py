@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_apps import app_with
-from tests.kit.transaction_machine import QUICK, all_started, open_machine
+from tests.transactions.engine_helpers import QUICK, all_started, open_machine
+from tests.transactions.helpers import app_with
 from waystation import Abort, App, Context, Fail, Wait
 from waystation.errors import TransactionFinalError
 from waystation.runtime.clock import Clock

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import TERMS
+from tests.transactions.helpers import TERMS
 from waystation import App, Context
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.logs.streams import StreamLogs

@@ -6,8 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.kit.transaction_apps import app_with
-from tests.kit.transaction_machine import open_machine
+from tests.transactions.engine_helpers import open_machine
+from tests.transactions.helpers import app_with
 from waystation import App, Context, Fail, RetryLater, Wait
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.states import State, Status

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.transaction_machine import Machine, open_machine
-from tests.kit.transaction_store import TERMS
+from tests.transactions.engine_helpers import Machine, open_machine
+from tests.transactions.helpers import TERMS
 from waystation import Abort, App, Child, Context, Fail, Parallel, RetryLater, Wait
 from waystation.config import Config
 from waystation.store.embedded.server import EmbeddedServer

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.archive_shelf import DAY_MS, Shelf, miss, nonces, row_with
-from tests.kit.transaction_store import (
+from tests.transactions.archive_helpers import DAY_MS, Shelf, miss, nonces, row_with
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CACHE_MS,
     CELL,

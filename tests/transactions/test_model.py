@@ -23,14 +23,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.kit.examples import RecordProperty, run_machine
-from tests.kit.transaction_model import (
+from tests.helpers.examples import RecordProperty, run_machine
+from tests.models.transaction import (
     EXTERNAL_SECONDS,
     GRACE_SECONDS,
     LEASE_SECONDS,
     TransactionModel,
 )
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     CELL,
     EXTERNAL_MS,
     GROUP,

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.transactions.helpers import (
     CELL,
     GRACE_MS,
     GROUP,
@@ -16,8 +17,6 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
 from waystation.errors import StoreFullError
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import open_transactions
-from tests.stores import store_at
+from tests.helpers.store_faults import store_at
+from tests.transactions.helpers import open_transactions
 from waystation import App
 from waystation.errors import BusyError, InvalidInputError
 from waystation.runtime.ids import RandomIdentity

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CELL,
     EXTERNAL_MS,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.transaction_store import TERMS
+from tests.transactions.helpers import TERMS
 from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from waystation import App, Context, Fail

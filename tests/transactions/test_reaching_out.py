@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.keys import make_keys
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask
+from tests.helpers.server import make_keys
 from tests.transactions.calling import call, step_call
 from waystation import App
 from waystation.config import (

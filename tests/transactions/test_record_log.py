@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kit.transaction_machine import open_machine
 from tests.transactions.cell_store import TERMS, open_cell_store
+from tests.transactions.engine_helpers import open_machine
 from waystation import App, Context, Wait
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names

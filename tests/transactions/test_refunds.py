@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.transaction_machine import open_machine
+from tests.transactions.engine_helpers import open_machine
 from tests.transactions.refunds import app, bank
 from tests.transactions.worker_process import WorkerProcess
 from waystation.store.embedded.server import EmbeddedServer

@@ -7,17 +7,16 @@ from typing import Literal
 
 import pytest
 
-from tests.kit.archive_shelf import Shelf
-from tests.kit.reply_events import waiting_events, word
-from tests.kit.transaction_store import (
+from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.transactions.archive_helpers import Shelf
+from tests.transactions.engine_helpers import waiting_events, word
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CELL,
     TERMS,
     TransactionStore,
     open_transactions,
 )
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict

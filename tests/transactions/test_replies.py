@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from tests.delivery.delivering import until
-from tests.kit.events import event_stream
-from tests.kit.wire import async_ask
+from tests.helpers.http import async_ask, event_stream
 from waystation import Wait
 from waystation.config import (
     ChannelConfig,

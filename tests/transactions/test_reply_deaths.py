@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from tests.delivery.receiver import Receiver
+from tests.helpers.http import Receiver
 from tests.transactions.cell_store import TERMS
 from tests.transactions.replying import QUICK, lane
 from waystation.delivery.addresses import AddressGuard

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.kit.archive_shelf import Shelf
-from tests.kit.reply_events import waiting_events, word
-from tests.kit.transaction_store import (
+from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.transactions.archive_helpers import Shelf
+from tests.transactions.engine_helpers import waiting_events, word
+from tests.transactions.helpers import (
     CELL,
     GRACE_MS,
     GROUP,
@@ -20,8 +21,6 @@ from tests.kit.transaction_store import (
     after,
     open_transactions,
 )
-from tests.proxy import Fate, proxy_to
-from tests.stores import store_at
 from waystation.logs.streams import StreamLogs
 from waystation.store import keys
 from waystation.store.client import Store

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.kit.archive_shelf import DAY_MS, Shelf, miss, nonces
-from tests.kit.transaction_store import (
+from tests.transactions.archive_helpers import DAY_MS, Shelf, miss, nonces
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CACHE_MS,
     CELL,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CELL,
     TransactionStore,

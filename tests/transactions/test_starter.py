@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kit.outside import open_outside, state_of
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
+from tests.transactions.service_helpers import open_outside, state_of
 from waystation.errors import (
     AlreadyQueuedError,
     DuplicateTransactionError,

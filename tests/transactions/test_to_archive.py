@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.archive_shelf import NODE, Shelf, confirms, version_of
-from tests.kit.transaction_store import (
+from tests.transactions.archive_helpers import NODE, Shelf, confirms, version_of
+from tests.transactions.helpers import (
     ARCHIVE_MS,
     CACHE_MS,
     CELL,

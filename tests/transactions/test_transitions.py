@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.kit.transaction_store import (
+from tests.transactions.helpers import (
     CELL,
     GROUP,
     LEASE_MS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.kit.outside import Outside, open_outside
+from tests.transactions.service_helpers import Outside, open_outside
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.kit.movers import Movers, open_movers
-from tests.kit.transaction_store import CELL
+from tests.transactions.archive_helpers import Movers, open_movers
+from tests.transactions.helpers import CELL
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.sender import Sender

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kit.outside import GROUP, Outside, open_outside, packed, state_of
-from tests.kit.transaction_store import after
+from tests.transactions.helpers import after
+from tests.transactions.service_helpers import GROUP, Outside, open_outside, packed, state_of
 from waystation.archive import Archive, SqliteArchive
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names

@@ -10,18 +10,16 @@ from typing import Any
 
 import msgspec
 
-from tests.kit.store_calls import count_calls
-from tests.kit.transaction_apps import one_step
-from tests.kit.transaction_machine import (
+from tests.helpers.interleavings import count_calls
+from tests.helpers.store_faults import Fate, Proxy, proxy_to, store_at
+from tests.transactions.engine_helpers import (
     PATIENT,
     QUICK,
     Machine,
     open_machine,
     start_many,
 )
-from tests.kit.transaction_store import TERMS
-from tests.proxy import Fate, Proxy, proxy_to
-from tests.stores import store_at
+from tests.transactions.helpers import TERMS, one_step
 from waystation import Context
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.transaction_machine import Machine, open_machine
-from tests.proxy import Fate, proxy_to
+from tests.helpers.store_faults import Fate, proxy_to
 from tests.transactions.dangerous import app
+from tests.transactions.engine_helpers import Machine, open_machine
 from tests.transactions.worker_process import WorkerProcess
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.states import State, Status

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from tests.kit.transaction_apps import one_step
-from tests.kit.transaction_machine import (
+from tests.transactions.engine_helpers import (
     PATIENT,
     QUICK,
     open_machine,
     start_many,
 )
-from tests.kit.transaction_store import TERMS
+from tests.transactions.helpers import TERMS, one_step
 from waystation import App, Context
 from waystation.catalogue import SqliteCatalogue
 from waystation.store.embedded.server import EmbeddedServer

@@ -19,8 +19,8 @@ from types import TracebackType
 
 import msgspec
 
-from tests.kit.transaction_machine import QUICK, open_machine
-from tests.stores import address_of
+from tests.helpers.store_faults import address_of
+from tests.transactions.engine_helpers import QUICK, open_machine
 from waystation.store.address import Address
 from waystation.transactions.worker import end_process
 

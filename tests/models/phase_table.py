@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.kit.reply_events import waiting_events
-from tests.kit.transaction_store import ARCHIVE_MS, CACHE_MS, CELL, TERMS, TransactionStore
+from tests.transactions.engine_helpers import waiting_events
+from tests.transactions.helpers import ARCHIVE_MS, CACHE_MS, CELL, TERMS, TransactionStore
 from waystation.archive import Archive
 from waystation.store.scripts import script
 from waystation.transactions import names

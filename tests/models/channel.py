@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.kit.channel_store import CLOCK_MAX, CLOCK_MIN
+from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN
 
 #: How many clocks there are; counting goes round.
 _ROUND = CLOCK_MAX - CLOCK_MIN + 1

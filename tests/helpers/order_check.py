@@ -1,20 +1,85 @@
-"""Audits of what subscriptions have delivered: by the endpoint's log, and by the record logs alone.
-
-The two know nothing of each other. Messages are `<group>-<number>`, numbered in the order in which
-they were produced. Both say what does not hold in sentences; nothing to say is a proof.
-"""
+"""A check of delivery order, loss and duplicates, with the endpoint that records deliveries."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.faults.flaky_endpoint import UNFIT, accepted, id_of, split
 from waystation.logs.protocol import Logs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.log_entry import AttemptDetail, Fact, unpack, unpack_attempt
-from waystation.testing.endpoint import ReceivedRequest
+from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
+
+#: A code that is tried again here, and says nothing about the health of the endpoint.
+CONFLICT = 409
+#: A code that ends it at once here, as `fatal_codes` of the subscription say.
+UNFIT = 400
+#: How requests end, and how many of a thousand do so.
+_ENDS: dict[Answer, int] = {
+    Answer(200): 776,
+    Answer(200, delay_seconds=0.03): 24,
+    Answer(CONFLICT): 135,
+    Answer(500): 45,
+    Answer(503): 8,
+    Answer(429): 2,
+    Answer(reset=True): 8,
+    Answer(hang=True): 2,
+}
+
+
+@dataclass
+class FlakyEndpoint(FakeEndpoint):
+    """Needs a seed, how often a message is attempted before it is dead, and how many die."""
+
+    attempts_max: int = 1
+    poison_share: float = 0.0
+    _times: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def next_answer(self) -> Answer:
+        request = self.received[-1]
+        # There will be many: only what is looked at afterwards is kept.
+        request.body = b""
+        request.headers = {"waystation-id": request.headers["waystation-id"]}
+        of = request.path, request.headers["waystation-id"]
+        self._times[of] += 1
+        return self._end(of, self._times[of])
+
+    def _end(self, of: tuple[str, str], times: int) -> Answer:
+        once = random.Random(f"{self.seed} {of}")
+        if once.random() < self.poison_share:
+            code, deaths = once.choice([UNFIT, CONFLICT]), once.choice([1, 2])
+            if times <= deaths * (1 if code == UNFIT else self.attempts_max):
+                return Answer(code)
+        each = random.Random(f"{self.seed} {of} {times}")
+        (answer,) = each.choices([*_ENDS], [*_ENDS.values()])
+        return answer
+
+    def log(self, path: str) -> dict[str, list[ReceivedRequest]]:
+        """What has come for one subscription, group by group, in its order."""
+        found: dict[str, list[ReceivedRequest]] = defaultdict(list)
+        for request in self.received:
+            if request.path == path:
+                found[split(id_of(request))[0]].append(request)
+        return found
+
+
+def id_of(request: ReceivedRequest) -> str:
+    """The id of its message."""
+    return request.headers["waystation-id"]
+
+
+def split(message: str) -> tuple[str, int]:
+    """Group and number of a message."""
+    group, _, number = message.rpartition("-")
+    return group, int(number)
+
+
+def accepted(requests: Sequence[ReceivedRequest]) -> Counter[str]:
+    """How often each message was taken, as its receiver sees it."""
+    return Counter(id_of(each) for each in requests if each.status == 200 and each.answered)
+
 
 _PAGE = 1000
 #: Facts of requests that were made.

@@ -1,4 +1,4 @@
-"""Waiting for something that others do, in threads and processes of their own."""
+"""Waiting for what other threads and processes do."""
 
 from __future__ import annotations
 

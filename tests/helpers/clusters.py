@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hiredis
 
-from tests.servers import PlainServer
+from tests.helpers.store_faults import PlainServer
 from waystation.store.address import Address
 from waystation.store.slots import SLOTS, slot_of
 from waystation.store.wire import pack

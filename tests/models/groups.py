@@ -1,36 +1,415 @@
-"""Ordered groups in plain Python: all that can happen to them, one step at a time.
-
-A world is an immutable value; `GroupModel.steps` lists every step that is possible in it, with the
-world that comes of it. A step is what one process or one script does without being interrupted: to
-send a request, to commit its outcome, to die, to be taken for dead, to redrive. Time is left out:
-whatever waits may be due at any moment. `GroupModel.check` and the sending of a request raise
-`Broken` where a promise does not hold.
-
-Each rule of `Rules` can be left out, to see that the promises depend on it. With `split` the push
-and the commit are two steps, as they must be where the log of retries is not in the shard's slot.
-"""
+"""Model of ordered groups: the world, the scripts, and the steps of owners."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from tests.kit.group_scripts import GroupScripts
-from tests.kit.group_world import (
-    Broken,
-    Entry,
-    Flight,
-    Owner,
-    Record,
-    Shard,
-    World,
-    X,
-    drop,
-    kept,
-    put_at,
-    seat,
-    spend,
-    swap,
-)
+#: A message: incarnation, shard, offset in the main log of that shard.
+X = tuple[int, int, int]
+
+
+class Broken(Exception):  # noqa: N818
+    """A promise does not hold; `promise` says which."""
+
+    def __init__(self, promise: str, detail: str) -> None:
+        super().__init__(f"{promise}: {detail}")
+        self.promise = promise
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of the protocol; all of them hold unless a test leaves one out."""
+
+    #: The entry of a group begins with c just below p, not at nothing …
+    begins_below: bool = True
+    #: … and not at p.
+    begins_apart: bool = True
+    #: New messages go behind those in retry, even when there are dead letters of the group.
+    retry_before_dead: bool = True
+    #: A head that failed stays the head.
+    stays_head: bool = True
+    #: A message out of retry is not held up by itself.
+    passes_itself: bool = True
+    #: When a message is parked, the rest of its group follows it without attempts.
+    rest_follows: bool = True
+    #: Under `skip` a dead letter stops nobody, now or later.
+    skip_forgets: bool = True
+    #: While dead letters are redriven, new messages go behind them.
+    redrive_holds: bool = True
+    #: What fails again after a redrive stays where it is.
+    parks_in_place: bool = True
+    #: A group has one message under way in its owner.
+    one_at_a_time: bool = True
+    #: Commits of an older epoch are refused.
+    epochs: bool = True
+    #: Who was refused stops, and does not try again.
+    refused_stops: bool = True
+    #: A message that was acknowledged is not committed a second time.
+    knows_repetitions: bool = True
+    #: A commit counts for the head alone.
+    checks_head: bool = True
+    #: A rewind raises the epoch …
+    rewind_fences: bool = True
+    #: … and the incarnation, by which a message that is read again is another one.
+    rewind_renews: bool = True
+    #: Messages are acknowledged one by one.
+    acknowledges_each: bool = True
+    #: A storage topic is finished before the next one is read.
+    finishes_storage: bool = True
+    #: A group that waits does not hold up its partition.
+    reads_on: bool = True
+    #: Retry and dead letters lie with the shard that owns the group.
+    own_slot: bool = True
+    #: A shard takes no commits while its state is copied to a new generation.
+    freezes: bool = True
+    #: Split: a record counts between c and p alone.
+    drops_orphans: bool = True
+    #: Split: to drop a duplicate is to settle it.
+    drop_settles: bool = True
+
+
+ALL_RULES = Rules()
+
+
+class Record(NamedTuple):
+    """A message in retry or among dead letters; `y` is its number there."""
+
+    y: int
+    group: int
+    x: X
+
+
+class Entry(NamedTuple):
+    """A group that is not clean: p and c of retry and of dead letters, and its head."""
+
+    rp: int = 0
+    rc: int = 0
+    rcx: X = (0, 0, -1)
+    dp: int = 0
+    dc: int = 0
+    dcx: X = (0, 0, -1)
+    tries: int = 0
+    #: Dead letters up to this number are due; 0: the group is parked.
+    upto: int = 0
+
+
+class Shard(NamedTuple):
+    """What a shard has in its slot."""
+
+    epoch: int
+    incarnation: int
+    acked: frozenset[int]
+    retry: tuple[Record, ...]
+    dead: tuple[Record, ...]
+    entries: tuple[Entry | None, ...]
+    last_y: int = 0
+    last_z: int = 0
+    frozen: bool = False
+
+
+class Flight(NamedTuple):
+    """A message under way in a process: where it came from, and what came of it so far."""
+
+    group: int
+    source: str
+    number: int
+    x: X
+    verdict: str = ""
+    #: Its number in retry or among dead letters, once it was pushed there.
+    target: str = ""
+    pushed: int = 0
+
+
+class Owner(NamedTuple):
+    """A process that owns a shard, or believes so; `unclean` are groups as it knows them."""
+
+    epoch: int
+    incarnation: int
+    unclean: frozenset[int]
+    flights: tuple[Flight, ...] = ()
+    #: Of one that was taken for dead: offsets that it had read and not begun.
+    line: frozenset[int] = frozenset()
+
+
+class Budget(NamedTuple):
+    """How often each thing may still happen that nobody can prevent."""
+
+    crashes: int = 0
+    takeovers: int = 0
+    losses: int = 0
+    rewinds: int = 0
+    redrives: int = 0
+    skips: int = 0
+    purges: int = 0
+    changes: int = 0
+    reshards: int = 0
+
+
+class World(NamedTuple):
+    """Everything."""
+
+    shards: tuple[Shard, ...]
+    live: tuple[Owner | None, ...]
+    stale: tuple[Owner | None, ...]
+    #: Of a shard that is frozen: its state in the generation to come.
+    copies: tuple[Shard | None, ...]
+    policy: str
+    budget: Budget
+    #: Settled for good; and what was acknowledged in incarnations that are over.
+    settled: frozenset[X] = frozenset()
+    owed: frozenset[X] = frozenset()
+
+
+def put_at(items: tuple, index: int, item: object) -> tuple:  # type: ignore[type-arg]
+    return (*items[:index], item, *items[index + 1 :])
+
+
+def below(x: X) -> X:
+    return (x[0], x[1], x[2] - 1)
+
+
+def kept(entry: Entry) -> Entry | None:
+    """An entry as it is stored: none for a clean group, no redrive without dead letters."""
+    if entry.dp <= entry.dc:
+        return None if entry.rp <= entry.rc else entry._replace(upto=0)
+    return entry
+
+
+def spend(world: World, what: str) -> World:
+    left = getattr(world.budget, what) - 1
+    return world._replace(budget=world.budget._replace(**{what: left}))
+
+
+def seat(world: World, h: int, where: str, owner: Owner | None) -> World:
+    """Puts an owner in its place; one that has nothing to say any more is as good as none."""
+    if where == "live":
+        return world._replace(live=put_at(world.live, h, owner))
+    if owner is not None and not owner.flights and not owner.line:
+        owner = None
+    return world._replace(stale=put_at(world.stale, h, owner))
+
+
+def swap(world: World, h: int, where: str, flight: Flight, other: Flight | None) -> World:
+    owner = (world.live if where == "live" else world.stale)[h]
+    assert owner is not None
+    flights = list(owner.flights)
+    flights.remove(flight)
+    if other is not None:
+        flights.append(other)
+    return seat(world, h, where, owner._replace(flights=tuple(sorted(flights))))
+
+
+def drop(shard: Shard, flight: Flight) -> Shard:
+    """Takes a record out that was settled or moved; one that stays the head stays."""
+    if flight.verdict in ("again", "never") and not flight.pushed:
+        return shard
+    if flight.source == "retry":
+        kept = tuple(record for record in shard.retry if record.y != flight.number)
+        return shard._replace(retry=kept)
+    kept = tuple(record for record in shard.dead if record.y != flight.number)
+    return shard._replace(dead=kept)
+
+
+@dataclass(frozen=True)
+class GroupScripts:
+    """A subscription. `logs`: for each shard the groups of its messages, in order."""
+
+    logs: tuple[tuple[int, ...], ...]
+    budget: Budget
+    rules: Rules = ALL_RULES
+    policy: str = "park"
+    #: Attempts after the first.
+    retries: int = 1
+    outcomes: tuple[str, ...] = ("ok", "again")
+    split: bool = False
+    #: Messages (shard, offset) with a time before which they are not delivered.
+    delayed: frozenset[tuple[int, int]] = frozenset()
+    #: Offset at which the next storage topic begins; 0: there is one alone.
+    switched_at: int = 0
+    #: Whether an owner that was taken for dead goes on to send what it had read.
+    zombies: bool = False
+
+    @cached_property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return 1 + max(group for log in self.logs for group in log)
+
+    # -- Heads -------------------------------------------------------------------------------
+
+    def due(self, shard: Shard, group: int) -> Flight | None:
+        """The head of a group, if it is to be attempted, moved or dropped."""
+        entry = shard.entries[group]
+        if entry is None:
+            if not self.rules.drops_orphans:
+                found = [record for record in shard.retry if record.group == group]
+                return Flight(group, "retry", found[0].y, found[0].x) if found else None
+            return None
+        dead, retry = self.head(shard, group, "dead"), self.head(shard, group, "retry")
+        if entry.dp > entry.dc and dead is not None and entry.upto:
+            verdict = "double" if self.is_double(dead.x, entry.dcx) else ""
+            return Flight(group, "dead", dead.y, dead.x, verdict)
+        if retry is None:
+            return None
+        verdict = ""
+        if self.is_double(retry.x, entry.rcx):
+            # Before it is moved, too: c.x never goes back.
+            verdict = "double"
+        elif entry.dp > entry.dc and self.rules.rest_follows:
+            if entry.upto:
+                return None
+            verdict = "follow"
+        if not self.rules.passes_itself:
+            verdict = "itself"
+        return Flight(group, "retry", retry.y, retry.x, verdict)
+
+    def is_double(self, x: X, settled: X) -> bool:
+        """Split: whether a record is there a second time, by the message settled before it."""
+        if not self.rules.rewind_renews:
+            x, settled = (0, *x[1:]), (0, *settled[1:])
+        return self.split and x <= settled
+
+    def head(self, shard: Shard, group: int, where: str) -> Record | None:
+        """The first record of a group that counts."""
+        records = shard.retry if where == "retry" else shard.dead
+        for record in records:
+            if record.group == group and (
+                not self.rules.drops_orphans or self.counts(shard, record, where)
+            ):
+                return record
+        return None
+
+    @staticmethod
+    def counts(shard: Shard, record: Record, where: str) -> bool:
+        entry = shard.entries[record.group]
+        if entry is None:
+            return False
+        low, high = (entry.rc, entry.rp) if where == "retry" else (entry.dc, entry.dp)
+        return low < record.y <= high
+
+    # -- The table ---------------------------------------------------------------------------
+
+    def target(self, world: World, h: int, flight: Flight) -> str:
+        """Where a message is pushed before it is committed; empty: it is not."""
+        shard = world.shards[self._slot(h)]
+        entry = shard.entries[flight.group]
+        tries = entry.tries if entry is not None and flight.source == "retry" else 0
+        match flight.verdict:
+            case "late" | "itself":
+                return "retry"
+            case "follow":
+                return "dead"
+            case "behind":
+                return self._behind(entry)
+            case "again" if flight.source != "dead":
+                if tries >= self.retries:
+                    return "dead"
+                tail = not self.rules.stays_head
+                return "retry" if flight.source == "main" or tail else ""
+            case "never" if flight.source != "dead":
+                return "dead"
+            case "again" | "never" if not self.rules.parks_in_place and entry is not None:
+                return "dead" if flight.verdict == "never" or entry.tries >= self.retries else ""
+        return ""
+
+    def _behind(self, entry: Entry | None) -> str:
+        if entry is None:
+            return "retry"
+        if entry.dp > entry.dc and not (self.rules.retry_before_dead and entry.rp > entry.rc):
+            return "dead"
+        return "retry"
+
+    def _slot(self, h: int) -> int:
+        return h if self.rules.own_slot else (h + 1) % len(self.logs)
+
+    def push(self, world: World, h: int, target: str, flight: Flight) -> tuple[World, int]:
+        slot = self._slot(h)
+        shard = world.shards[slot]
+        if target == "retry":
+            y = shard.last_y + 1
+            record = Record(y, flight.group, flight.x)
+            shard = shard._replace(last_y=y, retry=(*shard.retry, record))
+        else:
+            y = shard.last_z + 1
+            record = Record(y, flight.group, flight.x)
+            shard = shard._replace(last_z=y, dead=(*shard.dead, record))
+        return world._replace(shards=put_at(world.shards, slot, shard)), y
+
+    def commit(self, world: World, h: int, flight: Flight) -> World:
+        """What a commit writes, all at once; nothing where it was written before."""
+        shard = world.shards[h]
+        if flight.source == "main":
+            if flight.number in shard.acked and self.rules.knows_repetitions:
+                return world
+        elif self.rules.checks_head:
+            head = self.head(shard, flight.group, flight.source)
+            if head is None or head.y != flight.number:
+                return world
+        if not self.split and (target := self.target(world, h, flight)):
+            world, y = self.push(world, h, target, flight)
+            flight = flight._replace(target=target, pushed=y)
+        slot = self._slot(h)
+        shard = world.shards[slot]
+        entry, settled = self._entry(world, shard, flight)
+        if flight.source != "main":
+            shard = drop(shard, flight)
+        shard = shard._replace(entries=put_at(shard.entries, flight.group, entry))
+        world = world._replace(shards=put_at(world.shards, slot, shard))
+        if flight.source == "main":
+            shard = world.shards[h]
+            acked = {flight.number} if self.rules.acknowledges_each else range(flight.number + 1)
+            shard = shard._replace(acked=shard.acked.union(acked))
+            world = world._replace(shards=put_at(world.shards, h, shard))
+        return world._replace(settled=world.settled | {flight.x}) if settled else world
+
+    def _entry(self, world: World, shard: Shard, flight: Flight) -> tuple[Entry | None, bool]:
+        """The group's entry after a commit, and whether the message is settled by it."""
+        entry = shard.entries[flight.group] or Entry()
+        x = flight.x
+        y = flight.pushed if flight.target == "retry" else 0
+        z = flight.pushed if flight.target == "dead" else 0
+        settled = flight.verdict == "ok"
+        if flight.source == "retry" and (flight.target or flight.verdict in ("ok", "double")):
+            if flight.verdict != "double" or self.rules.drop_settles:
+                rcx = entry.rcx if flight.verdict == "double" else x
+                entry = entry._replace(rc=flight.number, rcx=rcx, tries=0)
+        elif flight.source == "retry":
+            entry = entry._replace(tries=entry.tries + 1)
+        elif flight.source == "dead":
+            entry = self._redriven(entry, flight, z)
+        if y:
+            fresh = entry.rp <= entry.rc
+            entry = entry._replace(rp=y)
+            if fresh:
+                tries = 1 if flight.verdict == "again" else 0
+                entry = entry._replace(rc=y - self.rules.begins_apart, rcx=below(x), tries=tries)
+                if not self.rules.begins_below:
+                    entry = entry._replace(rc=0, rcx=Entry().rcx)
+        if z and flight.source != "dead":
+            parks = flight.verdict in ("behind", "follow") or world.policy == "park"
+            settled = not parks
+            if parks or not self.rules.skip_forgets:
+                if entry.dp <= entry.dc:
+                    entry = entry._replace(dc=z - 1, dcx=below(x))
+                entry = entry._replace(dp=z)
+        return kept(entry), settled
+
+    def _redriven(self, entry: Entry, flight: Flight, z: int) -> Entry:
+        """The entry after an attempt for a dead letter."""
+        if flight.verdict in ("ok", "double"):
+            if flight.verdict == "double" and not self.rules.drop_settles:
+                return entry
+            upto = entry.upto if entry.upto > flight.number else 0
+            dcx = entry.dcx if flight.verdict == "double" else flight.x
+            return entry._replace(dc=flight.number, dcx=dcx, tries=0, upto=upto)
+        if flight.verdict == "again" and entry.tries < self.retries:
+            return entry._replace(tries=entry.tries + 1)
+        if z:
+            return entry._replace(dp=z, dc=flight.number, dcx=flight.x, tries=0, upto=0)
+        return entry._replace(tries=0, upto=0)
+
 
 #: What happens, and the world after it. What begins with `!` need never happen.
 Label = tuple[object, ...]

@@ -1,4 +1,4 @@
-"""Every order in which actors' calls to the store can reach it, or many of them at random."""
+"""Store calls of several actors in every order, and a counter of store calls."""
 
 from __future__ import annotations
 
@@ -103,3 +103,17 @@ def _by(wanted: list[int], step: int, options: int) -> int:
 
 def _name(taken: list[tuple[int, int]]) -> str:
     return "".join(str(choice) for choice, _ in taken)
+
+
+def count_calls(store: Store) -> Callable[[], int]:
+    """Begins to count; the function returned tells how many calls there were."""
+    count = 0
+    submit = store._submit
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        return submit(*arguments, **options)
+
+    store._submit = counting  # type: ignore[method-assign]
+    return lambda: count

@@ -28,7 +28,7 @@ from typing import Any
 
 import psycopg
 
-from tests.processes import ended
+from tests.helpers.processes import ended
 from waystation.bench.postgres import other_user, server_programs
 from waystation.store.address import Address
 
