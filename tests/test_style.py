@@ -106,8 +106,8 @@ DUPLICATES = """
 #: of it passes; no path is ever removed.
 PLAIN = """
     src/waystation/runtime/json_text.py
-    tests/test_clock.py
-    tests/test_durations.py
+    tests/runtime/test_clock.py
+    tests/runtime/test_durations.py
     tests/test_style.py
 """
 #: First words of function docstrings. Add a verb that is missing.

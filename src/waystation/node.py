@@ -21,7 +21,7 @@ from waystation.node_upkeep import NodeUpkeep
 from waystation.pools.opening import PoolDesk, open_pools
 from waystation.reach import Reach
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.data_set import REPLACED_MAX
@@ -54,7 +54,7 @@ class Node:
 
     settings: Config
     clock: Clock
-    identity: Identity
+    identity: IdSource
     catalogue: Catalogue
     gate: Gate
     opened: OpenStore
@@ -93,7 +93,7 @@ class Node:
 
 
 async def open_callback_urls(
-    settings: Config, opened: OpenStore, *, identity: Identity
+    settings: Config, opened: OpenStore, *, identity: IdSource
 ) -> CallbackUrls:
     """How steps are called back."""
     public_url = settings.http.public_url
@@ -114,7 +114,7 @@ class _Ground:
     opened: OpenStore
     logs: StreamLogs
     clock: Clock
-    identity: Identity
+    identity: IdSource
 
 
 async def open_transactions(
@@ -261,7 +261,7 @@ async def accept_loss(settings: Config, *, lost: str = "") -> tuple[str, str, bo
 
 
 async def _open_known_store(
-    settings: Config, catalogue: Catalogue, *, clock: Clock, identity: Identity
+    settings: Config, catalogue: Catalogue, *, clock: Clock, identity: IdSource
 ) -> OpenStore:
     """Open the store, which must have the data set that the catalogue knows."""
     known = await catalogue.data_sets()
@@ -293,11 +293,11 @@ async def open_node(
     settings: Config,
     *,
     clock: Clock | None = None,
-    identity: Identity | None = None,
+    identity: IdSource | None = None,
     app: App | None = None,
 ) -> Node:
     """Opens a node; raises an error that says why not. An app comes before that of the settings."""
-    clock, identity = clock or Clock(), identity or RandomIdentity()
+    clock, identity = clock or Clock(), identity or RandomIds()
     async with AsyncExitStack() as undo:
         catalogue = open_catalogue(settings)
         await catalogue.open()

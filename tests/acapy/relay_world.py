@@ -26,7 +26,7 @@ from waystation.relay.relay import Relay
 from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.socket_door import SocketDoor
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.pubsub import Wakeups
@@ -134,7 +134,7 @@ async def open_relay(
     relay = Relay(
         Inbox(pools, pool.place),
         answers,
-        identity=RandomIdentity(),
+        identity=RandomIds(),
         answer_seconds=answer_seconds,
     )
     http = HttpApp("http", HttpDoor(relay).handle, body_bytes_max=body_bytes_max)

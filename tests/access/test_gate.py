@@ -14,7 +14,7 @@ from waystation.access import Access, Gate, Scope, gate, new_key
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord, SqliteCatalogue
 from waystation.errors import CatalogueError, UnauthenticatedError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 
 
 class House:
@@ -30,7 +30,7 @@ class House:
     ) -> tuple[bytes, KeyRecord]:
         """Creates a key; returns the header that it makes, and its record."""
         text, record = new_key(
-            RandomIdentity(),
+            RandomIds(),
             project=project,
             scope=scope,
             label="test",

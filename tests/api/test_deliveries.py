@@ -20,7 +20,7 @@ from waystation.errors import (
     UnauthenticatedError,
     WaystationError,
 )
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.testing import serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings
@@ -37,9 +37,7 @@ async def keys_for(folder: Path) -> dict[str, str]:
         ("shop", "shop", Scope.ADMIN),
         ("writer", "default", Scope.WRITE),
     ):
-        made[name], record = new_key(
-            RandomIdentity(), project=project, scope=scope, label="", now_ms=0
-        )
+        made[name], record = new_key(RandomIds(), project=project, scope=scope, label="", now_ms=0)
         await catalogue.add_key(record)
     await catalogue.close()
     return made

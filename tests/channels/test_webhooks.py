@@ -25,7 +25,7 @@ from waystation.delivery.schedule import Verdict
 from waystation.delivery.signing import new_secret
 from waystation.errors import ForbiddenAddressError, SettingsError
 from waystation.node import open_node
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings
@@ -50,7 +50,7 @@ def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Config:
 
 
 async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> None:
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
     (tmp_path / "secret").write_text(secret)
     async with FakeEndpoint(plan=[500, 200]) as endpoint:
         webhook = WebhookRule(
@@ -321,7 +321,7 @@ async def test_while_a_secret_is_replaced_receivers_verify_with_either_over_http
     tmp_path: Path,
 ) -> None:
     """S-11"""
-    old, new = new_secret(RandomIdentity()), new_secret(RandomIdentity())
+    old, new = new_secret(RandomIds()), new_secret(RandomIds())
     (tmp_path / "secret").write_text(f"{new}\n{old}\n")
     (tmp_path / "authorization").write_text("Bearer t0ken\n")
     async with FakeEndpoint() as endpoint:
@@ -341,7 +341,7 @@ async def test_while_a_secret_is_replaced_receivers_verify_with_either_over_http
         for secret in (old, new):
             assert Webhook(secret).verify(got.body, got.headers)["content"] == "ü"
         with pytest.raises(WebhookVerificationError):
-            Webhook(new_secret(RandomIdentity())).verify(got.body, got.headers)
+            Webhook(new_secret(RandomIds())).verify(got.body, got.headers)
         with pytest.raises(WebhookVerificationError):
             Webhook(new).verify(got.body + b" ", got.headers)
         assert got.headers["authorization"] == "Bearer t0ken"

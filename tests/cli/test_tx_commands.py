@@ -223,7 +223,7 @@ def test_what_is_in_the_way_is_told_with_where_to_look(here: Here) -> None:
 def test_a_wait_that_cannot_be_waited_starts_nothing(here: Here) -> None:
     done = here("tx", "start", "refund", "1", "--external-id", "never", "--wait", "soon")
     assert done.returncode == 2
-    assert "wait 'soon' is not a duration" in done.stderr
+    assert "wait 'soon' is not a valid duration" in done.stderr
     assert here("tx", "list", "--external-id", "never").stdout == "No such transactions.\n"
 
 

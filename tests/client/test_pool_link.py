@@ -15,7 +15,7 @@ from waystation.client.async_pool_link import AsyncPoolLink
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.pool_messages import Takings
 from waystation.errors import StationUnreachableError, WorkerUnknownError
-from waystation.runtime.ids import CountingIdentity
+from waystation.runtime.ids import CountingIds
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
 UNKNOWN = Answer(
@@ -37,7 +37,7 @@ async def linked(url: str) -> AsyncIterator[tuple[AsyncPoolLink, AsyncFlag]]:
     transport, ended = AsyncTransport(url, ""), AsyncFlag()
     try:
         yield (
-            AsyncPoolLink(AsyncCaller(transport), "pool", "w", CountingIdentity(), ended=ended),
+            AsyncPoolLink(AsyncCaller(transport), "pool", "w", CountingIds(), ended=ended),
             ended,
         )
     finally:

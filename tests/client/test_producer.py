@@ -23,7 +23,7 @@ from waystation.client.messages import Answer
 from waystation.client.parcels import NewMessage, Parcel, pack
 from waystation.client.shipment import Shipment
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import CountingIdentity
+from waystation.runtime.ids import CountingIds
 from waystation.store.address import Address
 from waystation.testing import Station
 
@@ -120,11 +120,7 @@ async def test_send_waits_while_too_much_is_on_its_way(
     station: Station, bound: dict[str, int]
 ) -> None:
     sizes = [
-        len(
-            pack(
-                NewMessage(n, group="g", id=f"{n:050}"), codec=None, identity=CountingIdentity()
-            ).body
-        )
+        len(pack(NewMessage(n, group="g", id=f"{n:050}"), codec=None, identity=CountingIds()).body)
         for n in range(50)
     ]
     fitting = sum(total <= 1000 for total in itertools.accumulate(sizes))
@@ -314,7 +310,7 @@ async def test_over_a_limit_the_producer_slows_down_and_loses_nothing(station: S
 
 
 def shipment(count: int, patience: float = 10) -> tuple[Shipment, list[Parcel]]:
-    identity = CountingIdentity()
+    identity = CountingIds()
     parcels = [pack(NewMessage(n), codec=None, identity=identity) for n in range(count)]
     return Shipment(parcels.copy(), patience=patience, clock=Clock()), parcels
 

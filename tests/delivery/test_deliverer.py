@@ -15,7 +15,7 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.signing import Secret, new_secret
 from waystation.delivery.states import DISABLED
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
@@ -39,7 +39,7 @@ async def test_what_is_added_is_sent_once_and_recorded(store_server: EmbeddedSer
 async def test_failures_are_tried_again_with_the_same_id_until_success(
     store_server: EmbeddedServer,
 ) -> None:
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
     crm = Endpoint(name="crm", schedule=QUICK, secrets=(Secret(secret),))
     plan = [Answer(reset=True), 500, 200]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server, crm) as running:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import clean_environment, command, running_station
 from waystation.delivery.signing import new_secret
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "webhooks.md"
 
@@ -33,7 +33,7 @@ def port() -> str:
 @pytest.mark.slow
 def test_the_guide_s_receiver_gets_a_verified_message(tmp_path: Path, port: str) -> None:
     # Given the files of the guide, on a port that is free
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
     (tmp_path / "crm.secret").write_text(secret + "\n")
     (tmp_path / "waystation.toml").write_text(block("toml").replace("8000", port))
     (tmp_path / "receiver.py").write_text(block("python").replace("8000", port))

@@ -10,7 +10,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from waystation.delivery.signing import OVERLAP_MS, Secret, new_secret, rotate, signed_headers
-from waystation.runtime.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIds, RandomIds
 
 BODY = b'{"total": 12.50}'
 
@@ -24,7 +24,7 @@ def headers_for(secrets: tuple[Secret, ...], *, at_ms: int | None = None) -> dic
 
 
 def test_the_public_library_verifies_what_we_sign() -> None:
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
     headers = headers_for((Secret(secret),))
 
     assert Webhook(secret).verify(BODY, headers) == {"total": 12.50}
@@ -43,14 +43,14 @@ def test_the_public_library_verifies_what_we_sign() -> None:
     ids=str,
 )
 def test_a_changed_or_stale_request_does_not_verify(change: dict[str, str]) -> None:
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
 
     with pytest.raises(WebhookVerificationError):
         Webhook(secret).verify(BODY, {**headers_for((Secret(secret),)), **change})
 
 
 def test_another_body_or_secret_does_not_verify() -> None:
-    identity = CountingIdentity()
+    identity = CountingIds()
     secret, other = new_secret(identity), new_secret(identity)
     headers = headers_for((Secret(secret),))
 
@@ -61,7 +61,7 @@ def test_another_body_or_secret_does_not_verify() -> None:
 
 
 def test_during_a_rotation_receivers_with_the_old_or_the_new_secret_both_verify() -> None:
-    identity = CountingIdentity()
+    identity = CountingIds()
     old, new = new_secret(identity), new_secret(identity)
     secrets = rotate((Secret(old),), new, now_ms=now_ms())
 
@@ -73,7 +73,7 @@ def test_during_a_rotation_receivers_with_the_old_or_the_new_secret_both_verify(
 
 
 def test_after_the_overlap_the_old_secret_signs_no_more() -> None:
-    identity = CountingIdentity()
+    identity = CountingIds()
     old, new = new_secret(identity), new_secret(identity)
     secrets = rotate((Secret(old),), new, now_ms=now_ms() - OVERLAP_MS - 1)
 
@@ -85,7 +85,7 @@ def test_after_the_overlap_the_old_secret_signs_no_more() -> None:
 
 
 def test_a_second_rotation_drops_what_has_expired() -> None:
-    identity = CountingIdentity()
+    identity = CountingIds()
     texts = [new_secret(identity) for _ in range(3)]
     early = now_ms() - OVERLAP_MS - 1
     secrets = rotate((Secret(texts[0]),), texts[1], now_ms=early)

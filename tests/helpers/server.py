@@ -24,7 +24,7 @@ from tests.helpers.http import Answer, Wire, ask, wire
 from waystation.access import Scope, new_key
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.config import Config
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.testing.station import Serving, serving
 from waystation.transactions.app import App
 
@@ -89,7 +89,7 @@ async def _make_keys(data: Path) -> Keys:
 
     async def make(scope: Scope, *, project: str = "default", **more: int) -> tuple[str, str]:
         text, record = new_key(
-            RandomIdentity(), project=project, scope=scope, label="test", now_ms=now_ms, **more
+            RandomIds(), project=project, scope=scope, label="test", now_ms=now_ms, **more
         )
         await catalogue.add_key(record)
         return text, record.id

@@ -7,7 +7,7 @@ import pytest
 from waystation.errors import WaystationError
 from waystation.messages.envelope import MESSAGE_BYTES_MAX, Envelope
 from waystation.messages.formats import ReceivedMessages, read_request
-from waystation.runtime.ids import CountingIdentity, SequentialIdentity
+from waystation.runtime.ids import CountingIds, SequentialIds
 from waystation.topics.model import StorageTopic, Topic, TopicOptions
 
 #: Headers that HTTP clients send with every request.
@@ -16,7 +16,7 @@ USUAL_HEADERS = (
     (b"accept", b"*/*"),
     (b"authorization", b"Bearer ws_secret"),
 )
-#: The first id that `SequentialIdentity` creates from `CountingIdentity`.
+#: The first id that `SequentialIds` creates from `CountingIds`.
 FIRST_ID = "0" * 19 + "1" + "0" * 11 + "1"
 
 
@@ -39,7 +39,7 @@ def receive(
         topic(grouped=grouped),
         (*USUAL_HEADERS, *headers, *content_type),
         body,
-        ids=SequentialIdentity(CountingIdentity()),
+        ids=SequentialIds(CountingIds()),
         bytes_max=MESSAGE_BYTES_MAX,
     )
 

@@ -13,7 +13,7 @@ from waystation.pools import Mail, Members
 from waystation.pools.held import Taken
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 
 PLACE = Place("default", "work")
@@ -23,7 +23,7 @@ LEASE_MS = 5_000
 
 async def work(store: Store, uid: str) -> None:
     """For ever."""
-    members, mail, identity = Members(store), Mail(store), RandomIdentity()
+    members, mail, identity = Members(store), Mail(store), RandomIds()
     session = await members.register(PLACE, TERMS, uid, nonce=identity.token(8))
     sys.stdout.write(f"{uid}\n")
     sys.stdout.flush()

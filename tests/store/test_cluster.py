@@ -37,7 +37,7 @@ from waystation.pools.held import Letter, Nack
 from waystation.pools.names import Place as PoolPlace
 from waystation.pools.terms import Terms as PoolTerms
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.embedded.server import supervisor
 from waystation.store.membership import Membership
@@ -169,7 +169,7 @@ async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell
         entry, holding = Entry(store, terms), Holding(store, terms)
         items = [
             NewTransaction(
-                id=names.new_id(cell, RandomIdentity()),
+                id=names.new_id(cell, RandomIds()),
                 owner="shop",
                 pipeline="refund",
                 version="v",
@@ -213,7 +213,7 @@ async def test_what_is_archived_and_brought_back_stays_in_the_slot_of_its_cell(
         restoring, signals = Restoring(store, terms), Signals(store, terms)
         items = [
             NewTransaction(
-                id=names.new_id(cell, RandomIdentity()),
+                id=names.new_id(cell, RandomIds()),
                 owner="shop",
                 pipeline="refund",
                 version="v",

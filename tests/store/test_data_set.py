@@ -14,7 +14,7 @@ from tests.helpers.store_faults import PlainServer, plain_server, store_at
 from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError, StoreError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.data_set import MARKERS, marker_keys
@@ -118,7 +118,7 @@ async def test_store_client_of_a_stateless_process_adopts_a_replacing_data_set(
         empty(server)
         await call_until_refused(opened.store)
         async with store_at(server.address) as other:
-            new = await accept_loss(other, RandomIdentity(), known=opened.dataset, earlier=())
+            new = await accept_loss(other, RandomIds(), known=opened.dataset, earlier=())
 
         await call_until_accepted(opened.store)
         assert opened.store.data_set.known == new != opened.dataset
@@ -179,14 +179,14 @@ async def test_open_store_that_may_forget_replaces_the_lost_data_set_at_once(
 
 async def test_accept_loss_repeated_keeps_the_first_new_data_set(server: PlainServer) -> None:
     async with store_at(server.address) as store:
-        first = await accept_loss(store, RandomIdentity(), known="ds-1", earlier=("ds-0",))
-        second = await accept_loss(store, RandomIdentity(), known="ds-1", earlier=("ds-0",))
+        first = await accept_loss(store, RandomIds(), known="ds-1", earlier=("ds-0",))
+        second = await accept_loss(store, RandomIds(), known="ds-1", earlier=("ds-0",))
         assert first == second
-        assert await stamp_format(store, RandomIdentity(), known="ds-1") == first
-        assert await stamp_format(store, RandomIdentity(), known=first) == first
-        assert await stamp_format(store, RandomIdentity()) == first
+        assert await stamp_format(store, RandomIds(), known="ds-1") == first
+        assert await stamp_format(store, RandomIds(), known=first) == first
+        assert await stamp_format(store, RandomIds()) == first
         with pytest.raises(StoreDataLostError):
-            await stamp_format(store, RandomIdentity(), known="ds-unrelated")
+            await stamp_format(store, RandomIds(), known="ds-unrelated")
 
 
 def test_marker_keys_lie_in_equal_ranges_of_slots() -> None:
@@ -200,7 +200,7 @@ async def test_cluster_with_one_emptied_primary_gets_no_call_from_a_running_clie
     with real_cluster() as cluster:
         store = Store(cluster.address)
         try:
-            store.data_set.known = await stamp_format(store, RandomIdentity())
+            store.data_set.known = await stamp_format(store, RandomIds())
             emptied, other = cluster.nodes[:2]
             await store.call("SET", cluster.key_of(emptied), 1)
             # A node that restarts keeps its slots, and says CLUSTERDOWN until it has joined again.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.store_faults import store_at
 from waystation.errors import ArchiveForeignError, StoreRefusedError
-from waystation.runtime.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIds, RandomIds
 from waystation.store import keys
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.format import stamp_archive, stamp_format
@@ -20,10 +20,10 @@ async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
 ) -> None:
     async with store_at(store_server.address) as store:
         await store.call("DEL", keys.FORMAT)
-        dataset = await stamp_format(store, CountingIdentity())
+        dataset = await stamp_format(store, CountingIds())
         assert dataset == "ds-0000000000000001"
 
-        assert await stamp_format(store, RandomIdentity()) == dataset
+        assert await stamp_format(store, RandomIds()) == dataset
 
         version, created = await store.call("HMGET", keys.FORMAT, "version", "created_ms")
         assert int(version) == FORMAT_VERSION
@@ -37,7 +37,7 @@ async def test_processes_that_start_together_agree_on_one_data_set(
 ) -> None:
     async with store_at(store_server.address) as one, store_at(store_server.address) as two:
         await one.call("DEL", keys.FORMAT)
-        stamps = [stamp_format(store, RandomIdentity()) for store in (one, two) for _ in range(5)]
+        stamps = [stamp_format(store, RandomIds()) for store in (one, two) for _ in range(5)]
         assert len(set(await asyncio.gather(*stamps))) == 1
 
 
@@ -47,7 +47,7 @@ async def test_a_newer_format_is_refused_and_left_alone(store_server: EmbeddedSe
         newer = FORMAT_VERSION + 1
         await store.call("HSET", keys.FORMAT, "version", newer, "dataset", "ds-1")
         with pytest.raises(StoreRefusedError, match=f"format {newer}; this release knows"):
-            await stamp_format(store, RandomIdentity())
+            await stamp_format(store, RandomIds())
         assert await store.call("HGET", keys.FORMAT, "version") == str(newer).encode()
         await store.call("DEL", keys.FORMAT)
 
@@ -60,7 +60,7 @@ async def test_an_unreadable_stamp_is_refused(
         await store.call("DEL", keys.FORMAT)
         await store.call("HSET", keys.FORMAT, *stamp)
         with pytest.raises(StoreRefusedError, match=r"unreadable \(waystation\.format\)"):
-            await stamp_format(store, RandomIdentity())
+            await stamp_format(store, RandomIds())
         await store.call("DEL", keys.FORMAT)
 
 

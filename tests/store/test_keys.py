@@ -46,7 +46,7 @@ from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import Place as PoolPlace
 from waystation.pools.terms import Terms as PoolTerms
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.data_set import MARKERS
@@ -176,7 +176,7 @@ async def use_migration(opened: OpenStore) -> None:
         pass
 
     found = FORMAT_VERSION
-    await migrate(opened.store, found, RandomIdentity(), newest=found + 1, steps={found + 1: step})
+    await migrate(opened.store, found, RandomIds(), newest=found + 1, steps={found + 1: step})
     await opened.store.call("HSET", keys.FORMAT, "version", found)
 
 
@@ -299,7 +299,7 @@ async def use_transactions(opened: OpenStore, clock: Clock) -> None:
         await progress.pass_on(0, [PassOn(held=back, state=b"", **out)])
         await nodes.tell("main", "workers", 3)
         await signals.mark([parent.id], wait_ms=60_000)
-        await open_secret(store, RandomIdentity())
+        await open_secret(store, RandomIds())
         await nodes.register(NodeRecord(node_group="main", node_id=f"nodeId-{'0' * 40}"))
         now, counts = (await signals.look(0)).now_ms, CountSlots(store)
         for slot_ms in (100_000, 1_000_000):
@@ -460,7 +460,7 @@ async def use_definitions(opened: OpenStore, clock: Clock) -> None:
         await catalogue.open()
         topics = Topics(catalogue, store, logs, clock=clock)
         await topics.create("default", "orders", partitions=1)
-        parts = {"clock": clock, "identity": RandomIdentity(), "dataset": "ds"}
+        parts = {"clock": clock, "identity": RandomIds(), "dataset": "ds"}
         subscriptions = Subscriptions(
             catalogue, store, logs, topics, **parts, keeps=Retention(), check=check
         )

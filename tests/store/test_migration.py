@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.store_faults import store_at
 from waystation.errors import StoreRefusedError
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
@@ -57,7 +57,7 @@ async def test_migrate_runs_each_missing_step_once_in_order(
         ran: list[int] = []
         steps = {number: noting(ran, number) for number in (2, 3)}
         for _ in range(2):
-            await migrate(store, await version(store), RandomIdentity(), newest=3, steps=steps)
+            await migrate(store, await version(store), RandomIds(), newest=3, steps=steps)
         assert (ran, await version(store)) == ([2, 3], 3)
 
 
@@ -73,9 +73,9 @@ async def test_migrate_after_a_crash_repeats_the_step_that_was_under_way(
 
         first, second = noting(ran, 2), noting(ran, 3)
         with pytest.raises(CrashError):
-            await migrate(store, 1, RandomIdentity(), newest=3, steps={2: first, 3: crash})
+            await migrate(store, 1, RandomIds(), newest=3, steps={2: first, 3: crash})
         assert await version(store) == 2
-        await migrate(store, 2, RandomIdentity(), newest=3, steps={2: first, 3: second})
+        await migrate(store, 2, RandomIds(), newest=3, steps={2: first, 3: second})
         assert (ran, await version(store)) == ([2, 3, 3], 3)
 
 
@@ -86,7 +86,7 @@ async def test_migrate_by_two_nodes_at_once_runs_a_step_once(
         ran: list[int] = []
         steps = {2: noting(ran, 2, seconds=0.3)}
         await asyncio.gather(
-            *(migrate(store, 1, RandomIdentity(), newest=2, steps=steps) for _ in range(2))
+            *(migrate(store, 1, RandomIds(), newest=2, steps=steps) for _ in range(2))
         )
         assert (ran, await version(store)) == ([2], 2)
 
@@ -103,7 +103,7 @@ async def test_migrate_under_a_lost_lease_leaves_the_format_to_the_new_holder(
                 # Another node took over while this one stood still, and is at the step itself
                 await store.call("HSET", keys.MIGRATION, "epoch", 99, "until_ms", 0)
 
-        await migrate(store, 1, RandomIdentity(), newest=2, steps={2: overtaken})
+        await migrate(store, 1, RandomIds(), newest=2, steps={2: overtaken})
         assert (ran, await version(store)) == ([2, 2], 2)
 
 
@@ -113,7 +113,7 @@ async def test_migrate_without_a_step_is_refused_and_changes_nothing(
     async with old_store(store_server) as store:
         ran: list[int] = []
         with pytest.raises(StoreRefusedError, match="cannot bring it to format 2"):
-            await migrate(store, 1, RandomIdentity(), newest=3, steps={3: noting(ran, 3)})
+            await migrate(store, 1, RandomIds(), newest=3, steps={3: noting(ran, 3)})
         assert (ran, await version(store)) == ([], 1)
 
 
@@ -127,7 +127,7 @@ async def test_migrate_beside_processes_at_work_is_refused(
             await migrate(
                 store,
                 1,
-                RandomIdentity(),
+                RandomIds(),
                 newest=2,
                 steps={2: noting(ran, 2)},
                 absence_seconds_max=0.1,

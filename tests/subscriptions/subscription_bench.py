@@ -17,7 +17,7 @@ from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import (
@@ -130,7 +130,7 @@ def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
         logs,
         topics,
         clock=clock,
-        identity=RandomIdentity(),
+        identity=RandomIds(),
         dataset=DATASET,
         keeps=Retention(max_bytes=1_048_576, policy="drop_and_count"),
         check=check_endpoint,
@@ -140,7 +140,7 @@ def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
         subscriptions,
         store,
         clock=clock,
-        identity=RandomIdentity(),
+        identity=RandomIds(),
         dataset=DATASET,
         keep_ms=KEEP_MS,
     )

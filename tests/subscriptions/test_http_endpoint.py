@@ -8,7 +8,7 @@ from standardwebhooks import Webhook
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from waystation.delivery.request import Failure
 from waystation.delivery.signing import Secret, new_secret, rotate
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.subscriptions.endpoints.http import HttpEndpoint, target_of
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
@@ -17,7 +17,7 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def secret() -> Secret:
-    return Secret(new_secret(RandomIdentity()))
+    return Secret(new_secret(RandomIds()))
 
 
 async def sent(
@@ -61,7 +61,7 @@ async def test_what_a_message_does_not_have_is_not_sent() -> None:
 
 
 async def test_the_public_library_verifies_the_signature_of_each_secret() -> None:
-    old, new = secret(), new_secret(RandomIdentity())
+    old, new = secret(), new_secret(RandomIds())
     request = await sent(*rotate((old,), new, now_ms=2**42))
 
     for text in (old.text, new):

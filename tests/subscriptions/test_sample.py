@@ -8,18 +8,18 @@ from standardwebhooks import Webhook
 from tests.subscriptions.parcels import means_with, subscription_to
 from waystation.channels.model import Published
 from waystation.delivery.signing import Secret, new_secret
-from waystation.runtime.ids import CountingIdentity, RandomIdentity
+from waystation.runtime.ids import CountingIds, RandomIds
 from waystation.subscriptions.endpoints.sample import Sample, send_sample
 from waystation.testing.endpoint import Answer, FakeEndpoint
 
-SECRET = Secret(new_secret(RandomIdentity()))
+SECRET = Secret(new_secret(RandomIds()))
 
 
 async def test_a_sample_is_signed_and_shows_request_and_reply() -> None:
     answer = Answer(202, body=b"thank you \xff")
     async with FakeEndpoint(plan=[answer]) as receiver, means_with() as means:
         subscription = subscription_to(receiver.url, headers=(("X-Shop", "17"),))
-        sample = await send_sample(subscription, (SECRET,), means, identity=CountingIdentity())
+        sample = await send_sample(subscription, (SECRET,), means, identity=CountingIds())
         (request,) = receiver.received
 
     assert sample.request == f"POST {subscription.endpoint}"
@@ -39,7 +39,7 @@ async def test_a_sample_that_fails_says_why() -> None:
     async with FakeEndpoint(plan=[503, Answer(hang=True)]) as receiver, means_with() as means:
         subscription = subscription_to(receiver.url, timeout_seconds=2.0)
         refused, hung = [
-            await send_sample(subscription, (SECRET,), means, identity=RandomIdentity())
+            await send_sample(subscription, (SECRET,), means, identity=RandomIds())
             for _ in range(2)
         ]
     assert (refused.status, refused.problem) == (503, "the endpoint answered 503")
@@ -49,7 +49,7 @@ async def test_a_sample_that_fails_says_why() -> None:
 async def test_a_sample_to_an_address_that_must_not_be_reached_is_not_sent() -> None:
     async with FakeEndpoint() as receiver, means_with(loopback=False) as means:
         subscription = subscription_to(receiver.url)
-        sample = await send_sample(subscription, (), means, identity=RandomIdentity())
+        sample = await send_sample(subscription, (), means, identity=RandomIds())
         assert sample.problem == "the endpoint's address is not allowed"
         assert not receiver.connections
 
@@ -65,7 +65,7 @@ async def test_a_channel_gets_a_sample_as_any_message() -> None:
 
     async with means_with(publish_many=publish_many) as means:
         subscription = subscription_to("channel:orders")
-        sample = await send_sample(subscription, (), means, identity=CountingIdentity())
+        sample = await send_sample(subscription, (), means, identity=CountingIds())
     ((published_id, body),) = published
     assert published_id.startswith("sample-0000000000000001-")
     assert body == sample.body.encode()

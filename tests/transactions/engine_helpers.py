@@ -16,7 +16,7 @@ from waystation import App
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import CountingIdentity
+from waystation.runtime.ids import CountingIds
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.pubsub import Wakeups
@@ -87,7 +87,7 @@ class Machine:
     entry: Entry
     signals: Signals
     cells: int
-    identity: CountingIdentity = field(default_factory=CountingIdentity)
+    identity: CountingIds = field(default_factory=CountingIds)
     workers: list[Worker] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
     #: What steps reach the world with.

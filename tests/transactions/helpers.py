@@ -13,7 +13,7 @@ import msgspec
 from waystation import App, Context
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import CountingIdentity
+from waystation.runtime.ids import CountingIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import Wakeups
@@ -137,7 +137,7 @@ class TransactionStore:
     archiving: Archiving
     restoring: Restoring
     wakeups: Wakeups
-    identity: CountingIdentity
+    identity: CountingIds
     #: It jumps when the machine advances.
     clock: Clock
 
@@ -288,7 +288,7 @@ async def open_transactions(
         archiving=Archiving(store, TERMS, role_ms=ROLE_MS, grace_ms=ROLE_GRACE_MS),
         restoring=Restoring(store, TERMS),
         wakeups=wakeups,
-        identity=CountingIdentity(),
+        identity=CountingIds(),
         clock=clock,
     )
     try:

@@ -18,7 +18,7 @@ from waystation.catalogue import ProjectRecord, SqliteCatalogue
 from waystation.config import TransactionConfig
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.address import Address
 from waystation.store.checks import read_facts
 from waystation.store.client import Store
@@ -156,7 +156,7 @@ async def open_outside(
             catalogue,
             logs,
             clock=clock,
-            identity=RandomIdentity(),
+            identity=RandomIds(),
             services=services,
             archive=archive,
         )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.transactions.helpers import CELL, TERMS, TransactionStore, after, open_transactions
 from waystation.errors import CallbackInvalidError, CallbackUnknownError, CallbackUsedError
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
 from waystation.transactions import names
@@ -21,7 +21,7 @@ NOBODY = "tx-0000" + "f" * 36
 
 
 def callbacks(tx: TransactionStore) -> Callbacks:
-    return Callbacks(tx.signals, URLS, terms=TERMS, identity=RandomIdentity())
+    return Callbacks(tx.signals, URLS, terms=TERMS, identity=RandomIds())
 
 
 def token(transaction_id: str, place: str = "1") -> str:
@@ -190,7 +190,7 @@ async def test_all_processes_have_one_secret_and_tokens_outlive_them(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_transactions(store_server) as tx:
-        secrets = [await open_secret(tx.store, RandomIdentity()) for _ in range(3)]
+        secrets = [await open_secret(tx.store, RandomIds()) for _ in range(3)]
         assert len(set(secrets)) == 1
         assert len(secrets[0]) == 32
         first, second = (CallbackUrls(each, "http://a") for each in secrets[:2])

@@ -27,7 +27,7 @@ from waystation.pools import PoolOptions
 from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter, Session
 from waystation.pools.names import Place
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
@@ -140,7 +140,7 @@ def test_bad_options_are_refused_at_definition(options: dict[str, Any]) -> None:
 
 async def take(node: Node) -> tuple[Session, Envelope, Any]:
     """A worker comes, and takes the one message that there is."""
-    pools, token = node.pools.pools, RandomIdentity().token(8)
+    pools, token = node.pools.pools, RandomIds().token(8)
     pool = await pools.get("default", "agents")
     terms = pools.terms(pool)
     session = await pools.members.register(pool.place, terms, "w", nonce="n")
@@ -247,7 +247,7 @@ class Handing(World):
         ticket = parse_ticket(dict(message.headers)[ANSWER_TO])
         assert ticket is not None
         urls = CallbackUrls(b"s" * 32)
-        callbacks = Callbacks(signals, urls, terms=TERMS, identity=RandomIdentity())
+        callbacks = Callbacks(signals, urls, terms=TERMS, identity=RandomIds())
         await callbacks.use(*ticket, b'"answer"')
 
 

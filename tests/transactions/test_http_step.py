@@ -17,7 +17,7 @@ from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
 from waystation.errors import CallbackUsedError, PipelineInvalidError
 from waystation.messages.envelope import Envelope
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.transactions.builtins.http import REPLY_BYTES_MAX
@@ -75,7 +75,7 @@ async def call_back(machine: Machine, request: ReceivedRequest, body: bytes) -> 
     url = request.headers["waystation-callback"]
     transaction_id, place, token = url.split("/")[-3:]
     urls = CallbackUrls(b"s" * 32, PUBLIC)
-    callbacks = Callbacks(machine.signals, urls, terms=TERMS, identity=RandomIdentity())
+    callbacks = Callbacks(machine.signals, urls, terms=TERMS, identity=RandomIds())
     await callbacks.use(transaction_id, place, token, body)
 
 

@@ -64,7 +64,7 @@ async def test_a_child_gets_the_version_that_is_active_when_it_starts(
         await machine.define(other)
         # A worker that knows an old version is told so by the script.
         machine.pipelines._remember_active(
-            "default", "inner", app.pipelines[0].version, machine.clock.real_seconds()
+            "default", "inner", app.pipelines[0].version, machine.clock.uptime_s()
         )
         await machine.signals.set_switch("", started, "go", True)
         assert (await machine.ended(started)).output == {"steps": ["c"]}

@@ -41,7 +41,7 @@ from tests.transactions.helpers import (
     open_transactions,
 )
 from waystation.errors import NotSleepingError, TransactionFinalError
-from waystation.runtime.ids import CountingIdentity
+from waystation.runtime.ids import CountingIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells
@@ -122,7 +122,7 @@ class TransactionMachine(RuleBasedStateMachine):
         may run. What is due, and in which order, follows real time, and Hypothesis must draw the
         same whatever the time is; so are ids the same in every run.
         """
-        self.tx = dataclasses.replace(self.bridge.opened, identity=CountingIdentity())
+        self.tx = dataclasses.replace(self.bridge.opened, identity=CountingIds())
         self.model = TransactionModel(now=START_SECONDS)
         #: What claims and moves have given to holders, the newest last; and what they saw then.
         self.holds: list[tuple[Held, dict[str, str]]] = []

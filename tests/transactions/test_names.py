@@ -7,7 +7,7 @@ import pytest
 from tests.transactions.cell_store import open_cell_store
 from waystation.errors import SettingsError, StoreRefusedError, TransactionUnknownError
 from waystation.logs import keys as log_names
-from waystation.runtime.ids import CountingIdentity, RandomIdentity, SequentialIdentity
+from waystation.runtime.ids import CountingIds, RandomIds, SequentialIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.cells import CELLS_DEFAULT, Terms, open_cells
@@ -15,11 +15,11 @@ from waystation.transactions.cells import CELLS_DEFAULT, Terms, open_cells
 
 @pytest.mark.parametrize("cell", [0, 1, 255, 0xFFFF])
 def test_an_id_tells_its_cell(cell: int) -> None:
-    for identity in (RandomIdentity(), SequentialIdentity(RandomIdentity())):
+    for identity in (RandomIds(), SequentialIds(RandomIds())):
         made = names.new_id(cell, identity)
         assert len(made) == 43
         assert names.cell_of(made) == cell
-    assert names.new_id(1, CountingIdentity()) == "tx-0001" + "0" * 35 + "1"
+    assert names.new_id(1, CountingIds()) == "tx-0001" + "0" * 35 + "1"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_cell_of_an_external_id_follows_from_project_and_id_alone() -> None:
 
 
 def test_a_child_has_the_same_id_whoever_makes_it_in_its_parents_cell() -> None:
-    parent = names.new_id(7, RandomIdentity())
+    parent = names.new_id(7, RandomIds())
     made = {names.child_id(parent, round_, n) for round_ in (1, 2) for n in range(1, 1001)}
     assert len(made) == 2000
     assert {names.cell_of(each) for each in made} == {7}

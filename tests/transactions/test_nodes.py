@@ -12,7 +12,7 @@ from tests.helpers.store_faults import store_at
 from tests.transactions.helpers import open_transactions
 from waystation import App
 from waystation.errors import BusyError, InvalidInputError
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions import names
 from waystation.transactions.nodes import (
@@ -41,7 +41,7 @@ def app_with(*types: str) -> App:
 
 
 def record_of(*types: str, group: str = "master") -> NodeRecord:
-    return node_record(group, new_node_id(RandomIdentity()), app_with(*types).book())
+    return node_record(group, new_node_id(RandomIds()), app_with(*types).book())
 
 
 async def test_a_node_is_registered_as_seed_001_says(store_server: EmbeddedServer) -> None:

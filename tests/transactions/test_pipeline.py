@@ -64,7 +64,7 @@ def test_another_content_is_another_version(other: Any) -> None:
         (("refund", []), "has 0 steps"),
         (("refund", ["a"] * (STEPS_MAX + 1)), "has 1001 steps"),
         (("refund", "abc"), "are a list"),
-        (("Refund", ["a"]), "is not a name"),
+        (("Refund", ["a"]), "is not a valid name"),
         (("refund", ["a b"]), "Step 1 of pipeline refund: 'a b' is not a type of step"),
         (("refund", ["a", 7]), "Step 2 of pipeline refund"),
         (("refund", [("a", [])]), "Step 1 of pipeline refund"),

@@ -14,7 +14,7 @@ from tests.transactions.test_http_step import reaching
 from tests.transactions.test_machine_crashes import ID, World, successes
 from waystation import App, Context, Fail
 from waystation.delivery.request import Outcome, Outgoing
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
@@ -45,7 +45,7 @@ class Asking(World):
         url = self.effects.read_text().splitlines()[0]
         transaction_id, place, token = url.split("/")[-3:]
         urls = CallbackUrls(SECRET)
-        callbacks = Callbacks(signals, urls, terms=TERMS, identity=RandomIdentity())
+        callbacks = Callbacks(signals, urls, terms=TERMS, identity=RandomIds())
         await callbacks.use(transaction_id, place, token, b'"answer"')
 
 

@@ -22,7 +22,7 @@ from waystation.errors import (
     SettingsError,
     TopicNotFoundError,
 )
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.transactions import names, reply_sender
@@ -45,7 +45,7 @@ async def field(running: Replying, transaction_id: str, name: str) -> str:
 async def test_the_end_is_sent_signed_with_the_summary_and_noted_in_the_transaction(
     store_server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    secret = new_secret(RandomIdentity())
+    secret = new_secret(RandomIds())
     (tmp_path / "secret").write_text(secret + "\n")
     settings = msgspec.structs.replace(QUICK, secret_file=str(tmp_path / "secret"))
     async with FakeEndpoint() as receiver, replying(store_server, settings) as running:

@@ -90,12 +90,12 @@ class Gate:
     @property
     def fresh(self) -> bool:
         """Whether the ring is young enough to be trusted."""
-        return self._clock.real_seconds() - self._read_at <= _RING_SECONDS_MAX
+        return self._clock.uptime_s() - self._read_at <= _RING_SECONDS_MAX
 
     @property
     def _looks_for_long(self) -> bool:
         """Whether the catalogue lets a look wait, which is no better than one that failed."""
-        spent = self._clock.real_seconds() - self._looked_at
+        spent = self._clock.uptime_s() - self._looked_at
         return self._reading.locked() and spent > _LOOK_SECONDS_MAX
 
     def admit(self, authorization: bytes | None) -> Access | None:
@@ -119,7 +119,7 @@ class Gate:
 
     async def admit_unknown(self, authorization: bytes | None) -> Access:
         """The same after one more look at the catalogue, since the key may be new."""
-        await self._look_since(self._clock.real_seconds())
+        await self._look_since(self._clock.uptime_s())
         access = self.admit(authorization)
         if access is None and not self.fresh:
             raise _unreadable()
@@ -147,7 +147,7 @@ class Gate:
     async def _read(self) -> None:
         async with self._reading:
             # The ring is as old as the beginning of its reading, however long that takes.
-            began = self._looked_at = self._clock.real_seconds()
+            began = self._looked_at = self._clock.uptime_s()
             try:
                 await self._read_ring()
             except Exception:

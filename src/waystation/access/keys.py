@@ -7,7 +7,7 @@ import re
 from enum import StrEnum
 
 from waystation.catalogue import KeyRecord
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 
 _FORMAT = re.compile(r"ws_([0-9a-f]{16})_([0-9a-f]{48})", re.ASCII)
 
@@ -26,7 +26,7 @@ class Scope(StrEnum):
 
 
 def new_key(
-    identity: Identity,
+    identity: IdSource,
     *,
     project: str,
     scope: Scope,

@@ -33,7 +33,7 @@ from waystation.pools.held import Letter, Taken
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.recipient import check_id, check_key
 from waystation.runtime.durations import parse_duration
-from waystation.runtime.ids import Identity, SequentialIdentity
+from waystation.runtime.ids import IdSource, SequentialIds
 from waystation.runtime.json_text import unshield
 
 _KEY = "waystation-key"
@@ -89,8 +89,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 class PoolMessages:
     """Reads requests."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = SequentialIdentity(identity)
+    def __init__(self, identity: IdSource) -> None:
+        self._identity = SequentialIds(identity)
 
     def read(self, project: str, pool: str, request: Request, body: bytes) -> Received:
         """The messages of a request to a pool."""

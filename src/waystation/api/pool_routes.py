@@ -19,13 +19,13 @@ from waystation.pools import Pool, Pools
 from waystation.pools.answers import Answer
 from waystation.pools.definition import require_answers
 from waystation.pools.held import Enqueued
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 
 
 class PoolRoutes:
     """Handler of `/v1/pools/{pool}/messages`."""
 
-    def __init__(self, pools: Pools, *, identity: Identity, wait_seconds_max: float) -> None:
+    def __init__(self, pools: Pools, *, identity: IdSource, wait_seconds_max: float) -> None:
         self._pools = pools
         self._messages = PoolMessages(identity)
         self._wait_seconds_max = wait_seconds_max

@@ -23,7 +23,7 @@ from waystation.errors import (
 )
 from waystation.messages.envelope import check_key, check_time_ms
 from waystation.messages.formats import message_json, read_request
-from waystation.runtime.ids import Identity, SequentialIdentity
+from waystation.runtime.ids import IdSource, SequentialIds
 from waystation.runtime.logging import logger
 from waystation.topics.flow import require_open
 from waystation.topics.producer import Producer, Receipt, Result
@@ -48,7 +48,7 @@ class TopicRoutes:
         producer: Producer,
         browser: Browser,
         *,
-        ids: Identity,
+        ids: IdSource,
         message_bytes_max: int,
         schemas: Schemas,
         limits: Limits,
@@ -58,7 +58,7 @@ class TopicRoutes:
         self._producer = producer
         self._browser = browser
         # Ids of messages are unique but need not be secret.
-        self._message_ids = SequentialIdentity(ids)
+        self._message_ids = SequentialIds(ids)
         self._message_bytes_max = message_bytes_max
         self._schemas = schemas
         self._limits = limits

@@ -47,7 +47,7 @@ from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.pools import Pools
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.logging import logger
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.desk import Desk as SubscriptionDesk
@@ -123,7 +123,7 @@ def wide_app(
     pools: Pools,
     *,
     clock: Clock,
-    identity: Identity,
+    identity: IdSource,
     time_machine: TimeMachine | None,
     history_place: HistoryPlace,
     body_bytes_max: int,

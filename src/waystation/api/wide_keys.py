@@ -15,7 +15,7 @@ from waystation.access.keys import new_key
 from waystation.catalogue import Catalogue, KeyRecord, ProjectRecord
 from waystation.errors import NotFoundError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import NAME_PATTERN, Identity, require_name
+from waystation.runtime.ids import NAME_PATTERN, IdSource, require_name
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Label = Annotated[str, Meta(max_length=200)]
@@ -142,8 +142,8 @@ def _clock(state: State) -> Clock:
     return clock
 
 
-def _identity(state: State) -> Identity:
-    identity: Identity = state["identity"]
+def _identity(state: State) -> IdSource:
+    identity: IdSource = state["identity"]
     return identity
 
 

@@ -25,7 +25,7 @@ from waystation.bench.target import Target, Window
 from waystation.catalogue import SqliteCatalogue
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.transactions import names
@@ -58,7 +58,7 @@ class _Cells:
 
     def __init__(self, store: Store, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._identity = RandomIdentity()
+        self._identity = RandomIds()
         self._entry = Entry(store, _TERMS)
         self._holding = Holding(store, _TERMS)
         self._progress = Progress(store, _TERMS)

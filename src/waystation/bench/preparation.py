@@ -8,7 +8,7 @@ from waystation.access import Scope, new_key
 from waystation.config import Config
 from waystation.node import open_catalogue
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.checks import read_facts
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
@@ -21,7 +21,7 @@ async def make_key(data: Path) -> str:
     await catalogue.open()
     try:
         key, record = new_key(
-            RandomIdentity(),
+            RandomIds(),
             project=DEFAULT_PROJECT,
             scope=Scope.WRITE,
             label="bench",

@@ -18,7 +18,7 @@ from waystation.bench.log_load import repeated
 from waystation.bench.report import Sample
 from waystation.bench.target import Target, Window
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.wire import pack
 from waystation.transactions import names
@@ -60,7 +60,7 @@ async def start_raw(target: Target, seconds: float) -> Sample:
     """The bare script with the same bytes, a call for each, in pipelines of a hundred."""
     async with opened(target) as node:
         start = Start(DEFAULT_PROJECT, Order(type=NO_OP, data=CONTENT), None)
-        start.id = names.new_id(0, RandomIdentity())
+        start.id = names.new_id(0, RandomIds())
         start.pipeline = await node.engine.pipelines.active(DEFAULT_PROJECT, NO_OP)
         item = start.item(Clock().now_ms(), state_bytes_max=len(CONTENT) * 100)
     with socket.socket(socket.AF_UNIX) as wire:

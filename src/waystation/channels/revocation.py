@@ -50,7 +50,7 @@ class Revocation:
         """Whether a token was revoked, as far as was known two seconds ago."""
         key = keys.token_revocation(token_id)
         # As old as the question, not as the answer.
-        now = self._clock.real_seconds()
+        now = self._clock.uptime_s()
         known = self._known.get(key)
         if known is not None and now - known[1] <= _KNOWN_SECONDS_MAX:
             return known[0]

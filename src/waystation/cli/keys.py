@@ -17,7 +17,7 @@ from waystation.cli.output import console, emit_json, emit_table
 from waystation.errors import InvalidInputError, NotFoundError
 from waystation.node import open_catalogue
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.ids import RandomIds, require_name
 
 _T = TypeVar("_T")
 _DAY_MS = 86_400_000
@@ -52,7 +52,7 @@ def create(
     require_name(project, field="project")
     clock = Clock()
     text, record = new_key(
-        RandomIdentity(),
+        RandomIds(),
         project=project,
         scope=Scope(scope),
         label=label,

@@ -21,7 +21,7 @@ from waystation.errors import (
     WorkerEvictedError,
     WorkerUnknownError,
 )
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.json_values import encode_json
 from waystation.runtime.logging import logger
 
@@ -40,7 +40,7 @@ class AsyncPoolLink:
     """Speaks for one worker."""
 
     def __init__(
-        self, caller: AsyncCaller, pool: str, uid: str, identity: Identity, *, ended: AsyncFlag
+        self, caller: AsyncCaller, pool: str, uid: str, identity: IdSource, *, ended: AsyncFlag
     ) -> None:
         self._caller = caller
         self._path = path_of(pool, "workers", uid)

@@ -45,7 +45,7 @@ from waystation.client.pools import (
 )
 from waystation.errors import ConflictError, PoolFullError
 from waystation.runtime.durations import Duration, duration_ms
-from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.ids import RandomIds, require_name
 from waystation.runtime.json_values import encode_json
 
 _PAGE = 1000
@@ -57,7 +57,7 @@ class AsyncPools:
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
         self._caller = AsyncCaller(transport)
-        self._identity = RandomIdentity()
+        self._identity = RandomIds()
 
     # -- Definitions -------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from waystation.client.shipment import Shipment
 from waystation.client.topics import Produced, Receipt
 from waystation.errors import InvalidInputError, ProducerClosedError, WaystationError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 
 BATCH_FORM = "application/vnd.waystation.batch+json"
 #: What a station takes in one request; of bytes it takes more, but a message may come on top.
@@ -81,7 +81,7 @@ class AsyncProducer:
         self._codec = codec
         self._on_closed = on_closed
         self._clock = Clock()
-        self._identity = RandomIdentity()
+        self._identity = RandomIds()
         self._worker: AsyncWorker | None = None
         # All that changes, under the lock of `_changed`.
         self._changed = AsyncCondition()
@@ -175,7 +175,7 @@ class AsyncProducer:
             self._worker = AsyncWorker(self._work)
         future: AsyncFuture[Receipt] = new_future()
         parcel.on_settled = lambda result: _tell(future, result)
-        due = self._clock.real_seconds() + self._linger
+        due = self._clock.uptime_s() + self._linger
         self._queue.append(_Waiting(parcel, future, due))
         self._queue_bytes += size
         self._held += 1
@@ -250,7 +250,7 @@ class AsyncProducer:
                 await self._changed.wait_for(lambda: self._queue or self._closing)
                 if not self._queue:
                     break
-                seconds = max(0.0, self._queue[0].due - self._clock.real_seconds())
+                seconds = max(0.0, self._queue[0].due - self._clock.uptime_s())
                 await self._changed.wait_for(self._must_go, seconds=seconds)
                 if batch := self._next_batch():
                     return batch

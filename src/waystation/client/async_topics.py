@@ -41,7 +41,7 @@ from waystation.client.topics import (
 )
 from waystation.errors import ConflictError, WaystationError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
 
 _PATH = "/v1/topics"
@@ -50,10 +50,10 @@ _PATH = "/v1/topics"
 class AsyncTopics:
     """Create topics and let them grow; produce; look into them."""
 
-    def __init__(self, transport: AsyncTransport, *, identity: Identity | None = None) -> None:
+    def __init__(self, transport: AsyncTransport, *, identity: IdSource | None = None) -> None:
         self._transport = transport
         self._caller = AsyncCaller(transport)
-        self._identity = identity or RandomIdentity()
+        self._identity = identity or RandomIds()
         self._producers: set[AsyncProducer] = set()
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from waystation.client.codec import Codec, told
 from waystation.client.topics import Produced
 from waystation.errors import InvalidInputError
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.json_values import encode_json
 
 #: What one request holds at most; a single message may be larger.
@@ -79,7 +79,7 @@ class Parcel:
             self.on_settled(result)
 
 
-def pack(message: NewMessage, *, codec: Codec | None, identity: Identity) -> Parcel:
+def pack(message: NewMessage, *, codec: Codec | None, identity: IdSource) -> Parcel:
     """A parcel for a message; an error for one that cannot be sent at all."""
     message_id = message.id or identity.token(16)
     given = message.headers

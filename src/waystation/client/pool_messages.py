@@ -11,7 +11,7 @@ import msgspec
 
 from waystation.client.codec import Codec, codings_of
 from waystation.client.topics import ShownMessage
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.json_text import load_json
 
 
@@ -142,7 +142,7 @@ def answer_of(value: Any) -> dict[str, Any]:
     return {"text": value} if isinstance(value, str) else {"data": value}
 
 
-def worker_name(identity: Identity) -> str:
+def worker_name(identity: IdSource) -> str:
     """A name for a worker that no other has, by which people find its machine."""
     host = re.sub(r"[^0-9a-z]+", "-", socket.gethostname().lower()).strip("-")[:40]
     return f"{host or 'worker'}-{identity.token(4)}"

@@ -13,7 +13,7 @@ import msgspec
 from waystation.client.parcels import NewMessage, pack
 from waystation.client.topics import ShownMessage
 from waystation.errors import InvalidInputError
-from waystation.runtime.ids import Identity, require_name
+from waystation.runtime.ids import IdSource, require_name
 from waystation.runtime.json_values import encode_json
 
 PATH = "/v1/pools"
@@ -224,7 +224,7 @@ def path_of(name: str, *parts: str) -> str:
     return "/".join([PATH, name, *parts])
 
 
-def batch_of(messages: Iterable[tuple[str, NewMessage]], identity: Identity) -> bytes:
+def batch_of(messages: Iterable[tuple[str, NewMessage]], identity: IdSource) -> bytes:
     """The body of a request that sends messages, each to its recipient key."""
     parts = []
     for key, message in messages:

@@ -48,7 +48,7 @@ class Shipment:
         #: Why the rest was given up.
         self.lost: WaystationError | None = None
         self._clock = clock
-        self._deadline = clock.real_seconds() + patience
+        self._deadline = clock.uptime_s() + patience
         self._tries = 0
 
     def body(self) -> bytes:
@@ -88,7 +88,7 @@ class Shipment:
         least = error.retry_after_seconds if isinstance(error, RateLimitedError) else 0
         self.pause = max(least, _PAUSES_SECONDS[min(self._tries, len(_PAUSES_SECONDS) - 1)])
         self._tries += 1
-        if self._clock.real_seconds() + self.pause > self._deadline:
+        if self._clock.uptime_s() + self.pause > self._deadline:
             self.give_up(error)
 
     def give_up(self, error: WaystationError) -> None:

@@ -31,16 +31,16 @@ from waystation.client.messages import (
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.errors import ChannelFullError
-from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
 
 
 class Channels:
     """Publish, subscribe, fetch, acknowledge; look at channels and move subscribers."""
 
-    def __init__(self, transport: Transport, *, identity: Identity | None = None) -> None:
+    def __init__(self, transport: Transport, *, identity: IdSource | None = None) -> None:
         self._caller = Caller(transport)
-        self._identity = identity or RandomIdentity()
+        self._identity = identity or RandomIds()
 
     def publish(self, channel: str, content: Any, *, message_id: str = "") -> str:
         """Publishes JSON; returns the message id. Give an id of your own to publish just once."""

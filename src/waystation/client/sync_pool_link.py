@@ -23,7 +23,7 @@ from waystation.errors import (
     WorkerEvictedError,
     WorkerUnknownError,
 )
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.json_values import encode_json
 from waystation.runtime.logging import logger
 
@@ -42,7 +42,7 @@ class PoolLink:
     """Speaks for one worker."""
 
     def __init__(
-        self, caller: Caller, pool: str, uid: str, identity: Identity, *, ended: Flag
+        self, caller: Caller, pool: str, uid: str, identity: IdSource, *, ended: Flag
     ) -> None:
         self._caller = caller
         self._path = path_of(pool, "workers", uid)

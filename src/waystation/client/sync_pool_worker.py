@@ -49,7 +49,7 @@ from waystation.errors import (
     WorkerEvictedError,
     WorkerUnknownError,
 )
-from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.ids import RandomIds, require_name
 from waystation.runtime.logging import logger
 
 _log = logger("client")
@@ -78,7 +78,7 @@ class PoolWorker:
             raise InvalidInputError(
                 "A worker has 1 to 500 messages at a time.", field="concurrency"
             )
-        self._identity = RandomIdentity()
+        self._identity = RandomIds()
         #: Whether another process can have the name on purpose, and takes the place then.
         self._named = bool(uid)
         self.uid = require_name(uid or worker_name(self._identity), field="uid")

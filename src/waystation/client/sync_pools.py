@@ -47,7 +47,7 @@ from waystation.client.sync_pool_worker import PoolWorker
 from waystation.client.sync_transport import Transport
 from waystation.errors import ConflictError, PoolFullError
 from waystation.runtime.durations import Duration, duration_ms
-from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.ids import RandomIds, require_name
 from waystation.runtime.json_values import encode_json
 
 _PAGE = 1000
@@ -59,7 +59,7 @@ class Pools:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._caller = Caller(transport)
-        self._identity = RandomIdentity()
+        self._identity = RandomIds()
 
     # -- Definitions -------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from waystation.client.topics import (
 )
 from waystation.errors import ConflictError, WaystationError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity, require_name
+from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
 
 _PATH = "/v1/topics"
@@ -52,10 +52,10 @@ _PATH = "/v1/topics"
 class Topics:
     """Create topics and let them grow; produce; look into them."""
 
-    def __init__(self, transport: Transport, *, identity: Identity | None = None) -> None:
+    def __init__(self, transport: Transport, *, identity: IdSource | None = None) -> None:
         self._transport = transport
         self._caller = Caller(transport)
-        self._identity = identity or RandomIdentity()
+        self._identity = identity or RandomIds()
         self._producers: set[Producer] = set()
 
     def close(self) -> None:

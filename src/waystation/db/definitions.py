@@ -88,13 +88,13 @@ class Book(ABC, Generic[_D]):
     def known(self, project: str, name: str) -> _D | None:
         """The definition, if it was read a moment ago; never waits."""
         found = self._known.get((project, name))
-        if found is None or self._clock.real_seconds() - found[1] > _FRESH_SECONDS:
+        if found is None or self._clock.uptime_s() - found[1] > _FRESH_SECONDS:
             return None
         return found[0]
 
     async def copy(self, project: str, name: str) -> _D | None:
         """The working copy; None where the store has none."""
-        read_at = self._clock.real_seconds()
+        read_at = self._clock.uptime_s()
         key = self.working_copy(project, name)
         body = await self._store.call("HGET", key, "body", repeatable=True)
         return None if body is None else self.remember(self.decode(body), read_at)
@@ -185,7 +185,7 @@ class Book(ABC, Generic[_D]):
                 except ConflictError:
                     continue  # Another was quicker: what it did is the new beginning.
             await self.put(changed)
-            return self.remember(changed, self._clock.real_seconds())
+            return self.remember(changed, self._clock.uptime_s())
         raise ConflictError(f"{self.kind.capitalize()} {name} is changed by too many at once.")
 
     async def put(self, definition: _D) -> None:

@@ -27,7 +27,7 @@ from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
 from waystation.delivery.workshop import IDLE_SECONDS, Pauses, Workshop
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store.pubsub import Waiter, Wakeups
 
@@ -64,14 +64,14 @@ class Deliverer:
         attempts_max: int | None = None,
         idle_seconds: float = IDLE_SECONDS,
         pauses: Pauses | None = None,
-        identity: Identity | None = None,
+        identity: IdSource | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._outbox = outbox
         self._wakeups = wakeups
         self._book = book
         self._clock = clock
-        prefix, counter = (identity or RandomIdentity()).token(8), itertools.count(1)
+        prefix, counter = (identity or RandomIds()).token(8), itertools.count(1)
         self._states = EndpointStates(outbox.store)
         self._shop = Workshop(
             outbox=outbox,
@@ -114,8 +114,8 @@ class Deliverer:
             await asyncio.gather(self._looker, return_exceptions=True)
         await self._stop_lanes()
         await self._shop.sending.end(grace_seconds)
-        until = self._clock.real_seconds() + _STORE_SECONDS_MAX
-        while self._tasks and (left := until - self._clock.real_seconds()) > 0:
+        until = self._clock.uptime_s() + _STORE_SECONDS_MAX
+        while self._tasks and (left := until - self._clock.uptime_s()) > 0:
             # Some begin others: what could not be written at once is written again.
             await asyncio.wait(self._tasks, timeout=left)
         rest = [*self._tasks, *([self._renewer] if self._renewer else [])]

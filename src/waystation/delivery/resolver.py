@@ -56,7 +56,7 @@ class Resolver:
         """The answer that is kept for a host, if there is one."""
         # By the clock: to ask for the running event loop is a system call in Python 3.11.
         kept = self._kept.get(host)
-        if kept is not None and kept[0] > self._clock.real_seconds():
+        if kept is not None and kept[0] > self._clock.uptime_s():
             return kept[1]
         return None
 
@@ -73,7 +73,7 @@ class Resolver:
             raise ForbiddenAddressError("The endpoint's address is not allowed.", field="url")
         if len(self._kept) >= _KEEP_MAX:
             self.forget()
-        self._kept[host] = (self._clock.real_seconds() + _KEEP_SECONDS, addresses)
+        self._kept[host] = (self._clock.uptime_s() + _KEEP_SECONDS, addresses)
         return addresses
 
     def forget(self) -> None:

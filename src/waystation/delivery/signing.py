@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 
 #: How long an old secret goes on signing beside the new one.
 OVERLAP_MS = 24 * 3600 * 1000
@@ -32,7 +32,7 @@ class Secret(msgspec.Struct, frozen=True):
     until_ms: int = 0
 
 
-def new_secret(identity: Identity) -> str:
+def new_secret(identity: IdSource) -> str:
     """A secret in the form that receivers expect."""
     raw = bytes.fromhex(identity.token(_SECRET_BYTES))
     return _PREFIX + base64.b64encode(raw).decode()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from waystation.history.table_specs import DAY, TableSpec
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 
 #: Rows of a row group: what a reader of files can skip within one.
 _GROUP_ROWS = 65_536
@@ -45,9 +45,9 @@ class WrittenFile(msgspec.Struct, frozen=True):
 class TableWriter:
     """Writes the rows of one table, a file for each day. Nothing is in the table by that."""
 
-    def __init__(self, folder: str, spec: TableSpec, *, identity: Identity | None = None) -> None:
+    def __init__(self, folder: str, spec: TableSpec, *, identity: IdSource | None = None) -> None:
         self._spec = spec
-        self._identity = identity or RandomIdentity()
+        self._identity = identity or RandomIds()
         self._files, self._folder = _opened(folder)
         self._days: dict[date, _DayFile] = {}
 

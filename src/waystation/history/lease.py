@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from waystation.errors import HistoryBusyError
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 from waystation.store.address import parse_address
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
@@ -32,14 +32,14 @@ def history_lease(
     url: str,
     job: Job = "ingest",
     *,
-    identity: Identity | None = None,
+    identity: IdSource | None = None,
     waiting: Callable[[], bool] | None = None,
 ) -> Iterator[None]:
     """Holds the lease for the length of the block; HistoryBusyError while another does.
 
     `waiting` is called between two tries, and says whether there is to be another.
     """
-    owner = (identity or RandomIdentity()).token(16)
+    owner = (identity or RandomIds()).token(16)
     with asyncio.Runner() as runner:
         store = Store(parse_address(url))
         heartbeat = Heartbeat(store.address)

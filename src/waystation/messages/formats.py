@@ -58,7 +58,7 @@ from waystation.messages.envelope import (
     parse_time_ms,
     valid_traceparent,
 )
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.json_text import shield, unshield
 
 EVENT_TYPE = "application/cloudevents+json"
@@ -136,7 +136,7 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def read_request(
-    target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: Identity, bytes_max: int
+    target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: IdSource, bytes_max: int
 ) -> ReceivedMessages:
     """Return the messages of a request. Raise InvalidInputError if any of them is invalid.
 
@@ -244,7 +244,7 @@ def _single(
     body: bytes,
     event: EventFields | None,
     target: MessageTarget,
-    ids: Identity,
+    ids: IdSource,
 ) -> Envelope:
     """Return the message of a body that is a payload, or of a structured event."""
     control = request.control
@@ -331,7 +331,7 @@ def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
 def _read_batch(
     body: bytes,
     target: MessageTarget,
-    ids: Identity,
+    ids: IdSource,
     traceparent: str | None,
     bytes_max: int,
 ) -> tuple[list[Envelope], int]:

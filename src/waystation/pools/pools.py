@@ -143,7 +143,7 @@ class Pools:
             await self._mirror.take(Place(project, name))
         await self._book.enter(pool, over=written)
         await self._hand_out(pool)
-        return self._book.remember(pool, self._clock.real_seconds())
+        return self._book.remember(pool, self._clock.uptime_s())
 
     async def change(self, project: str, name: str, options: PoolOptions, *, version: int) -> Pool:
         """Puts other options in place of those of a version; they hold from the next call on."""

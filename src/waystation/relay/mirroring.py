@@ -16,7 +16,7 @@ from waystation.pools import Pool, Pools
 from waystation.pools.held import Enqueued
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import NOBODY
-from waystation.runtime.ids import RandomIdentity
+from waystation.runtime.ids import RandomIds
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.store.opening import OpenStore
@@ -56,7 +56,7 @@ async def open_mirroring(
     async with AsyncExitStack() as undo:
         heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
         undo.callback(heartbeat.close)
-        leases = Leases(store, heartbeat, owner=RandomIdentity().token(16))
+        leases = Leases(store, heartbeat, owner=RandomIds().token(16))
         pusher = Pusher(pools, pool.place, mirrored, mirror)
         undo.push_async_callback(pusher.close)
         reconciler = Reconciler(pools, pool, mirrored, mirror, pusher)

@@ -20,7 +20,7 @@ from waystation.relay.server import DoorPlan, DoorServer
 from waystation.relay.socket_door import SocketDoor
 from waystation.relay.status import status_plan
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import RandomIdentity, require_name
+from waystation.runtime.ids import RandomIds, require_name
 from waystation.store.opening import OpenStore, open_store
 
 
@@ -72,7 +72,7 @@ def _relay(wanted: RelayConfig, pools: Pools, pool: Pool, mirroring: Mirroring |
     return Relay(
         Inbox(pools, pool.place, on_enqueued=on_enqueued),
         pools.answers,
-        identity=RandomIdentity(),
+        identity=RandomIds(),
         answer_seconds=wanted.answer_seconds,
     )
 

@@ -10,7 +10,7 @@ from waystation.messages.envelope import pack
 from waystation.pools.answers import Answer, Answers
 from waystation.pools.held import Letter
 from waystation.relay.inbox import Inbox
-from waystation.runtime.ids import Identity, SequentialIdentity
+from waystation.runtime.ids import IdSource, SequentialIds
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -24,11 +24,11 @@ class Relay:
     """What all doors of a process share."""
 
     def __init__(
-        self, inbox: Inbox, answers: Answers, *, identity: Identity, answer_seconds: float
+        self, inbox: Inbox, answers: Answers, *, identity: IdSource, answer_seconds: float
     ) -> None:
         self._inbox = inbox
         self._answers = answers
-        self._identity = SequentialIdentity(identity)
+        self._identity = SequentialIds(identity)
         #: Who knows the id of an answer can give it: it must not be guessed.
         self._secrets = identity
         self.answer_seconds = answer_seconds

@@ -1,8 +1,8 @@
-"""The only source of time in a process.
+"""The clock: the only source of time in a process.
 
-Ownership and expiry are decided by the store's clock inside scripts; this clock is for what
-happens in the process alone: waits, ages, log lines. In test mode it is shifted along with the
-store's (see `waystation.store.time_machine`), and whoever sleeps on it wakes when time jumps.
+The store's clock decides about ownership and expiry, inside scripts. This clock serves the process
+alone: waits, ages, timestamps of log lines. In test mode the time machine shifts it together with
+the store's clock (`waystation.store.time_machine`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from datetime import UTC, datetime
 
 
 class Clock:
-    """Wall time plus a shift. The shift is zero unless a time machine moves it."""
+    """Wall time plus a shift, which is zero unless a time machine moves it.
+
+    The mutable state is the shift and the functions to call when it changes.
+    """
 
     def __init__(self) -> None:
         self._shift_ms = 0
@@ -27,37 +30,37 @@ class Clock:
         return self._shift_ms
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return time.time_ns() // 1_000_000 + self._shift_ms
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards; they jump forward when time is advanced."""
+        """Return seconds that never run backwards. They jump forward with the test time."""
         return time.monotonic() + self._shift_ms / 1000
 
-    def real_seconds(self) -> float:
-        """Monotonic seconds that no time machine moves: for the age of what a process holds."""
+    def uptime_s(self) -> float:
+        """Return monotonic seconds that the test time never moves, such as for ages of caches."""
         return time.monotonic()
 
     def shift_to(self, shift_ms: int) -> None:
-        """Moves the clock and wakes every sleeper, so that each looks at the time again."""
+        """Set the shift and call all watchers, so that sleepers check the time again."""
         self._shift_ms = shift_ms
         for watcher in list(self._watchers):
             watcher()
 
     def on_jump(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Calls `watcher` after every jump in time; the returned function ends that."""
+        """Call `watcher` after every jump of the test time; return a function that ends this."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleeps until this clock has moved on by `seconds`."""
+        """Sleep until this clock has advanced by `seconds`, including jumps of the test time."""
         until = self.monotonic() + seconds
         jumped = asyncio.Event()
         forget = self.on_jump(jumped.set)
         try:
             while (left := until - self.monotonic()) > 0:
                 jumped.clear()
-                # An event loop's timer may be a little early: the loop looks at the time again.
+                # A timer of an event loop may fire a little early, so the loop checks the time.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await jumped.wait()
@@ -66,6 +69,6 @@ class Clock:
 
 
 def utc_text(at_ms: int) -> str:
-    """A time as people read it: `2030-01-31T12:00:00.000Z`."""
+    """Format milliseconds since the epoch as `2030-01-31T12:00:00.000Z`."""
     moment = datetime.fromtimestamp(at_ms // 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

@@ -1,6 +1,6 @@
-"""Durations: as DSPS clients write them (`30s`, `1m30s`, `500ms`, `1.5h`, `0`), and as ours may.
+"""Durations: the text form of DSPS (`30s`, `1m30s`, `500ms`, `1.5h`, `0`) and our wider form.
 
-What our own users write may also have days, be a number of seconds, or a timedelta.
+Our own settings and clients also accept days (`2d`), a number of seconds and a timedelta.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from waystation.errors import InvalidInputError
 
-#: What our own users may write for a duration; a number is in seconds.
+#: A duration in our own interfaces. A number is in seconds.
 Duration = str | float | timedelta
 
 _SECONDS = {
@@ -26,17 +26,17 @@ _SECONDS = {
 _PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
 _WHOLE = re.compile(rf"([+-]?)(0|(?:{_PART})+)")
 _EACH = re.compile(r"([0-9.]+)(ns|us|µs|μs|ms|s|m|h)")
-#: Go keeps durations in 64 bits of nanoseconds; longer ones are refused there too.
+#: DSPS stores durations as 64 bits of nanoseconds (Go) and rejects longer ones.
 _SECONDS_MAX = (2**63 - 1) / 1e9
 _LENGTH_MAX = 100
 _DAYS = re.compile(r"([0-9]+(?:\.[0-9]+)?)d")
 _DAY_SECONDS = 86_400
-#: Nobody waits longer; and so many milliseconds are still exact in Lua.
+#: A hundred years. Lua computes this many milliseconds exactly.
 _DAYS_MAX = 36_500
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds, or None when `text` is no duration. A unit is needed, except for 0."""
+    """Return the seconds; None if `text` is not a valid duration. Only 0 needs no unit."""
     if len(text) > _LENGTH_MAX:
         return None
     match = _WHOLE.fullmatch(text)
@@ -49,11 +49,11 @@ def parse_duration(text: str) -> float | None:
 
 
 def duration_ms(value: Duration, *, field: str) -> int:
-    """Whole milliseconds of a duration that is not negative; an error that names the field."""
+    """Return a duration in whole milliseconds. Raise InvalidInputError if invalid or negative."""
     seconds = _seconds(value)
     if seconds is None or not 0 <= seconds <= _DAYS_MAX * _DAY_SECONDS:
         raise InvalidInputError(
-            f"{field} {str(value)[:80]!r} is not a duration.",
+            f"{field} {str(value)[:80]!r} is not a valid duration.",
             field=field,
             hint="Write it as 500ms, 30s, 1m30s, 2h or 2d, or as a number of seconds.",
         )
@@ -73,7 +73,7 @@ def _seconds(value: object) -> float | None:
             if days is None:
                 return parse_duration(value)
             rest = parse_duration(value[days.end() :] or "0")
-            # Days come first, and a sign before them is none of the rest's.
+            # Days come first. A sign behind them, as in `2d-1h`, is not allowed.
             unsigned = rest is not None and value[days.end() : days.end() + 1] not in ("+", "-")
             return float(days.group(1)) * _DAY_SECONDS + (rest or 0.0) if unsigned else None
         case _:

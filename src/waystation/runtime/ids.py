@@ -1,7 +1,7 @@
-"""The only source of identity: names that people choose, and ids that we make.
+"""Names that users choose, and ids that the process creates.
 
-Names become parts of store keys, so their alphabet is narrow: nothing in it can close a hash
-tag, start a pattern or look like a path.
+Names become parts of store keys. Their alphabet excludes characters that could close a hash tag,
+start a pattern or form a path.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ from typing import Protocol
 
 from waystation.errors import InvalidInputError
 
-#: Channels, subscribers, messages, projects: 1 to 63 characters, the rule of DSPS.
+#: Names of channels, subscribers, messages and projects: 1 to 63 characters, as in DSPS.
 NAME_PATTERN = r"^[0-9a-z][0-9a-z_-]{0,62}$"
 _is_name = re.compile(r"[0-9a-z][0-9a-z_-]{0,62}").fullmatch
 
 
 def is_name(value: str) -> bool:
-    """Whether `value` may name a channel, subscriber, message or project."""
+    """Return True if `value` is a valid name of a channel, subscriber, message or project."""
     return _is_name(value) is not None
 
 
 def require_name(value: str, *, field: str) -> str:
-    """Returns `value`, or raises an error that names the field and the rule."""
+    """Return `value`. Raise InvalidInputError if it is not a valid name."""
     if not is_name(value):
         raise InvalidInputError(
-            f"{field} {value[:80]!r} is not a name.",
+            f"{field} {value[:80]!r} is not a valid name.",
             field=field,
-            hint="Use 1 to 63 of a-z, 0-9, '_' and '-', beginning with a letter or digit.",
+            hint="Use 1 to 63 of a-z, 0-9, '_' and '-', starting with a letter or digit.",
         )
     return value
 
 
-class Identity(Protocol):
-    """Where new ids come from; tests hand in a predictable one."""
+class IdSource(Protocol):
+    """A source of new ids. Tests pass one with predictable ids."""
 
     def token(self, size: int) -> str:
-        """Returns `size` random bytes as lower-case hex."""
+        """Return an id of `size` bytes as lower-case hex digits."""
         ...
 
 
-class RandomIdentity:
-    """Ids from the operating system's randomness: unguessable, fit for secrets."""
+class RandomIds:
+    """Random ids of the operating system. Nobody can guess them, so they can be secrets."""
 
     def token(self, size: int) -> str:
         return secrets.token_hex(size)
 
 
-class SequentialIdentity:
-    """Ids that nobody else makes, and that are no secret: a random beginning, then a count.
+class SequentialIds:
+    """Unique ids that are not secret: a random prefix and a counter.
 
-    To ask the operating system for each message would cost more than all else that is done for it.
+    A system call for each message would cost more than the rest of the work for it.
     """
 
-    def __init__(self, identity: Identity) -> None:
-        self._beginning = identity.token(10)
+    def __init__(self, ids: IdSource) -> None:
+        self._prefix = ids.token(10)
         self._count = itertools.count(1)
 
     def token(self, size: int) -> str:
-        # In half the time of an f-string whose width is computed.
-        return "%s%0*x" % (self._beginning, size * 2 - 20, next(self._count))  # noqa: UP031
+        # Takes half the time of an f-string with a computed width.
+        return "%s%0*x" % (self._prefix, size * 2 - 20, next(self._count))  # noqa: UP031
 
 
-class CountingIdentity:
-    """Ids 1, 2, 3… for tests and examples whose output is compared."""
+class CountingIds:
+    """Ids 1, 2, 3… for tests and examples that compare their output."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -3,8 +3,8 @@
     _log = logger("store")
     _log.warning("store connection lost", unanswered=3)
 
-A line is an event (a fixed text) plus fields. Payloads, keys and headers are never fields; that is
-kept by the people who write log calls, and checked by `tests/test_secrecy.py`.
+A line is an event (a fixed text) with fields. Payloads, API keys and headers must never be fields;
+`tests/test_secrecy.py` checks this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import msgspec
 
 _ROOT = "waystation"
-#: Levels by the names that people use for them, DSPS's among them.
+#: Accepted level names, including those of DSPS, and the levels of the standard library.
 LEVELS = {
     "debug": "DEBUG",
     "info": "INFO",
@@ -32,25 +32,25 @@ _LEVEL_STYLES = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CR
 
 
 class Logger:
-    """A named source of events."""
+    """Writer of log lines for one part of the product."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"{_ROOT}.{name}")
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For developers."""
+        """Log an event for developers."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Something normal that operators may want to see."""
+        """Log a normal event that operators may want to see."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Something odd that was handled."""
+        """Log an unexpected event that the process handled."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Something that needs a person; with `error`, its trace goes along."""
+        """Log an event that needs an operator, with the trace of `error`."""
         self._emit(logging.ERROR, event, fields, error)
 
     def _emit(
@@ -62,30 +62,30 @@ class Logger:
 
 
 def logger(name: str) -> Logger:
-    """The logger of one part of the product."""
+    """Return the logger of one part of the product."""
     _sources.add(name)
     return Logger(name)
 
 
 def sources() -> frozenset[str]:
-    """The parts of the product that write log lines in this process."""
+    """Return the names of all loggers of this process."""
     return frozenset(_sources)
 
 
 def set_level(level: str, parts: Iterable[str]) -> None:
-    """Sets the level of some parts of the product."""
+    """Set the level of some loggers."""
     for part in parts:
         logging.getLogger(f"{_ROOT}.{part}").setLevel(level)
 
 
 def set_level_of_all(level: str) -> None:
-    """Sets the level of all parts, whatever they had before."""
+    """Set the level of all loggers, and drop levels that were set for single ones."""
     set_level("NOTSET", _sources)
     logging.getLogger(_ROOT).setLevel(level)
 
 
 def configure_logging(*, format: str, level: str, stream: TextIO | None = None) -> None:  # noqa: A002
-    """Sends all log lines of the process, libraries' warnings included, to `stream`."""
+    """Send all log lines of the process, including warnings of libraries, to `stream`."""
     stream = stream or sys.stderr
     pretty = format == "pretty" or (format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
@@ -112,16 +112,16 @@ class _Json(logging.Formatter):
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
         except UnicodeEncodeError:
-            # Half a character, as in the name of a file that is not UTF-8: any line beats none.
-            whole = {name: _whole(value) for name, value in line.items()}
-            return msgspec.json.encode(whole).decode()
+            # A lone surrogate, as in a file name that is not UTF-8. Replace it to keep the line.
+            encodable = {name: _encodable(value) for name, value in line.items()}
+            return msgspec.json.encode(encodable).decode()
 
 
 class _Pretty(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         style = _LEVEL_STYLES.get(record.levelname, "0")
-        fields = "  ".join(f"{k}={_shown(v)}" for k, v in getattr(record, "fields", {}).items())
+        fields = "  ".join(f"{k}={_printable(v)}" for k, v in getattr(record, "fields", {}).items())
         source = record.name.removeprefix(f"{_ROOT}.")
         line = f"\x1b[2m{clock}\x1b[0m \x1b[{style}m{source}\x1b[0m {record.getMessage()}  "
         line += f"\x1b[2m{fields}\x1b[0m" if fields else ""
@@ -130,11 +130,11 @@ class _Pretty(logging.Formatter):
         return line.rstrip()
 
 
-def _whole(value: object) -> str:
+def _encodable(value: object) -> str:
     return str(value).encode(errors="replace").decode()
 
 
-def _shown(value: object) -> str:
-    """A value on one line: nothing in it can begin a line of its own or steer the terminal."""
+def _printable(value: object) -> str:
+    """Format a value for one line; escape characters that end a line or control the terminal."""
     text = str(value)
     return text if text.isprintable() else repr(text)

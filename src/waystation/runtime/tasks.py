@@ -1,4 +1,4 @@
-"""Many calls, a few at a time: all at once would make other callers of the store wait."""
+"""Bounded concurrency: runs work for many items without delaying other callers of the store."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
-#: Calls of one piece of work that are on their way together; a turn of the store takes well below
-#: a millisecond for so many small ones.
+#: Default number of items in progress. The store answers this many small calls within a
+#: millisecond.
 AT_ONCE = 64
 
 
 async def for_each(
-    items: Iterable[_T], work: Callable[[_T], Awaitable[None]], *, at_once: int = AT_ONCE
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int = AT_ONCE
 ) -> None:
-    """Does work for all items, some at a time.
+    """Run `work` for all items, `at_once` at a time.
 
-    After an error nothing new is begun; the first one is raised when what was under way has ended.
+    After the first error, start no further work, wait for the work in progress, then raise it.
     """
     rest = iter(items)
     errors: list[BaseException] = []

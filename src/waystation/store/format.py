@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waystation.errors import ArchiveForeignError, StoreError, StoreRefusedError
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.data_set import (
@@ -27,7 +27,7 @@ _STAMP = script("waystation.store", "stamp_dataset")
 _ACCEPT = script("waystation.store", "accept_loss")
 
 
-async def stamp_format(store: Store, identity: Identity, *, known: str = "") -> str:
+async def stamp_format(store: Store, identity: IdSource, *, known: str = "") -> str:
     """Return the id of the data set; stamp the store first if it never had one.
 
     `known` is the id that was found there before. StoreDataLostError if the store has no stamp or
@@ -50,7 +50,7 @@ async def stamp_format(store: Store, identity: Identity, *, known: str = "") -> 
 
 
 async def accept_loss(
-    store: Store, identity: Identity, *, known: str, earlier: Sequence[str]
+    store: Store, identity: IdSource, *, known: str, earlier: Sequence[str]
 ) -> str:
     """Give the store a data set that replaces the lost one, and return its id.
 

@@ -48,7 +48,7 @@ class Heartbeat:
 
     def now(self) -> float:
         """Seconds that only grow, however the time of tests is moved."""
-        return self._clock.real_seconds()
+        return self._clock.uptime_s()
 
     def keep(self, key: str, epoch: int, lease_ms: int, *, asked_at: float | None = None) -> None:
         """Renews the lease from now on; `asked_at` is when it was asked for."""

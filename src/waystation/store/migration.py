@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from waystation.errors import StoreRefusedError
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.client import Store
@@ -43,7 +43,7 @@ _ABSENCE_SECONDS_MAX = 15.0
 async def migrate(
     store: Store,
     found: int,
-    identity: Identity,
+    identity: IdSource,
     *,
     newest: int = FORMAT_VERSION,
     steps: Mapping[int, Step] = STEPS,

@@ -12,7 +12,7 @@ import msgspec
 from waystation.config import Config, Durability
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store.address import Address, parse_address
 from waystation.store.checks import Facts, check_facts, read_facts
@@ -62,7 +62,7 @@ async def open_store(
     settings: Config,
     *,
     clock: Clock,
-    identity: Identity | None = None,
+    identity: IdSource | None = None,
     known: Sequence[str] | None = None,
 ) -> OpenStore:
     """Open, check and stamp a store; StoreRefusedError with the reason if it must not be used.
@@ -72,7 +72,7 @@ async def open_store(
     remembers them, and has to be opened anew when an operator accepts a loss; a process that gives
     None goes on by itself then.
     """
-    identity = identity or RandomIdentity()
+    identity = identity or RandomIds()
     wanted = settings.store
     if settings.time_machine and wanted.url:
         raise SettingsError("The time machine needs the embedded store: leave out store.url.")
@@ -110,7 +110,7 @@ async def open_store(
     return opened
 
 
-async def _stamp(store: Store, identity: Identity, known: Sequence[str], *, ephemeral: bool) -> str:
+async def _stamp(store: Store, identity: IdSource, known: Sequence[str], *, ephemeral: bool) -> str:
     newest, *earlier = known or ("",)
     try:
         return await stamp_format(store, identity, known=newest)
@@ -135,7 +135,7 @@ async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str
     async with _connected(settings) as store:
         if not await has_lost(store, newest):
             return newest, False
-        accepted = await accept_loss(store, RandomIdentity(), known=newest, earlier=earlier)
+        accepted = await accept_loss(store, RandomIds(), known=newest, earlier=earlier)
         return accepted, True
 
 

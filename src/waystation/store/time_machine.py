@@ -11,7 +11,7 @@ import time
 
 from waystation.errors import InvalidInputError, StoreError, StoreUnavailableError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, RandomIdentity
+from waystation.runtime.ids import IdSource, RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.pubsub import Wakeups
@@ -31,12 +31,12 @@ class TimeMachine:
     """Keeps one process's clock in step with the store's, and moves both."""
 
     def __init__(
-        self, store: Store, wakeups: Wakeups, clock: Clock, *, identity: Identity | None = None
+        self, store: Store, wakeups: Wakeups, clock: Clock, *, identity: IdSource | None = None
     ) -> None:
         self._store = store
         self._wakeups = wakeups
         self._clock = clock
-        self._name = (identity or RandomIdentity()).token(8)
+        self._name = (identity or RandomIds()).token(8)
         self._follower: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -20,7 +20,7 @@ from waystation.logs.protocol import FullPolicy, record_retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.redaction import UNRECORDED
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store.leases import Lease
 from waystation.store.opening import OpenStore
 from waystation.subscriptions.backlog import Backlogs
@@ -62,7 +62,7 @@ class Dispatch:
     states: EndpointStates
     endpoints: Endpoints
     background: Background
-    identity: Identity
+    identity: IdSource
     #: Who delivers; None: this process does not.
     host: Host | None = None
     #: Who looks at what is delivered here, for metrics.
@@ -175,7 +175,7 @@ async def open_dispatch(
     *,
     check: EndpointCheck,
     clock: Clock,
-    identity: Identity,
+    identity: IdSource,
     notice_url: str = "",
     recorded: bool = True,
     records_full: FullPolicy = "drop_and_count",

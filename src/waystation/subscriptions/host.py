@@ -109,7 +109,7 @@ class Host:
         #: Shards of others that nobody had at the last look, and when that was.
         self._strays: set[Place] = set()
         self._strays_at = clock.monotonic()
-        self._answered_at = self._looked_at = clock.real_seconds()
+        self._answered_at = self._looked_at = clock.uptime_s()
         self._unheard = 0.0
         self._stopping = False
         self._looker: asyncio.Task[None] | None = None
@@ -131,13 +131,13 @@ class Host:
     @property
     def healthy(self) -> bool:
         """Whether the store has answered lately."""
-        silent = self._clock.real_seconds() - self._answered_at
+        silent = self._clock.uptime_s() - self._answered_at
         return silent < _UNHEALTHY_LEASES * self._patience.lease_seconds
 
     async def start(self) -> None:
         """Begins to look for shards."""
         self._forget_jumps = self._clock.on_jump(self._heartbeat.beat)
-        self._answered_at = self._looked_at = self._clock.real_seconds()
+        self._answered_at = self._looked_at = self._clock.uptime_s()
         self._looker = asyncio.get_running_loop().create_task(self._look_on())
 
     async def stop(self, *, grace_seconds: float | None = None) -> None:
@@ -177,7 +177,7 @@ class Host:
 
     def _listen(self) -> None:
         """Counts the time in which nothing was heard, but not that in which we stood still."""
-        now, before = self._clock.real_seconds(), self._looked_at
+        now, before = self._clock.uptime_s(), self._looked_at
         self._looked_at = now
         if self._answered_at >= before or self._stopping or not self._held:
             self._unheard = 0.0
@@ -188,7 +188,7 @@ class Host:
 
     async def _look(self) -> None:
         await self._placement.attend()
-        self._answered_at = self._clock.real_seconds()
+        self._answered_at = self._clock.uptime_s()
         wanted = {
             subscription.place(shard): subscription
             for subscription in await self._defined()

@@ -15,7 +15,7 @@ from math import ceil
 
 from waystation.errors import ConflictError, OperationEndedError, ShardFrozenError, ShardLostError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store.client import Store
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import Subscription
@@ -63,7 +63,7 @@ class Operations:
         store: Store,
         *,
         clock: Clock,
-        identity: Identity,
+        identity: IdSource,
         dataset: str,
         keep_ms: int,
     ) -> None:

@@ -15,7 +15,7 @@ from waystation.catalogue import Catalogue, DefinitionRecord
 from waystation.delivery.signing import Secret, new_secret, rotate
 from waystation.errors import ConflictError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.subscriptions.definition import Subscription
 
 _KIND = "subscription-secret"
@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(_Kept).decode
 class SigningSecrets:
     """Makes, reads, rotates and forgets secrets."""
 
-    def __init__(self, catalogue: Catalogue, identity: Identity, *, clock: Clock) -> None:
+    def __init__(self, catalogue: Catalogue, identity: IdSource, *, clock: Clock) -> None:
         self._catalogue = catalogue
         self._identity = identity
         self._clock = clock

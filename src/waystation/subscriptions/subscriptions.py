@@ -25,7 +25,7 @@ from waystation.errors import (
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, require_name
+from waystation.runtime.ids import IdSource, require_name
 from waystation.store.client import Store
 from waystation.subscriptions.book import THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
@@ -64,7 +64,7 @@ class Subscriptions:
         topics: Topics,
         *,
         clock: Clock,
-        identity: Identity,
+        identity: IdSource,
         dataset: str,
         keeps: Retention,
         check: EndpointCheck,

@@ -85,7 +85,7 @@ class Topics:
         topic = await self._book.copy(project, name)
         if topic is None:
             # A new store, or a creation that died half-way: the catalogue knows.
-            read_at = self._clock.real_seconds()
+            read_at = self._clock.uptime_s()
             topic = await self._book.truth(project, name)
             if topic is None:
                 raise not_found(name)
@@ -139,7 +139,7 @@ class Topics:
         )
         await self._book.enter(topic, over=written)
         await self._hand_out(topic)
-        return self._book.remember(topic, self._clock.real_seconds())
+        return self._book.remember(topic, self._clock.uptime_s())
 
     async def add_storage_topic(
         self,

@@ -281,9 +281,9 @@ class _Cell:
         self._state.error, self._away_seconds = "", _AWAY_SECONDS
 
     async def _upsert(self, batch: Batch) -> list[Confirmed]:
-        begun = self._clock.real_seconds()
+        begun = self._clock.uptime_s()
         confirmed = await write(self._archive, batch)
-        metrics.archive_batch_seconds.note(self._clock.real_seconds() - begun)
+        metrics.archive_batch_seconds.note(self._clock.uptime_s() - begun)
         self._state.rows += len(confirmed)
         return confirmed
 

@@ -19,7 +19,7 @@ from waystation.errors import (
     CallbackUsedError,
     TransactionUnknownError,
 )
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.scripts import script
@@ -41,7 +41,7 @@ _accept = msgspec.json.Decoder().decode
 _counts = {word: metrics.callbacks.of(word) for word in ("done", "used", "unknown", "invalid")}
 
 
-async def open_secret(store: Store, identity: Identity) -> bytes:
+async def open_secret(store: Store, identity: IdSource) -> bytes:
     """The secret of the installation; made by whoever opens it first."""
     made = bytes.fromhex(identity.token(_SECRET_BYTES))
     await store.call("HSETNX", keys.SECRETS, _FIELD, made, repeatable=True)
@@ -81,7 +81,7 @@ class Callbacks:
     """Hands what is posted over to the step."""
 
     def __init__(
-        self, signals: Signals, urls: CallbackUrls, *, terms: Terms, identity: Identity
+        self, signals: Signals, urls: CallbackUrls, *, terms: Terms, identity: IdSource
     ) -> None:
         self._signals = signals
         self._urls = urls

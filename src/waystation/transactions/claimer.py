@@ -63,7 +63,7 @@ class Claimer:
         #: A paused node group is not claimed for; cell 0 is asked still, for its admin events.
         self.paused = False
         #: When the last claim was answered.
-        self.answered_at = clock.real_seconds()
+        self.answered_at = clock.uptime_s()
         self._number = itertools.count(1)
         self._turn = 0
         #: By cell: whether there may be work.
@@ -116,7 +116,7 @@ class Claimer:
         while not self._stopping:
             self._waiter.clear()
             recheck = min(RECHECK_SECONDS, self.lease_ms / 1000)
-            now = self._clock.real_seconds()
+            now = self._clock.uptime_s()
             if now - self._asked_all_at >= recheck:
                 self._asked_all_at = now
                 self._maybe = [True] * self._cells
@@ -204,8 +204,8 @@ class Claimer:
     async def _reclaim(self, cell: int, number: int, since_ms: int) -> bool:
         """The reply to a claim was lost: what it took is ours, and nobody would know."""
         self._maybe[cell] = True
-        until = self._clock.real_seconds() + self.lease_ms / 1000
-        while self._clock.real_seconds() < until:
+        until = self._clock.uptime_s() + self.lease_ms / 1000
+        while self._clock.uptime_s() < until:
             try:
                 claim = await self._holding.reclaim(
                     cell, node=self._node, number=number, since_ms=since_ms
@@ -222,7 +222,7 @@ class Claimer:
         return False  # When its leases are over, what it took is rescued.
 
     def _accept(self, cell: int, claim: Claim) -> None:
-        self.answered_at = self._clock.real_seconds()
+        self.answered_at = self._clock.uptime_s()
         (_with_work if claim.items else _empty).inc()
         metrics.transactions_claimed.inc(len(claim.items))
         self._time.tell(claim.now_ms)

@@ -19,7 +19,7 @@ from waystation.logs.operations import OperationLog
 from waystation.logs.protocol import Logs
 from waystation.messages.redaction import UNRECORDED
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store.client import Store
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
@@ -119,7 +119,7 @@ async def open_engine(
     logs: Logs,
     *,
     clock: Clock,
-    identity: Identity,
+    identity: IdSource,
     app: App | None = None,
     services: Services | None = None,
     urls: CallbackUrls | None = None,
@@ -214,7 +214,7 @@ def _starter(
     store: Store,
     terms: Terms,
     clock: Clock,
-    identity: Identity,
+    identity: IdSource,
 ) -> Starter:
     return Starter(
         Entry(store, terms),

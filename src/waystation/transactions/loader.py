@@ -119,7 +119,7 @@ class Loader:
     async def _load(
         self, owner: str, missing: Sequence[Missing], mode: LoadMode
     ) -> dict[str, Loaded]:
-        begun = self._clock.real_seconds()
+        begun = self._clock.uptime_s()
         rows = await self._rows(missing)
         loaded, cells = dict[str, Loaded](), dict[int, list[Missing]]()
         for each in missing:
@@ -131,7 +131,7 @@ class Loader:
                 cells.setdefault(names.cell_of(each.id), []).append(each)
         for cell, some in cells.items():
             loaded |= await self._restored(cell, some, rows, mode)
-        metrics.load_seconds.note(self._clock.real_seconds() - begun)
+        metrics.load_seconds.note(self._clock.uptime_s() - begun)
         for done in loaded.values():
             metrics.loads.of(done.outcome).inc()
         return loaded
@@ -185,7 +185,7 @@ class Loader:
         return cell, chunk
 
     async def _wake(self, cell: int, missing: list[Missing]) -> None:
-        begun = self._clock.real_seconds()
+        begun = self._clock.uptime_s()
         try:
             rows = await self._rows(missing)
             self._chunk = _chunk_after(rows.values())
@@ -199,7 +199,7 @@ class Loader:
         except Exception as error:
             _log.error("what was to wake could not be loaded", error=error, count=len(missing))
             return
-        metrics.load_seconds.note(self._clock.real_seconds() - begun)
+        metrics.load_seconds.note(self._clock.uptime_s() - begun)
         for outcome in outcomes:
             metrics.loads.of(outcome).inc()
 

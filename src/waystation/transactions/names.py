@@ -14,7 +14,7 @@ import xxhash
 
 from waystation.errors import TransactionUnknownError
 from waystation.logs import keys as log_names
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.store.keys import DEFAULT_PROJECT
 
 #: The record log; a cell's partition has the number of the cell, and its tag is the cell's.
@@ -29,7 +29,7 @@ NODES = "waystation.{nodes}"
 _is_id = re.compile(r"tx-[0-9a-f]{40}").fullmatch
 
 
-def new_id(cell: int, identity: Identity) -> str:
+def new_id(cell: int, identity: IdSource) -> str:
     """An id that nobody else makes, in a cell."""
     return f"tx-{cell:04x}{identity.token(18)}"
 

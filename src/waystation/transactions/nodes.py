@@ -19,7 +19,7 @@ import msgspec
 
 from waystation.errors import BusyError, InvalidInputError, StoreError
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity, require_name
+from waystation.runtime.ids import IdSource, require_name
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.scripts import script
@@ -108,7 +108,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(NodeRecord).decode
 
 
-def new_node_id(identity: Identity) -> str:
+def new_node_id(identity: IdSource) -> str:
     """An id for a node."""
     return f"nodeId-{identity.token(20)}"
 

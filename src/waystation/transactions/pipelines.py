@@ -85,7 +85,7 @@ class Pipelines:
     def known(self, project: str, name: str) -> Pipeline | None:
         """The active definition, if it was read a moment ago; never waits."""
         found = self._active.get((project, name))
-        if found is None or self._clock.real_seconds() - found[1] > _FRESH_SECONDS:
+        if found is None or self._clock.uptime_s() - found[1] > _FRESH_SECONDS:
             return None
         return self._versions.get((project, name, found[0]))
 
@@ -95,7 +95,7 @@ class Pipelines:
         if known is not None:
             return known
         require_name(name, field="pipeline")
-        read_at = self._clock.real_seconds()
+        read_at = self._clock.uptime_s()
         copy = names.pipeline(0, project, name)
         found = await self._store.call("HGET", copy, "active", repeatable=True)
         if found is None:

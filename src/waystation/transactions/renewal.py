@@ -53,7 +53,7 @@ class Renewal:
         self._on_hung = on_hung
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, Run] = {}
-        self._moved_at = clock.real_seconds()
+        self._moved_at = clock.uptime_s()
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._beat, daemon=True, name="renewal")
@@ -93,7 +93,7 @@ class Renewal:
 
     def moved(self) -> None:
         """The event loop is alive."""
-        self._moved_at = self._clock.real_seconds()
+        self._moved_at = self._clock.uptime_s()
 
     async def close(self) -> None:
         """Ends the thread; leases run out by themselves."""
@@ -121,7 +121,7 @@ class Renewal:
 
     def _alive(self) -> list[Run]:
         """What is to be renewed: all but what hangs, or nothing at all."""
-        now = self._clock.real_seconds()
+        now = self._clock.uptime_s()
         # A copy in one go: the event loop goes on meanwhile.
         runs = list(self._held.values())
         hung = [run for run in runs if run.hung_at < now]

@@ -43,7 +43,7 @@ class Slot:
     def begin(self, run: Run, timeout_seconds: float) -> None:
         """A step of a run is about to be called, and may take so long."""
         # By real time: a jump of the time machine is no time that a step has taken.
-        self._over_at = self._clock.real_seconds() + timeout_seconds
+        self._over_at = self._clock.uptime_s() + timeout_seconds
         run.hung_at = self._over_at + self._hung_seconds
         self._given_up = ""
         self.run = run
@@ -163,13 +163,13 @@ class Slots:
 
     async def stop(self, *, grace_seconds: float) -> None:
         """Lets steps end that have begun, then gives them up."""
-        until = self._clock.real_seconds() + grace_seconds
-        while self.busy and self._clock.real_seconds() < until:
+        until = self._clock.uptime_s() + grace_seconds
+        while self.busy and self._clock.uptime_s() < until:
             await asyncio.sleep(0.01)
         for slot in list(self._slots):
             slot.give_up("stopping")
-        until = self._clock.real_seconds() + _END_SECONDS_MAX
-        while self.busy and self._clock.real_seconds() < until:
+        until = self._clock.uptime_s() + _END_SECONDS_MAX
+        while self.busy and self._clock.uptime_s() < until:
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:
@@ -226,7 +226,7 @@ class Slots:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            now = self._clock.real_seconds()
+            now = self._clock.uptime_s()
             for slot in self._slots:
                 slot.watch(now)
             for watcher in self._watchers:

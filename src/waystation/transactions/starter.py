@@ -29,7 +29,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.runtime.clock import Clock
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.entry import Entry, NewTransaction, Started
@@ -67,7 +67,7 @@ class Starter:
         *,
         cells: int,
         clock: Clock,
-        identity: Identity,
+        identity: IdSource,
         state_bytes_max: int,
         services: Services | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ class Starter:
         await asyncio.gather(*(lane.close() for lane in self._lanes))
 
     async def _now_ms(self) -> int:
-        now = self._clock.real_seconds()
+        now = self._clock.uptime_s()
         if now - self._compared_at > _COMPARED_SECONDS:
             self._time.tell((await self._signals.look(0)).now_ms)
             self._compared_at = now

@@ -97,14 +97,14 @@ class Timekeeper:
 
     def _compare(self, cell: int, now_ms: int) -> None:
         """Notices a jump of the store's clock, also before anybody has told us of it."""
-        at = self._clock.real_seconds()
+        at = self._clock.uptime_s()
         before_ms, before_at = self._compared.get(cell, (now_ms, at))
         self._compared[cell] = now_ms, at
         if now_ms - before_ms > (at - before_at + _JUMP_SECONDS_MIN) * 1000:
             self._jumped()
 
     def _jumped(self) -> None:
-        self._jumped_at = self._clock.real_seconds()
+        self._jumped_at = self._clock.uptime_s()
 
     async def _keep(self, cell: int) -> None:
         waiter = self._waiters[cell]
@@ -156,7 +156,7 @@ class Timekeeper:
 
     async def _sum_up(self, cell: int, now_ms: int) -> None:
         """Counts are for people: what is due never waits for them, in a full store, say."""
-        now = self._clock.real_seconds()
+        now = self._clock.uptime_s()
         if now < self._sum_at.get(cell, now):
             return
         try:
@@ -167,7 +167,7 @@ class Timekeeper:
 
     def _settling_ms(self) -> int:
         """How long no lease is taken yet, since time has jumped just now; 0 in ordinary life."""
-        left = self._jumped_at + _JUMP_SECONDS - self._clock.real_seconds()
+        left = self._jumped_at + _JUMP_SECONDS - self._clock.uptime_s()
         return math.ceil(max(0.0, left) * 1000)
 
     async def _act(
@@ -245,14 +245,14 @@ class Timekeeper:
             _log.error("what is due could not be loaded", error=error, cell=cell)
             return
         if verb == "sweep":
-            now = self._clock.real_seconds()
+            now = self._clock.uptime_s()
             gone = (key for key, each in loaded.items() if each.outcome in GONE)
             self._lost.setdefault(cell, {}).update(dict.fromkeys(gone, now))
         self._waiters[cell].wake()
 
     def _lost_of(self, cell: int) -> list[str]:
         """Not for ever: what was lost may be found, or its parent swept."""
-        now, known = self._clock.real_seconds(), self._lost.get(cell, {})
+        now, known = self._clock.uptime_s(), self._lost.get(cell, {})
         fresh = {key: at for key, at in known.items() if now - at < _LOST_SECONDS}
         self._lost[cell] = dict(list(fresh.items())[-_LOST_MAX:])
         return list(self._lost[cell])

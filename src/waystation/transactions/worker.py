@@ -84,7 +84,7 @@ class Worker:
         self._holding = Holding(store, terms)
         self._on_deaf = on_deaf
         self._stopping = False
-        self._watched_at = clock.real_seconds()
+        self._watched_at = clock.uptime_s()
         self._unheard = 0.0
         self._prefetch = limits.prefetch
         self._workers = limits.workers
@@ -163,7 +163,7 @@ class Worker:
     @property
     def silent_seconds(self) -> float:
         """How long ago the last claim was answered."""
-        return self._clock.real_seconds() - self._claimer.answered_at
+        return self._clock.uptime_s() - self._claimer.answered_at
 
     @property
     def healthy(self) -> bool:
@@ -258,7 +258,7 @@ class Worker:
     def _watch(self) -> None:
         self._renewal.moved()
         metrics.transactions_held.set(self.held)
-        now, before = self._clock.real_seconds(), self._watched_at
+        now, before = self._clock.uptime_s(), self._watched_at
         self._watched_at = now
         if self._stopping or self._claimer.answered_at >= before:
             self._unheard = 0.0

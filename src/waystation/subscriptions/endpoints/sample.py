@@ -12,7 +12,7 @@ from waystation.delivery.request import Outcome
 from waystation.delivery.schedule import describe
 from waystation.delivery.signing import Secret
 from waystation.messages.envelope import Envelope, Headers
-from waystation.runtime.ids import Identity
+from waystation.runtime.ids import IdSource
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.http import HttpEndpoint
 from waystation.subscriptions.endpoints.means import Means
@@ -47,25 +47,25 @@ async def send_sample(
     secrets: tuple[Secret, ...],
     means: Means,
     *,
-    identity: Identity,
+    identity: IdSource,
 ) -> Sample:
     """Sends one sample to the endpoint of a subscription, paused or not."""
     parcel = _parcel(subscription, identity)
     endpoint: Endpoint = open_endpoint(subscription, secrets, means)
     line = subscription.endpoint
     headers: Headers = ()
-    began = means.clock.real_seconds()
+    began = means.clock.uptime_s()
     if isinstance(endpoint, HttpEndpoint):
         request = endpoint.request(parcel)
         line, headers = f"{request.method} {request.url}", request.headers
         outcome = await means.sender.send(request)
     else:
         (outcome,) = await endpoint.send([parcel])
-    seconds = means.clock.real_seconds() - began
+    seconds = means.clock.uptime_s() - began
     return _sample(line, headers, parcel.message.data, outcome, seconds)
 
 
-def _parcel(subscription: Subscription, identity: Identity) -> Parcel:
+def _parcel(subscription: Subscription, identity: IdSource) -> Parcel:
     body = {"sample": True, "subscription": subscription.name, "topic": subscription.topic}
     message = Envelope(
         id=f"sample-{identity.token(_ID_BYTES)}",

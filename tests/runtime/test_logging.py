@@ -1,4 +1,4 @@
-"""Log lines: one event each, JSON for machines, pretty on a terminal, nothing lost or injected."""
+"""Log lines: one event each, JSON or pretty, without loss and without injection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_an_event_with_fields() -> None:
+def test_log_line_has_event_and_fields() -> None:
     stream = lines_at("info")
     _log.warning("store connection lost", unanswered=3, address="here:1")
     (line,) = read(stream)
@@ -57,7 +57,7 @@ def test_a_line_is_an_event_with_fields() -> None:
     }
 
 
-def test_a_level_hides_what_lies_below_it() -> None:
+def test_log_level_hides_lower_levels() -> None:
     stream = lines_at("warning")
     _log.debug("one")
     _log.info("two")
@@ -70,7 +70,7 @@ def test_a_level_hides_what_lies_below_it() -> None:
     assert [line["level"] for line in read(stream)] == ["debug"]
 
 
-def test_an_error_carries_its_trace_on_the_same_line() -> None:
+def test_log_error_has_trace_on_same_line() -> None:
     stream = lines_at("info")
     try:
         raise RuntimeError("it broke")
@@ -81,7 +81,7 @@ def test_an_error_carries_its_trace_on_the_same_line() -> None:
     assert "RuntimeError: it broke" in str(line["trace"])
 
 
-def test_warnings_of_libraries_are_lines_too_and_their_chatter_is_not() -> None:
+def test_log_of_libraries_shows_warnings_only() -> None:
     stream = lines_at("debug")
     logging.getLogger("some.library").info("chatter")
     logging.getLogger("some.library").warning("mind %s", "this")
@@ -92,7 +92,7 @@ def test_warnings_of_libraries_are_lines_too_and_their_chatter_is_not() -> None:
 @pytest.mark.parametrize(
     "value", [Path("/x"), {1, 2}, b"\xff", float("nan"), "\ud800", ["\udfff"], object(), "a\nb"]
 )
-def test_any_value_makes_exactly_one_line(value: object) -> None:
+def test_log_line_with_any_value_is_one_line(value: object) -> None:
     stream = lines_at("info")
     _log.info("odd", value=value)
     (line,) = read(stream)
@@ -100,7 +100,7 @@ def test_any_value_makes_exactly_one_line(value: object) -> None:
     assert "value" in line
 
 
-def test_a_terminal_gets_pretty_lines_and_a_pipe_gets_json() -> None:
+def test_log_format_auto_is_pretty_on_terminal_and_json_in_pipe() -> None:
     terminal = Terminal()
     configure_logging(format="auto", level="info", stream=terminal)
     _log.info("hello", port=7070)
@@ -113,7 +113,7 @@ def test_a_terminal_gets_pretty_lines_and_a_pipe_gets_json() -> None:
     assert read(pipe)[0]["port"] == 7070
 
 
-def test_the_format_can_be_forced() -> None:
+def test_log_format_setting_overrides_terminal() -> None:
     pipe = io.StringIO()
     configure_logging(format="pretty", level="info", stream=pipe)
     _log.info("hello")
@@ -121,7 +121,7 @@ def test_the_format_can_be_forced() -> None:
     assert "{" not in pipe.getvalue()
 
 
-def test_a_field_cannot_begin_a_line_of_its_own_or_steer_the_terminal() -> None:
+def test_log_field_escapes_control_characters() -> None:
     terminal = Terminal()
     configure_logging(format="pretty", level="info", stream=terminal)
     _log.info("hello", name="x\n12:00:00 store all is well \x1b[2J")
@@ -130,7 +130,7 @@ def test_a_field_cannot_begin_a_line_of_its_own_or_steer_the_terminal() -> None:
     assert "\x1b[2J" not in text
 
 
-def test_configuring_again_does_not_double_the_lines() -> None:
+def test_log_configured_twice_writes_each_line_once() -> None:
     lines_at("info")
     stream = lines_at("info")
     _log.info("once")

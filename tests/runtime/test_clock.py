@@ -1,4 +1,4 @@
-"""The clock of a process: wall time, a shift, and sleepers who notice a jump."""
+"""Clock: wall time, its shift in test mode, and sleeps that end with a jump."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from waystation.runtime.clock import Clock
 
 
-def test_time_is_the_wall_clock_until_a_machine_moves_it() -> None:
+def test_clock_without_shift_is_wall_time() -> None:
     clock = Clock()
     assert abs(clock.now_ms() - time.time_ns() // 1_000_000) < 1000
     before = clock.monotonic()
@@ -17,7 +17,7 @@ def test_time_is_the_wall_clock_until_a_machine_moves_it() -> None:
     assert 3600 <= clock.monotonic() - before < 3601
 
 
-async def test_a_sleep_ends_by_itself_when_nothing_moves() -> None:
+async def test_sleep_without_jump_ends_in_real_time() -> None:
     clock = Clock()
     began = clock.monotonic()
     await clock.sleep(0.02)
@@ -26,7 +26,7 @@ async def test_a_sleep_ends_by_itself_when_nothing_moves() -> None:
     await clock.sleep(-1)
 
 
-async def test_a_sleeper_wakes_for_the_jump_that_reaches_its_time() -> None:
+async def test_sleep_ends_with_jump_that_reaches_its_time() -> None:
     clock = Clock()
     sleeping = asyncio.ensure_future(clock.sleep(60))
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_a_sleeper_wakes_for_the_jump_that_reaches_its_time() -> None:
     await asyncio.wait_for(sleeping, 1)
 
 
-async def test_a_cancelled_sleeper_leaves_nothing_behind() -> None:
+async def test_sleep_when_cancelled_removes_its_watcher() -> None:
     clock = Clock()
     sleeping = asyncio.ensure_future(clock.sleep(60))
     await asyncio.sleep(0)
@@ -46,7 +46,7 @@ async def test_a_cancelled_sleeper_leaves_nothing_behind() -> None:
     assert clock._watchers == set()
 
 
-def test_a_watcher_hears_of_every_jump_until_it_is_forgotten() -> None:
+def test_on_jump_calls_watcher_until_it_is_removed() -> None:
     clock = Clock()
     heard: list[int] = []
     forget = clock.on_jump(lambda: heard.append(clock.shift_ms))

@@ -1,4 +1,4 @@
-"""Many calls, a few at a time."""
+"""for_each: bounded concurrency, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from waystation.runtime.tasks import for_each
 
 
-async def test_all_is_done_and_never_more_at_once_than_allowed() -> None:
+async def test_for_each_runs_all_items_within_limit() -> None:
     running, most, done = 0, 0, []
 
     async def work(item: int) -> None:
@@ -25,7 +25,7 @@ async def test_all_is_done_and_never_more_at_once_than_allowed() -> None:
     assert sorted(done) == list(range(100))
 
 
-async def test_after_an_error_nothing_is_begun_and_it_is_raised_when_the_rest_has_ended() -> None:
+async def test_for_each_after_error_finishes_running_work_and_raises() -> None:
     begun, ended = [], []
 
     async def work(item: int) -> None:
@@ -41,7 +41,7 @@ async def test_after_an_error_nothing_is_begun_and_it_is_raised_when_the_rest_ha
     assert ended == [0, 1, 2, 4]
 
 
-async def test_who_is_cancelled_leaves_nothing_running() -> None:
+async def test_for_each_when_cancelled_cancels_running_work() -> None:
     cancelled = []
 
     async def work(item: int) -> None:

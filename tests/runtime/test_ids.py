@@ -1,4 +1,4 @@
-"""Names that people choose and ids that we make."""
+"""Names that users choose, and ids that the process creates."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 
 from waystation.errors import InvalidInputError
 from waystation.runtime.ids import (
-    CountingIdentity,
-    RandomIdentity,
-    SequentialIdentity,
+    CountingIds,
+    RandomIds,
+    SequentialIds,
     is_name,
     require_name,
 )
 
 
 @pytest.mark.parametrize("name", ["a", "0", "orders", "a-b_c", "9" * 63])
-def test_a_name_is_short_and_plain(name: str) -> None:
+def test_is_name_accepts_short_plain_names(name: str) -> None:
     assert is_name(name)
     assert require_name(name, field="channel") == name
 
@@ -40,7 +40,7 @@ def test_a_name_is_short_and_plain(name: str) -> None:
         "٣",
     ],
 )
-def test_what_could_leave_a_key_or_a_path_is_no_name(name: str) -> None:
+def test_is_name_rejects_characters_of_keys_and_paths(name: str) -> None:
     """S-09."""
     assert not is_name(name)
     with pytest.raises(InvalidInputError) as caught:
@@ -49,26 +49,26 @@ def test_what_could_leave_a_key_or_a_path_is_no_name(name: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_a_huge_name_is_not_repeated_in_its_error() -> None:
+def test_require_name_with_huge_value_shortens_it_in_error() -> None:
     with pytest.raises(InvalidInputError) as caught:
         require_name("x" * 1_000_000, field="channel")
     assert len(str(caught.value)) < 300
 
 
-def test_random_ids_are_hex_of_the_asked_size_and_do_not_repeat() -> None:
-    tokens = {RandomIdentity().token(8) for _ in range(1000)}
+def test_random_ids_are_distinct_hex_of_requested_size() -> None:
+    tokens = {RandomIds().token(8) for _ in range(1000)}
     assert len(tokens) == 1000
     assert {len(token) for token in tokens} == {16}
     assert all(int(token, 16) >= 0 for token in tokens)
 
 
 def test_counting_ids_are_predictable() -> None:
-    identity = CountingIdentity()
+    identity = CountingIds()
     assert [identity.token(2), identity.token(4)] == ["0001", "00000002"]
 
 
-def test_sequential_ids_are_all_different_and_begin_like_no_other_makers() -> None:
-    first, second = SequentialIdentity(RandomIdentity()), SequentialIdentity(RandomIdentity())
+def test_sequential_ids_are_distinct_with_prefix_per_source() -> None:
+    first, second = SequentialIds(RandomIds()), SequentialIds(RandomIds())
     made = [maker.token(16) for maker in (first, second) for _ in range(1000)]
     assert len(set(made)) == 2000
     assert {len(each) for each in made} == {32}

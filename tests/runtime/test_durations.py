@@ -1,4 +1,4 @@
-"""Durations as Go writes them, which is how DSPS clients ask for a timeout; and as ours may."""
+"""Durations: the form of Go that DSPS clients send, and our wider form."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from waystation.runtime.durations import Duration, duration_ms, parse_duration
         ("9223372036s", 9223372036.0),
     ],
 )
-def test_a_duration_of_go_is_understood(text: str, seconds: float) -> None:
+def test_parse_duration_reads_durations_of_go(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
@@ -92,12 +92,12 @@ def test_a_duration_of_go_is_understood(text: str, seconds: float) -> None:
     ],
     ids=lambda text: text[:20].encode("unicode_escape").decode() or "empty",
 )
-def test_what_go_refuses_is_refused(text: str) -> None:
+def test_parse_duration_of_invalid_text_returns_none(text: str) -> None:
     assert parse_duration(text) is None
 
 
 @given(st.text(max_size=120))
-def test_no_text_does_harm(text: str) -> None:
+def test_parse_duration_of_any_text_never_raises(text: str) -> None:
     seconds = parse_duration(text)
     assert seconds is None or abs(seconds) < 2**63 / 1e9 + 1
 
@@ -117,7 +117,7 @@ def test_no_text_does_harm(text: str) -> None:
         ("36500d", 36_500 * 86_400_000),
     ],
 )
-def test_our_own_durations_have_days_numbers_and_timedeltas(value: Duration, ms: int) -> None:
+def test_duration_ms_reads_days_numbers_and_timedeltas(value: Duration, ms: int) -> None:
     assert duration_ms(value, field="at_most") == ms
 
 
@@ -126,7 +126,7 @@ _NO_VALUES = [-1, True, None, [], float("nan"), float("inf"), 10**400, timedelta
 
 
 @pytest.mark.parametrize("value", [*_NO_TEXTS, *_NO_VALUES], ids=lambda value: str(value)[:9])
-def test_what_is_no_duration_is_refused_by_the_name_of_its_field(value: Duration) -> None:
+def test_duration_ms_of_invalid_value_names_its_field(value: Duration) -> None:
     with pytest.raises(InvalidInputError, match="at_most") as refused:
         duration_ms(value, field="at_most")
     assert refused.value.field == "at_most"
