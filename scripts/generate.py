@@ -17,8 +17,6 @@ from urllib.request import urlopen
 import msgspec
 
 from waystation import errors
-from waystation.api.problems import status_of
-from waystation.cli.exits import exit_code
 from waystation.config import Config
 from waystation.config_sources import load_config
 from waystation.pools import states as pool_states
@@ -50,36 +48,11 @@ UNASYNC = (
     (r"\bThe asynchronous client\b", "The ordinary client"),
     (r"\bthe asynchronous client\b", "the ordinary client"),
 )
-#: Classes that only group others, and those that end a process before it serves.
 #: Codes of replies that no error of ours stands for.
 HTTP_ALONE = (
     ("internal", 500, "A mistake of ours; the log has it under the reply's `request_id`."),
     ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
     ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
-)
-ROOTS = (
-    errors.WaystationError,
-    errors.ArchiveError,
-    errors.ChannelError,
-    errors.LogError,
-    errors.HistoryError,
-    errors.StoreError,
-    errors.TransientError,
-)
-NEVER_OVER_HTTP = (
-    errors.MessageInvalidError,
-    errors.ArchiveRefusedError,
-    errors.ProducerClosedError,
-    errors.SettingsError,
-    errors.StationUnreachableError,
-    errors.StoreRefusedError,
-    errors.WaitOverError,
-    errors.AppInvalidError,
-    *errors.HistoryError.__subclasses__(),
-    errors.HistoryMissingError,
-    errors.NoJavaError,
-    errors.QueryError,
-    errors.SourceOptionError,
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -153,18 +126,14 @@ async def documents() -> dict[Path, str]:
 
 
 def errors_page() -> str:
-    """Every error code with its HTTP status and exit code."""
-    rows = []
-    kinds: list[type[errors.WaystationError]] = [errors.WaystationError]
-    while kinds:
-        kind = kinds.pop(0)
-        kinds += kind.__subclasses__()
-        if kind.__module__ != errors.__name__ or kind in ROOTS:
-            continue
-        error = kind.__new__(kind)
-        status = "" if kind in NEVER_OVER_HTTP else status_of(error)
-        when = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-        rows.append(f"| `{kind.code}` | {status} | {exit_code(error)} | {when} |")
+    """Return the page of all error codes with HTTP status and exit code."""
+    rows = [
+        f"| `{kind.code}` | {kind.status or ''} | {kind.exit_code} | {kind.summary()} |"
+        for kind in vars(errors).values()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.WaystationError)
+        and not kind.summary().startswith("Base of ")
+    ]
     rows += [f"| `{code}` | {status} | | {when} |" for code, status, when in HTTP_ALONE]
     return (
         "# Errors\n\n"

@@ -526,5 +526,5 @@ def test_every_error_of_subscriptions_has_a_status_of_its_own() -> None:
         and each.code.startswith(("subscription.", "dead-letter.", "operation."))
     ]
     for kind in kinds:
-        over_http = kind is not errors.WaitOverError
+        over_http = kind is not errors.WaitTimeoutError
         assert (status_of(kind()) in (400, 404, 409)) is over_http, kind

@@ -31,7 +31,7 @@ from waystation.errors import (
     OperationNotFoundError,
     SubscriptionNotFoundError,
     TopicSubscribedError,
-    WaitOverError,
+    WaitTimeoutError,
 )
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import quick_settings
@@ -246,12 +246,12 @@ async def test_a_wait_that_is_over_says_so(station_url: str) -> None:
     async with staged(station_url) as stage:
         subs = stage.ws.subscriptions
         await stage.subscribe()
-        with pytest.raises(WaitOverError, match="is clean, not parked"):
+        with pytest.raises(WaitTimeoutError, match="is clean, not parked"):
             await subs.wait(stage.name, group="g", state="parked", at_most="200ms")
         await stage.park()
         stage.endpoint.plan = [Answer(200, delay_seconds=0.5)]
         redrive = await subs.redrive(stage.name, group="g")
-        with pytest.raises(WaitOverError):
+        with pytest.raises(WaitTimeoutError):
             await redrive.wait("200ms")
         assert not (await redrive.get()).ended
         assert (await redrive.wait("20s")).progress.settled == 3

@@ -1,0 +1,1 @@
+"""Tests of the runtime kit, the error tree and the configuration."""

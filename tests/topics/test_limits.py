@@ -198,7 +198,7 @@ def test_a_refusal_is_an_error_with_a_code_and_a_time() -> None:
     with pytest.raises(RateLimitedError) as raised:
         admit(limits, orders).require()
     assert raised.value.code == "topic.rate-limited"
-    assert raised.value.retry_after_seconds == 1
+    assert raised.value.retry_after_s == 1
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class ChannelAdmission:
                 if token.id and await self._revocation.is_revoked(token.id):
                     raise UnauthenticatedError("The token was revoked.")
         except UnauthenticatedError as error:
-            raise TokenRejectedError(error.message if self._disclose else "") from error
+            raise TokenRejectedError(reason=error.message if self._disclose else "") from error
         return _BY_TOKEN if rules else None
 
 

@@ -14,6 +14,7 @@ _PROBLEM: dict[str, object] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "hint": {"type": "string", "description": "Next step for a person; ends `detail` too."},
         "instance": {"type": "string"},
         "code": {"type": "string", "description": "Stable; test this, not the texts."},
         "request_id": {"type": "string"},

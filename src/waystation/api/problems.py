@@ -1,41 +1,10 @@
-"""The one place that turns errors into HTTP: RFC 9457, or DSPS's shape on its routes."""
+"""Error replies: problem+json (RFC 9457), and the JSON of DSPS on its routes."""
 
 from __future__ import annotations
 
 from waystation import errors
 from waystation.api.reply import CLOSE, JSON, PROBLEM, Header, Reply, encode
 
-#: The first class that fits decides.
-_STATUS: tuple[tuple[type[errors.WaystationError], int], ...] = (
-    (errors.TooLargeError, 413),
-    (errors.GroupRequiredError, 422),
-    (errors.SchemaMismatchError, 422),
-    (errors.UnsupportedMediaTypeError, 415),
-    (errors.RateLimitedError, 429),
-    (errors.TopicBlockedError, 422),
-    (errors.CallbackInvalidError, 422),
-    (errors.NotATypeError, 422),
-    (errors.ReplyInvalidError, 422),
-    (errors.InvalidInputError, 400),
-    (errors.TokenRejectedError, 403),
-    (errors.UnauthenticatedError, 401),
-    (errors.ForbiddenError, 403),
-    (errors.SubscriberNotFoundError, 404),
-    (errors.NotFoundError, 404),
-    (errors.ConflictError, 409),
-    (errors.ChannelFullError, 507),
-    (errors.LogFullError, 507),
-    (errors.LogNotFoundError, 404),
-    (errors.LogSealedError, 409),
-    (errors.OffsetOutOfRangeError, 400),
-    (errors.ChannelError, 400),
-    (errors.BusyError, 503),
-    (errors.ArchiveUnavailableError, 503),
-    (errors.CatalogueError, 503),
-    (errors.StoreFullError, 507),
-    (errors.StoreUnavailableError, 503),
-    (errors.OutcomeUnknownError, 503),
-)
 _TITLES = {
     400: "Bad request",
     401: "A key is needed",
@@ -53,21 +22,13 @@ _TITLES = {
     503: "Not now",
     507: "Full",
 }
-#: What an error knows beyond its text, and a program may want; if it has it, it is told.
-_MEMBERS = (
-    *("first", "end", "path", "policy", "position"),
-    *("existing_id", "from_state", "state", "to_state"),
-)
-#: What a client that was shed should wait before it tries again.
+#: Seconds that a client should wait before it repeats a request after 503 or 507.
 RETRY_AFTER_SECONDS = 1
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of an error; 500 for what we did not foresee."""
-    for kind, status in _STATUS:
-        if isinstance(error, kind):
-            return status
-    return 500
+    """Return the HTTP status of an error; 500 for errors that must not reach a client."""
+    return (error.status if isinstance(error, errors.WaystationError) else None) or 500
 
 
 def problem(
@@ -78,9 +39,10 @@ def problem(
     path: str,
     request_id: str,
     field: str = "",
+    hint: str = "",
     members: dict[str, object] | None = None,
 ) -> Reply:
-    """An RFC 9457 reply; `members` are those that this kind of problem has beyond the usual."""
+    """Return a problem reply. `members` are added to the members that every problem has."""
     content: dict[str, object] = {
         "type": "about:blank",
         "title": _TITLES.get(status, "Error"),
@@ -90,6 +52,8 @@ def problem(
         "code": code,
         "request_id": request_id,
     }
+    if hint:
+        content["hint"] = hint
     if field:
         content["errors"] = [{"field": field, "detail": detail}]
     if status in (503, 507):
@@ -100,28 +64,31 @@ def problem(
 
 
 def problem_for(error: Exception, *, path: str, request_id: str) -> Reply:
-    """An RFC 9457 reply for an error. What we did not foresee tells nothing about itself."""
+    """Return the problem reply for an error.
+
+    The reply to an error with status 500 discloses nothing but the request id, under which the log
+    has the details.
+    """
     status = status_of(error)
     if status == 500 or not isinstance(error, errors.WaystationError):
         detail = "Something went wrong on our side; the log has it under this request id."
         return problem(500, "internal", detail, path=path, request_id=request_id)
-    members = {name: getattr(error, name) for name in _MEMBERS if hasattr(error, name)}
-    if isinstance(error, errors.RateLimitedError):
-        members["retry_after_s"] = error.retry_after_seconds
+    members = {name: getattr(error, name) for name in error.members}
     return problem(
         status,
         error.code,
-        # Of a token that was refused, why; it is empty unless the settings let it be told.
+        # The reason for a rejected token is empty unless the settings permit its disclosure.
         getattr(error, "reason", "") or str(error),
         path=path,
         request_id=request_id,
         field=getattr(error, "field", ""),
+        hint=error.hint,
         members=members,
     )
 
 
 def dsps_error(status: int, message: str, code: str = "", *, reason: str = "") -> Reply:
-    """An error in the shape of DSPS."""
+    """Return an error reply in the shape of DSPS."""
     content = {"error": message}
     if code:
         content["code"] = code
@@ -131,10 +98,10 @@ def dsps_error(status: int, message: str, code: str = "", *, reason: str = "") -
 
 
 def dsps_error_for(error: Exception, *, verb: str) -> Reply:
-    """The reply of a DSPS route for an error; a 500 has no body there."""
+    """Return the reply of a DSPS route for an error. A reply with status 500 has no body."""
     if isinstance(error, errors.UnauthenticatedError | errors.ForbiddenError):
         reason = error.reason if isinstance(error, errors.TokenRejectedError) else ""
-        return dsps_error(403, "Unauthorized", errors.TokenRejectedError.code, reason=reason)
+        return dsps_error(403, errors.UNAUTHORIZED, errors.TokenRejectedError.code, reason=reason)
     status = status_of(error)
     if status == 500:
         return Reply(500)

@@ -198,11 +198,13 @@ def _told(results: Sequence[Result], ids: Sequence[str]) -> bytes:
 
 
 def _refused(message_id: str, error: WaystationError) -> dict[str, object]:
-    code, detail = error.code, str(error)
+    told = {"code": error.code, "detail": str(error)}
     if status_of(error) == 500:
         _log.error("a message was not produced", error=error)
-        code, detail = WaystationError.code, _UNFORESEEN
-    return {"id": message_id, "error": {"code": code, "detail": detail}}
+        told = {"code": WaystationError.code, "detail": _UNFORESEEN}
+    elif error.hint:
+        told["hint"] = error.hint
+    return {"id": message_id, "error": told}
 
 
 def _problem(error: WaystationError, request: Request) -> Reply:

@@ -104,7 +104,7 @@ _RECEIPT = _object(
     duplicate={"type": "boolean", "description": "Known already: this is where the first is."},
     durability={"type": "string", "enum": ["memory", "disk"]},
 )
-_REFUSED = _object("id", "error", id=_TEXT, error=_object("code", "detail", code=_TEXT))
+_REFUSED = _object("id", "error", id=_TEXT, error=_object("code", "detail", code=_TEXT, hint=_TEXT))
 _RESULTS = _object("results", results={"type": "array", "items": {"anyOf": [_RECEIPT, _REFUSED]}})
 _FOUND = _object(
     "storage",

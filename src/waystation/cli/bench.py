@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption
 from waystation.cli.output import console, emit_json, emit_table, problems
+from waystation.errors import ExitCode
 
 if TYPE_CHECKING:
     from waystation.bench.benchmark import Benchmark
@@ -42,7 +42,7 @@ def bench(
     else:
         _show(report, BENCHMARKS[name])
     if not report.holds:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _list(benchmarks: list[Benchmark], *, as_json: bool) -> None:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.lines import Line, input_bytes, json_problem, progress_bar, read_lines
 from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, problems
 from waystation.cli.station import open_station
-from waystation.errors import ChannelFullError, InvalidInputError, StationUnreachableError
+from waystation.errors import ChannelFullError, ExitCode, InvalidInputError, StationUnreachableError
 
 if TYPE_CHECKING:
     from waystation.client import Waystation
@@ -115,7 +114,7 @@ def _publish_lines(station: Waystation, channel: str, prefix: str, *, as_json: b
         except KeyboardInterrupt:
             progress.stop()
             problems.print(Text(f"stopped after {_messages(feed.published)}", style="yellow"))
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
     if as_json:
         counts = {"published": feed.published, "duplicates": feed.duplicates}
         emit_json({"channel": channel, **counts})

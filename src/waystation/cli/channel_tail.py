@@ -13,12 +13,12 @@ import typer
 from rich.text import Text
 
 from waystation import errors
-from waystation.cli import exits
 from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, printable
 from waystation.cli.patience import note, patiently
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
+from waystation.errors import ExitCode
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def tail(
                 channels.seek(channel, name, **position)
             _follow(channels, channel, name, count=count, as_json=as_json)
         except KeyboardInterrupt:
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         finally:
             if not subscriber:
                 # It expires by itself if the station is away.

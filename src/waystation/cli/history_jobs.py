@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waystation.cli.exits import FAILED
 from waystation.cli.history import (
     LakeOption,
     MasterOption,
@@ -37,7 +36,7 @@ from waystation.cli.options import (
     StoreOption,
 )
 from waystation.cli.output import console, emit_json, emit_table, printable
-from waystation.errors import HistoryBusyError
+from waystation.errors import ExitCode, HistoryBusyError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def audit(
     else:
         _show(findings)
     if findings.total:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from waystation import __version__
-from waystation.cli import exits
 from waystation.cli.output import emit_error
-from waystation.errors import InvalidInputError, WaystationError
+from waystation.errors import ExitCode, InvalidInputError, WaystationError
 
 
 def _show_version(wanted: bool) -> None:
@@ -87,9 +86,9 @@ def main() -> None:
         build_app(sys.argv[1] if len(sys.argv) > 1 else "")()
     except WaystationError as error:
         emit_error(error, as_json=as_json)
-        sys.exit(exits.exit_code(error))
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(exits.INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _require_text(arguments: list[str]) -> None:

@@ -9,7 +9,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.lines import json_problem
 from waystation.cli.option_words import read_options
 from waystation.cli.options import JsonOption, KeyOption, PoolArgument, UrlOption
@@ -18,7 +17,7 @@ from waystation.cli.pool_look import keys, show_workers, watch, why, workers
 from waystation.cli.pool_operate import assign, dead, drain, evict, forget, purge, redrive
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
-from waystation.errors import ConflictError, InvalidInputError
+from waystation.errors import ConflictError, ExitCode, InvalidInputError
 
 if TYPE_CHECKING:
     from waystation.client import Pool
@@ -114,7 +113,7 @@ def delete(
 ) -> None:
     """Delete a pool with its workers, messages and dead letters, for good."""
     if not yes and not typer.confirm(f"Delete {name} with all that waits in it?"):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     with open_station(url, key, scope="admin") as station:
         station.pools.delete(name)
     if as_json:
@@ -158,7 +157,7 @@ def send(
             shown = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
             console.print(Text(printable(shown)), soft_wrap=True)
     if wait and sent.answer is None:
-        raise typer.Exit(exits.UNAVAILABLE)
+        raise typer.Exit(ExitCode.UNAVAILABLE)
 
 
 app.command("map")(keys)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption, KeyOption, PoolArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, make_table, printable
 from waystation.cli.patience import patiently
 from waystation.cli.station import open_station
+from waystation.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -105,7 +105,7 @@ def watch(
                     return
                 time.sleep(every)
         except KeyboardInterrupt:
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         finally:
             if live is not None:
                 live.stop()
@@ -126,7 +126,7 @@ def why(
     else:
         console.print(Text(f"{reason.code}  {printable(reason.text)}"), soft_wrap=True)
     if reason.code == "unknown":
-        raise typer.Exit(exits.NOT_FOUND)
+        raise typer.Exit(ExitCode.NOT_FOUND)
 
 
 def show_workers(standing: PoolStanding) -> None:

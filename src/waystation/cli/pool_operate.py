@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption, KeyOption, PoolArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.pool_look import RecipientArgument
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
-from waystation.errors import InvalidInputError
+from waystation.errors import ExitCode, InvalidInputError
 
 WorkerArgument = Annotated[str, typer.Argument(help="Name of the worker.")]
 NumbersArgument = Annotated[
@@ -139,7 +138,7 @@ def purge(
     """Delete dead letters for good: those that are named, or --all."""
     chosen = _chosen(numbers, everything=everything)
     if not yes and not typer.confirm(f"Delete dead letters of {name}?"):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     with open_station(url, key, scope="admin") as station:
         count = station.pools.purge(name, chosen)
     _tell({"count": count}, f"{count} are deleted", as_json=as_json)

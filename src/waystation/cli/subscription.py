@@ -9,7 +9,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.option_words import read_options
 from waystation.cli.options import JsonOption, KeyOption, SubscriptionArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable, quoted
@@ -19,7 +18,7 @@ from waystation.cli.station import open_station
 from waystation.cli.subscription_look import dead, group, groups, shards, show_standing, watch
 from waystation.cli.subscription_operate import operations, purge, redrive, reset, skip
 from waystation.cli.topic_messages import time_of
-from waystation.errors import ConflictError, InvalidInputError
+from waystation.errors import ConflictError, ExitCode, InvalidInputError
 from waystation.runtime.clock import Clock
 from waystation.runtime.durations import parse_duration
 
@@ -195,7 +194,7 @@ def delete(
 ) -> None:
     """Delete a subscription with its retries and dead letters, for good; the topic stays."""
     if not yes and not typer.confirm(f"Delete {name} with its retries and dead letters?"):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     with open_station(url, key, scope="admin") as station:
         station.subscriptions.delete(name)
     if as_json:
@@ -242,7 +241,7 @@ def send_sample(
         for text in filter(None, (sample.problem, sample.excerpt)):
             console.print(Text(printable(text)), soft_wrap=True)
     if sample.problem:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()
@@ -292,7 +291,7 @@ def why(
             )
             console.print(Text(f"  go on with: waystation {command}", style="dim"), soft_wrap=True)
     if reason.code == "unknown":
-        raise typer.Exit(exits.NOT_FOUND)
+        raise typer.Exit(ExitCode.NOT_FOUND)
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption, KeyOption, SubscriptionArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, make_table, printable, quoted
 from waystation.cli.patience import patiently
 from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
-from waystation.errors import InvalidInputError
+from waystation.errors import ExitCode, InvalidInputError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def watch(
                         return
                     time.sleep(every)
         except KeyboardInterrupt:
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 class _Screen:

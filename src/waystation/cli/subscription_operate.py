@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption, KeyOption, SubscriptionArgument, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable, problems
 from waystation.cli.patience import note, patiently
@@ -19,7 +18,7 @@ from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
 from waystation.cli.subscription_look import GroupArgument
 from waystation.cli.topic_messages import time_of
-from waystation.errors import InvalidInputError, WaitOverError
+from waystation.errors import ExitCode, InvalidInputError, WaitTimeoutError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def _selection(
 
 def _confirm(question: str) -> None:
     if not typer.confirm(question):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _follow(operation: Operation, *, wait: bool, as_json: bool) -> None:
@@ -207,7 +206,7 @@ def _follow(operation: Operation, *, wait: bool, as_json: bool) -> None:
         except KeyboardInterrupt:
             command = f"waystation subscription operations {operation.subscription} {operation.id}"
             note(f"it goes on; see it with `{command}`")
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
     info = operation.info
     if as_json:
         emit_json(info)
@@ -216,7 +215,7 @@ def _follow(operation: Operation, *, wait: bool, as_json: bool) -> None:
     else:
         _show(info)
     if info.progress.parked_again:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _wait(operation: Operation, *, hidden: bool) -> None:
@@ -242,7 +241,7 @@ def _wait(operation: Operation, *, hidden: bool) -> None:
         while not operation.ended:
             try:
                 operation.wait(_LOOK)
-            except WaitOverError:
+            except WaitTimeoutError:
                 patiently(operation.get)
             told = operation.info
             again = told.progress.parked_again

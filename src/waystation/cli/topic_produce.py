@@ -13,12 +13,11 @@ import msgspec
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.lines import Line, input_bytes, json_problem, progress_bar, read_lines
 from waystation.cli.options import JsonOption, KeyOption, TopicArgument, UrlOption
 from waystation.cli.output import console, emit_json, problems
 from waystation.cli.station import open_station
-from waystation.errors import InvalidInputError, WaystationError
+from waystation.errors import ExitCode, InvalidInputError, WaystationError
 
 if TYPE_CHECKING:
     from waystation.client import NewMessage, Waystation
@@ -189,7 +188,7 @@ def _produce_lines(feed: Feed, *, as_json: bool) -> None:
         except KeyboardInterrupt:
             progress.stop()
             problems.print(Text(f"stopped after {_messages(feed.produced)}", style="yellow"))
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
     if as_json:
         emit_json({"topic": feed.topic, "produced": feed.produced, "duplicates": feed.duplicates})
         return

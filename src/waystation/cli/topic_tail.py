@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from waystation.cli import exits
 from waystation.cli.options import JsonOption, KeyOption, TopicArgument, UrlOption
 from waystation.cli.output import console, emit_json
 from waystation.cli.patience import note, patiently
@@ -24,7 +23,7 @@ from waystation.cli.positions import parse_position
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import as_json as row_of
 from waystation.cli.topic_messages import note_missing, payload_of, place_of, time_of
-from waystation.errors import InvalidInputError, OffsetOutOfRangeError
+from waystation.errors import ExitCode, InvalidInputError, OffsetOutOfRangeError
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def tail(
                 if not left:
                     return
         except KeyboardInterrupt:
-            raise typer.Exit(exits.INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 class _AnewError(Exception):

@@ -9,7 +9,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from waystation.cli.exits import FAILED
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.patience import note
@@ -17,7 +16,7 @@ from waystation.cli.station import open_station
 from waystation.cli.tx_list import list_
 from waystation.cli.tx_shown import show, show_journal, show_progress
 from waystation.cli.webhooks import webhook
-from waystation.errors import InvalidInputError
+from waystation.errors import ExitCode, InvalidInputError
 from waystation.runtime.durations import duration_ms
 
 if TYPE_CHECKING:
@@ -245,7 +244,7 @@ def _told(started: Transaction) -> str:
 
 def _end_with(summary: TransactionSummary, *, waited: bool) -> None:
     if waited and not summary.succeeded:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _json(text: str) -> msgspec.Raw:

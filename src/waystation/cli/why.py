@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from waystation.cli.exits import NOT_FOUND
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
 from waystation.cli.output import console, emit_json, printable
 from waystation.cli.station import open_station
+from waystation.errors import ExitCode
 
 
 def why(
@@ -27,4 +27,4 @@ def why(
     else:
         console.print(Text(f"{reason.code}  {printable(reason.text)}"), soft_wrap=True)
     if reason.code == "unknown":
-        raise typer.Exit(NOT_FOUND)
+        raise typer.Exit(ExitCode.NOT_FOUND)

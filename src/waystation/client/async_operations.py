@@ -10,7 +10,7 @@ from waystation.client.async_waiting import AsyncWaiting
 from waystation.client.messages import decode_answer
 from waystation.client.subscription_requests import path_of
 from waystation.client.subscriptions import OperationInfo, Progress
-from waystation.errors import WaitOverError
+from waystation.errors import WaitTimeoutError
 from waystation.runtime.durations import Duration
 from waystation.runtime.json_values import encode_json
 
@@ -57,9 +57,9 @@ class AsyncOperation:
         return await self._told("GET", "")
 
     async def wait(self, at_most: Duration | None = None) -> OperationInfo:
-        """How it stands when it has ended: nothing that it has marked is open any more.
+        """Wait until the operation has ended and return its final state.
 
-        WaitOverError if it takes longer than `at_most`; None waits as long as it takes.
+        Raise WaitTimeoutError if it takes longer than `at_most`; None waits without a limit.
         """
         if not self.info.ended:
             self.info = await self._operations.wait_for(self.subscription, self.id, at_most)
@@ -113,4 +113,6 @@ class AsyncOperations:
             found = decode_answer(answer, OperationInfo)
             if found.ended:
                 return found
-        raise WaitOverError(f"Operation {operation} is {found.state} after {at_most}.")
+        raise WaitTimeoutError(
+            f"Operation {operation} is {found.state} after {at_most}.", last=found
+        )

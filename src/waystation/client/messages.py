@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from waystation.errors import WaystationError
 from waystation.runtime.decoding import decode_json
 from waystation.runtime.json_text import free_mark, load_json, shield, unshield
 from waystation.runtime.json_values import encode_json
+from waystation.types.common import Problem
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -107,54 +107,6 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class ProblemField(msgspec.Struct, frozen=True):
-    """What was wrong with one field."""
-
-    field: str = ""
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """What a station tells of an error, in either of its shapes."""
-
-    code: str = ""
-    detail: str = ""
-    error: str = ""
-    errors: tuple[ProblemField, ...] = ()
-    retry_after_s: float = 1
-    first: int = 0
-    end: int = 0
-    path: str = ""
-    position: int = 0
-    existing_id: str = ""
-    state: str = ""
-    from_state: str = ""
-    to_state: str = ""
-
-    def as_error(self, status: int = 0) -> WaystationError:
-        """The error that has this code; without one that is known, by the status."""
-        kind = _by_code().get(self.code) or _by_status(status)
-        # Not by its constructor: the text has the hint already, and each class wants other things.
-        error = kind.__new__(kind)
-        text = self.detail or self.error or f"The station answered {status}."
-        WaystationError.__init__(error, text)
-        error.code = self.code or kind.code
-        if isinstance(error, errors.InvalidInputError):
-            error.field = self.errors[0].field if self.errors else ""
-        if isinstance(error, errors.SchemaMismatchError):
-            error.path, error.position = self.path, self.position
-        if isinstance(error, errors.OffsetOutOfRangeError):
-            error.first, error.end = self.first, self.end
-        if isinstance(error, errors.RateLimitedError):
-            error.retry_after_seconds = math.ceil(self.retry_after_s)
-        if isinstance(error, errors.DuplicateTransactionError):
-            error.existing_id = self.existing_id
-        if isinstance(error, errors.NotSleepingError):
-            error.state = self.state
-        if isinstance(error, errors.IllegalTransitionError):
-            error.from_state, error.to_state = self.from_state, self.to_state
-        return error
-
-
 _T = TypeVar("_T")
 
 #: What one request of a batch holds at most; larger batches take several requests.
@@ -239,28 +191,29 @@ def raise_for(answer: Answer) -> None:
 
 
 def error_for(answer: Answer) -> WaystationError:
-    """The error that a reply tells of, as the class that has its code."""
+    """Return the error that a reply reports, as the class of its code."""
     try:
-        told = decode_json(answer.body, Problem)
+        problem = decode_json(answer.body, Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        told = Problem()
-    return told.as_error(answer.status)
+        problem = Problem()
+    return error_from(problem, answer.status)
 
 
-def _by_status(status: int) -> type[WaystationError]:
-    if status in (401, 403):
-        return errors.UnauthenticatedError
-    if status == 404:
-        return errors.NotFoundError
-    # A proxy's 502 or 504, or a station that broke down: nobody knows what became of the request.
-    return errors.StationUnreachableError if status >= 500 else errors.InvalidInputError
-
-
-def _by_code() -> dict[str, type[WaystationError]]:
-    found: dict[str, type[WaystationError]] = {"dsps.auth.rejected": errors.UnauthenticatedError}
-    kinds = [WaystationError]
-    while kinds:
-        kind = kinds.pop()
-        found.setdefault(kind.code, kind)
-        kinds += kind.__subclasses__()
-    return found
+def error_from(problem: Problem, status: int = 0) -> WaystationError:
+    """Rebuild the error that a server sent, with its members and hint."""
+    kind = errors.class_for(problem.code, status)
+    message, hint = problem.detail.removesuffix(problem.hint).rstrip(), problem.hint
+    if problem.error:
+        # DSPS routes send no hint, and for most errors a text that only repeats the code.
+        has_text = problem.code not in problem.error and problem.error != errors.UNAUTHORIZED
+        message, hint = problem.error if has_text else kind.summary(), kind.remedy
+    # Bypass the constructor, because it adds the remedy to an error that was sent without a hint.
+    error = kind.__new__(kind)
+    WaystationError.__init__(error, message or f"The server answered {status}.")
+    error.hint = hint
+    error.code = problem.code or kind.code
+    if isinstance(error, errors.InvalidInputError):
+        error.field = problem.errors[0].field if problem.errors else ""
+    for name in kind.members:
+        setattr(error, name, getattr(problem, name))
+    return error

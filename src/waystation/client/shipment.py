@@ -85,7 +85,7 @@ class Shipment:
 
     def failed(self, error: WaystationError) -> None:
         """What is left did not come through this time; when patience is over, that is told."""
-        least = error.retry_after_seconds if isinstance(error, RateLimitedError) else 0
+        least = error.retry_after_s if isinstance(error, RateLimitedError) else 0
         self.pause = max(least, _PAUSES_SECONDS[min(self._tries, len(_PAUSES_SECONDS) - 1)])
         self._tries += 1
         if self._clock.uptime_s() + self.pause > self._deadline:

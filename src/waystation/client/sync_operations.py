@@ -12,7 +12,7 @@ from waystation.client.subscriptions import OperationInfo, Progress
 from waystation.client.sync_caller import Caller
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
-from waystation.errors import WaitOverError
+from waystation.errors import WaitTimeoutError
 from waystation.runtime.durations import Duration
 from waystation.runtime.json_values import encode_json
 
@@ -59,9 +59,9 @@ class Operation:
         return self._told("GET", "")
 
     def wait(self, at_most: Duration | None = None) -> OperationInfo:
-        """How it stands when it has ended: nothing that it has marked is open any more.
+        """Wait until the operation has ended and return its final state.
 
-        WaitOverError if it takes longer than `at_most`; None waits as long as it takes.
+        Raise WaitTimeoutError if it takes longer than `at_most`; None waits without a limit.
         """
         if not self.info.ended:
             self.info = self._operations.wait_for(self.subscription, self.id, at_most)
@@ -115,4 +115,6 @@ class Operations:
             found = decode_answer(answer, OperationInfo)
             if found.ended:
                 return found
-        raise WaitOverError(f"Operation {operation} is {found.state} after {at_most}.")
+        raise WaitTimeoutError(
+            f"Operation {operation} is {found.state} after {at_most}.", last=found
+        )

@@ -45,7 +45,7 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_operations import Operation, Operations
 from waystation.client.sync_transport import Transport
 from waystation.client.sync_waiting import Waiting
-from waystation.errors import ConflictError, WaitOverError
+from waystation.errors import ConflictError, WaitTimeoutError
 from waystation.runtime.durations import Duration
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import encode_json
@@ -197,13 +197,18 @@ class Subscriptions:
         state: Literal["clean", "retrying", "parked", "redriving"],
         at_most: Duration = "5m",
     ) -> GroupStanding:
-        """The group once it is in a state; WaitOverError if that takes longer than `at_most`."""
+        """Wait until the group is in `state` and return it.
+
+        Raise WaitTimeoutError if that takes longer than `at_most`.
+        """
         wanted = {"group": group, "state": state}
         for answer in self._waiting.answers(f"{path_of(name)}/group", wanted, at_most):
             found = decode_answer(answer, GroupStanding)
             if found.state == state:
                 return found
-        raise WaitOverError(f"Group {group[:80]!r} is {found.state}, not {state}, after {at_most}.")
+        raise WaitTimeoutError(
+            f"Group {group[:80]!r} is {found.state}, not {state}, after {at_most}.", last=found
+        )
 
     def dead_letters(
         self,

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from waystation.client.codec import Codec, codings_of
-from waystation.client.messages import Problem
+from waystation.client.messages import error_from
 from waystation.errors import WaystationError
 from waystation.runtime.json_text import load_json
+from waystation.types.common import Problem
 
 
 class RateLimit(TypedDict, total=False):
@@ -107,7 +108,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def outcome(self) -> Produced:
         """What it tells."""
         if self.error is not None:
-            return self.error.as_error()
+            return error_from(self.error)
         return Receipt(
             id=self.id,
             storage=self.storage,

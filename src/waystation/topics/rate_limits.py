@@ -89,7 +89,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         if self.refused:
             raise RateLimitedError(
                 "More is produced to the topic than its limit allows.",
-                retry_after_seconds=self.retry_after_seconds,
+                retry_after_s=self.retry_after_seconds,
             )
 
     @property

@@ -1,0 +1,1 @@
+"""Public types, stated once and used by server, client and command line."""
