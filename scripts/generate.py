@@ -48,11 +48,11 @@ UNASYNC = (
     (r"\bThe asynchronous client\b", "The ordinary client"),
     (r"\bthe asynchronous client\b", "the ordinary client"),
 )
-#: Codes of replies that no error of ours stands for.
+#: Codes of replies that have no error class.
 HTTP_ALONE = (
-    ("internal", 500, "A mistake of ours; the log has it under the reply's `request_id`."),
-    ("method-not-allowed", 405, "The path is there, but not for this method; see `Allow`."),
-    ("upgrade-required", 426, "A WebSocket was asked for without an upgrade."),
+    ("internal", 500, "The server failed; its log has the error under the `request_id`."),
+    ("method-not-allowed", 405, "The path does not support the method; see the header `Allow`."),
+    ("upgrade-required", 426, "The route is a WebSocket, and the request has no upgrade."),
 )
 BANNER = "# Generated from {source} by scripts/generate.py; change that one.\n"
 
@@ -137,10 +137,10 @@ def errors_page() -> str:
     rows += [f"| `{code}` | {status} | | {when} |" for code, status, when in HTTP_ALONE]
     return (
         "# Errors\n\n"
-        "Test the code, never the text. Our own routes answer `application/problem+json` "
-        "(RFC 9457) with the code in `code`; routes under `/channel` and `/probe` answer in the "
-        'shape of DSPS, `{"error", "code"}`, and say 403 `dsps.auth.rejected` where others say '
-        "401.\n\n"
+        "Compare the code; texts may change. Routes under `/v1` answer `application/problem+json` "
+        "(RFC 9457) with the code in `code` and the next step in `hint`. Routes under `/channel` "
+        'and `/probe` answer in the shape of DSPS, `{"error", "code"}`, with 403 '
+        "`dsps.auth.rejected` where other routes answer 401.\n\n"
         "| code | HTTP | exit code | when |\n|---|---|---|---|\n"
         # A set, because a class with two bases is reached twice.
         + "\n".join(sorted(set(rows)))
@@ -201,7 +201,7 @@ def pool_states_page() -> str:
 
 
 def settings_page() -> str:
-    """All settings with their defaults and comments."""
+    """Return the page of all settings with defaults and descriptions."""
     comments = _comments()
     rows = []
     for name, value, _ in load_config().rows():
@@ -212,17 +212,17 @@ def settings_page() -> str:
         "# Settings\n\n"
         "```toml\n# waystation.toml\n[http]\nport = 8080\n\n[store]\nurl_file = "
         '"/run/secrets/store-url"\n```\n\n'
-        "Defaults < file (`--config`, else `./waystation.toml`) < environment < flags; "
-        "`waystation config show` tells the effective value of each and where it came from. An "
-        "unknown name is an error.\n\n"
-        "| setting | default | environment | what it does |\n|---|---|---|---|\n"
+        "Sources in order of precedence: flags, environment, file (`--config`, else "
+        "`./waystation.toml`), defaults. `waystation config show` prints each effective value and "
+        "its source. Unknown settings are errors.\n\n"
+        "| setting | default | environment | meaning |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n\nGenerated from `src/waystation/config.py`.\n"
     )
 
 
 def _comments() -> dict[str, str]:
-    """The `#:` comment above each field, by setting name."""
+    """Return the `#:` comment above each field, by the name of the setting."""
     source = (ROOT / "src" / "waystation" / "config.py").read_text(encoding="utf-8")
     sections = {
         type(getattr(Config(), field.name)).__name__: field.name

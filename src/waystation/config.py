@@ -1,10 +1,9 @@
-"""All settings, in one typed object: defaults < TOML file < environment < flags.
+"""All settings of a process, as one typed object with one section per part.
 
-A setting `http.port` is `port` in the file's table `[http]`, `WAYSTATION_HTTP_PORT` in the
-environment, and may have a flag. Unknown names are rejected by name, wherever they stand.
-Secrets can come from a file: `WAYSTATION_STORE_URL_FILE=/run/secrets/store`, or `url_file` in
-the TOML file. In the environment, and in such a file, a list is separated by commas or blanks,
-and rules are JSON.
+A setting `http.port` is `port` in the table `[http]` of the settings file, `WAYSTATION_HTTP_PORT`
+in the environment, and may have a flag. `waystation.config_sources` reads these sources.
+
+The `#:` comment of a setting is its description in docs/reference/settings.md.
 """
 
 from __future__ import annotations
@@ -17,24 +16,46 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Durability = Literal["memory", "disk"]
+# -- Types of values ---------------------------------------------------------------------------
+
 Count = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
+#: Text that is never displayed or logged.
+Secret = Annotated[str, Meta(extra={"secret": True})]
+#: Secret that a client sends as `Authorization: Bearer …`.
+Bearer = Annotated[Secret, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]
 
+#: When the store confirms a write: `disk` after the fsync, `memory` before it.
+Durability = Literal["memory", "disk"]
+#: What a channel does at its limit: reject the new message, or delete the oldest one.
+Backlog = Literal["refuse", "drop_oldest"]
+#: What a full record log does: delete records that history has not read, or reject new ones.
+WhenFull = Literal["drop_and_count", "refuse"]
+#: Whether nodes write record logs.
+RecordLogs = Literal["full", "none"]
+# One line per family is easier to read than twelve lines.
+# fmt: off
+Algorithm = Literal[
+    "ES256", "ES384", "ES512", "HS256", "HS384", "HS512",
+    "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
+]
+# fmt: on
+#: Prefix of list names. Braces are excluded because they would change the cluster slot of a list.
+Prefix = Annotated[str, Meta(pattern=r"^[^{}\s]{1,100}$")]
+_LIST_CHARACTER = r"[^{}\x00-\x1f\x7f]"
+#: Name of a list, or its prefix. Braces must form one hash tag. Empty selects the default.
+ListName = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{_LIST_CHARACTER}*(\{{{_LIST_CHARACTER}+\}}{_LIST_CHARACTER}*)?$",
+        max_length=400,
+    ),
+]
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the settings file."""
-
-
-#: Settings that must never be shown.
-SECRETS = frozenset(
-    {
-        *("admin.bearer", "archive.url", "catalogue", "deliverer.status_api_key"),
-        *("delivery.notice_url", "relay.status_api_key", "store.url"),
-    }
-)
-
-#: What DSPS takes for the networks of one's own.
+#: Text that is displayed in place of a secret.
+REDACTED = "•••"
+#: The networks that DSPS treats as private.
 PRIVATE_NETWORKS = (
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -46,46 +67,53 @@ PRIVATE_NETWORKS = (
     "fe80::/10",
 )
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the settings file."""
+
+
+# -- Server ------------------------------------------------------------------------------------
 
 
 class HttpConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The door: where it listens and what it lets in."""
+    """The HTTP server: its address and its limits."""
 
-    #: Requests with a larger body are answered 413 before the rest is read.
+    #: Largest request body in bytes; a larger one is answered 413 before it is read completely.
     body_bytes_max: Count = 1_048_576
-    #: `auto` = any origin when keys are required, loopback origins otherwise; or a list.
+    #: Origins that browsers may send requests from. `auto` allows every origin if keys are
+    #: required, otherwise loopback origins only.
     cors_origins: list[str] = msgspec.field(default_factory=lambda: ["auto"])
-    #: How long a stopping server waits for the requests that it has begun.
+    #: Seconds that a stopping server waits for running requests.
     grace_seconds: Seconds = 5.0
-    #: Request line and headers together; more is answered 431.
+    #: Largest size of request line and headers together in bytes; larger ones are answered 431.
     header_bytes_max: Count = 32_768
-    #: Address to listen on; `0.0.0.0` is every one that the machine has.
+    #: Address to listen on; `0.0.0.0` selects all addresses of the machine.
     host: str = "127.0.0.1"
-    #: Open connections; 0 = derived from the limit of file descriptors.
+    #: Limit of open connections; 0 derives it from the limit of file descriptors.
     connections_max: Annotated[int, Meta(ge=0)] = 0
-    #: Whether /metrics answers without a key.
+    #: Whether `/metrics` can be read without a key.
     metrics_public: bool = False
-    #: Put before every path, for servers behind a proxy that keeps its prefix.
+    #: Prefix of all paths, for a server behind a proxy that does not remove its prefix.
     path_prefix: str = ""
-    #: Longer long polls are silently cut to this, as in DSPS.
+    #: Longest wait of a long poll in seconds; a longer one is shortened to this, as in DSPS.
     poll_seconds_max: Seconds = 30.0
-    #: Port to listen on; 0 takes any free one.
+    #: Port to listen on; 0 selects a free port.
     port: Port = 7070
-    #: What the outside reaches this station by: begin of callback URLs; `dev`: its own address.
+    #: URL by which other systems reach this server; callback URLs start with it. Empty selects the
+    #: server's own address in `dev`.
     public_url: str = ""
-    #: Header that tells the client's address, such as `x-forwarded-for`; see `trusted_proxies`.
+    #: Header with the address of the client, such as `x-forwarded-for`; see `trusted_proxies`.
     real_ip_header: str = ""
-    #: A request that is not fully sent by then is answered 408.
+    #: Seconds in which a client must send its complete request; a slower one is answered 408.
     read_seconds_max: Seconds = 10.0
-    #: Live streams are ended after this at the latest; their clients come back by themselves.
+    #: Longest duration of a live stream in seconds; clients reconnect by themselves.
     stream_seconds_max: Seconds = 3600.0
-    #: Networks of proxies whose `real_ip_header` is believed.
+    #: Networks of the proxies whose `real_ip_header` is trusted.
     trusted_proxies: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -93,368 +121,333 @@ class HttpConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def prefix(self) -> str:
-        """The path prefix with one slash before it and none behind, however it was written."""
+        """Path prefix with a leading slash and without a trailing one; empty for no prefix."""
         bare = self.path_prefix.strip("/")
         return f"/{bare}" if bare else ""
 
 
 class StoreConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The Valkey or Redis server; without a URL one is started in the data directory."""
+    """The Valkey or Redis store. Without a URL the process starts one in the data directory."""
 
-    #: A call that has no reply by then ends with an error.
+    #: Seconds after which a store call without a reply fails.
     call_seconds_max: Seconds = 5.0
-    #: Run the embedded store as a cluster of one node, which clients of clusters need.
+    #: Whether the embedded store runs as a cluster of one node, for clients that need a cluster.
     cluster: bool = False
-    #: `disk`: a reply comes after the fsync. `memory`: a power cut can cost two seconds.
+    #: `disk` confirms a write after the fsync; with `memory` a power cut can lose two seconds.
     durability: Durability = "disk"
-    #: Accept a store that keeps nothing over a restart.
+    #: Whether to accept a store that keeps no data across a restart.
     ephemeral: bool = False
-    #: Port on 127.0.0.1 where others may use the embedded store too; 0 = nobody.
+    #: Port on 127.0.0.1 where other programs can use the embedded store; 0 for none.
     port: Port = 0
-    #: redis://, rediss:// or unix://; redis+cluster://, rediss+cluster://; empty = embedded.
-    url: str = ""
+    #: URL of the store: `redis://`, `rediss://`, `unix://`, `redis+cluster://` or
+    #: `rediss+cluster://`. Empty starts the embedded store.
+    url: Secret = ""
 
 
 class AuthConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may come in."""
+    """Authentication."""
 
-    #: Serve every request as project `default`, without a key.
+    #: Whether to serve every request without a key, as project `default`.
     insecure: bool = False
 
 
 class AdminConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The routes under `/admin` that DSPS has: revocation of tokens, levels of log lines."""
+    """The `/admin` routes of DSPS, which revoke tokens and change log levels."""
 
-    #: Secrets of 16 letters or more that open `/admin`, beside admin keys of project `default`.
-    bearer: list[Annotated[str, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")]] = (
-        msgspec.field(default_factory=list)
-    )
-    #: Networks that `/admin` can be reached from.
+    #: Secrets of at least 16 characters that give access to `/admin`, in addition to the admin keys
+    #: of project `default`.
+    bearer: list[Bearer] = msgspec.field(default_factory=list)
+    #: Networks from which `/admin` can be reached.
     networks: list[str] = msgspec.field(default_factory=lambda: list(PRIVATE_NETWORKS))
 
 
-class ChannelConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """HTTP pub/sub channels."""
-
-    #: Whether a refusal tells in `reason` what is wrong with a token.
-    disclose_rejections: bool = False
-    #: How long a message, and a subscriber that does not come back, is kept.
-    expire_seconds: Seconds = 1800.0
-    #: One fetch answers at most about this much, and says that there is more.
-    fetch_bytes_max: Count = 8_388_608
-    #: A larger `max` is answered 400.
-    fetch_messages_max: Count = 10_000
-    #: Rules by pattern, each a `[[channels.rules]]` table; see docs/guides/channel-rules.md.
-    rules: tuple[ChannelRule, ...] = ()
-
-
 class LogConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the process writes about itself, to standard error."""
+    """Log lines, written to standard error."""
 
-    #: `auto` = pretty on a terminal, JSON lines otherwise.
+    #: Format of log lines; `auto` selects `pretty` on a terminal and `json` otherwise.
     format: Literal["auto", "json", "pretty"] = "auto"
-    #: The least that is logged: `debug`, `info`, `warning` or `error`.
+    #: Lowest level that is logged: `debug`, `info`, `warning` or `error`.
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-# One line per kind reads better than twelve.
-# fmt: off
-Algorithm = Literal[
-    "ES256", "ES384", "ES512", "HS256", "HS384", "HS512",
-    "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
-]
-# fmt: on
-Backlog = Literal["refuse", "drop_oldest"]
+# -- Channels ----------------------------------------------------------------------------------
 
 
 class TokenRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which JSON Web Tokens open a channel."""
+    """Conditions for the JSON Web Tokens that a channel accepts."""
 
     algorithms: tuple[Algorithm, ...] = ()
-    #: Files: PEM for RS, PS and ES, the raw secret for HS, byte for byte. Any of them may verify.
+    #: Files with keys, any of which may verify a token: PEM for RS, PS and ES; for HS the secret
+    #: itself, byte for byte.
     key_files: tuple[str, ...] = ()
     issuers: Annotated[tuple[str, ...], Meta(min_length=1)]
     audiences: tuple[str, ...] = ()
-    #: Claim → accepted values; templates allowed.
+    #: Accepted values by claim; values may be templates.
     claims: dict[str, tuple[str, ...]] = {}
     clock_skew_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0
-    #: Tokens without a signature, `alg` none; never without this.
+    #: Whether to accept tokens without a signature (`alg` none).
     allow_none: bool = False
+
+    def redacted(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults. Secrets are in files, not here."""
+        return _changed_fields(self)
 
 
 class WebhookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the messages of a channel are sent; URL and header values may be templates."""
+    """Endpoint that receives the messages of a channel. URL and header values may be templates."""
 
     name: Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z_-]{0,62}$")]
     url: str
     method: Literal["PUT", "POST"] = "PUT"
     headers: dict[str, str] = {}
-    #: File with the value of an Authorization header.
+    #: File with the value of the Authorization header; empty for no such header.
     authorization_file: str = ""
-    #: File with the signing secret, `whsec_…`; empty: requests are not signed. Several lines: all
-    #: sign, so that receivers can change from one to another in their own time.
+    #: File with signing secrets, `whsec_…`, one per line. Every secret signs each request, so that
+    #: receivers can change from one secret to another. Empty for unsigned requests.
     secret_file: str = ""
-    #: All attempts, the first included, and the wait before the second one.
+    #: Limit of attempts, including the first one.
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 10
+    #: Seconds before the second attempt.
     first_wait_seconds: Annotated[float, Meta(ge=0, le=86400)] = 3.0
-    #: Exponential: each wait is `multiplier` times as long. Linear: `first_wait_seconds` longer.
+    #: Growth of the waits: by the factor `multiplier`, or linearly by `first_wait_seconds`.
     growth: Literal["linear", "exponential"] = "exponential"
     multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
     wait_seconds_min: Annotated[float, Meta(ge=0, le=86400)] = 0.0
     wait_seconds_max: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
-    #: A wait varies by this share of itself, so that many do not come back at once.
+    #: Share of a wait by which it varies at random, so that retries do not arrive together.
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    #: Statuses after which there is no other attempt, beside those that DSPS never tries again;
-    #: and those after which there is one nevertheless. With 410 among these, it disables nothing.
+    #: Statuses that are not retried, in addition to those that DSPS never retries.
     fatal_codes: tuple[Annotated[int, Meta(ge=300, le=599)], ...] = ()
+    #: Statuses that are retried although DSPS does not. With 410, a 410 does not disable the
+    #: endpoint.
     retry_codes: tuple[Annotated[int, Meta(ge=300, le=599)], ...] = ()
-    #: A request that takes longer has failed.
+    #: Seconds in which the connection must be established.
     connect_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
+    #: Seconds after which a request without a complete reply fails.
     timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 30.0
+
+    def redacted(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, without secrets.
+
+        Header values and all of the URL but its host are replaced, because they may be secret.
+        """
+        fields = _changed_fields(self)
+        scheme, _, rest = self.url.partition("://")
+        fields["url"] = f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}/…"
+        if self.headers:
+            fields["headers"] = dict.fromkeys(self.headers, REDACTED)
+        return fields
 
 
 class ChannelRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[[channels.rules]]` of the settings."""
+    """A `[[channels.rules]]` table: terms of all channels whose name matches a pattern."""
 
-    #: Matches the whole name; the syntax is RE2's, as in DSPS. Named groups fill templates.
+    #: Pattern of the complete name, in the syntax of RE2. Named groups fill templates.
     pattern: Annotated[str, Meta(min_length=1, max_length=1000)]
     expire_seconds: Annotated[float, Meta(gt=0, le=365 * 86400)] | None = None
     tokens: TokenRule | None = None
     webhooks: tuple[WebhookRule, ...] = ()
-    #: Most messages that a channel keeps, acknowledged or not; None = no bound.
+    #: Limit of stored messages per channel, acknowledged ones included; None for no limit.
     backlog_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
-    #: What becomes of one more: it is refused, or the oldest is dropped for it.
+    #: What a full channel does with a new message: reject it, or delete the oldest one.
     backlog_policy: Backlog = "refuse"
 
-
-def shown_rule(rule: ChannelRule) -> dict[str, Any]:
-    """A rule fit to be shown: what differs from the defaults, without what may be secret."""
-    told: dict[str, Any] = _told(rule)
-    if rule.tokens is not None:
-        told["tokens"] = shown_tokens(rule.tokens)
-    if rule.webhooks:
-        told["webhooks"] = [shown_webhook(each) for each in rule.webhooks]
-    return told
-
-
-def shown_tokens(tokens: TokenRule) -> dict[str, Any]:
-    """A token rule fit to be shown; it names files with secrets, and holds none."""
-    return _told(tokens)
+    def redacted(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, without secrets."""
+        fields = _changed_fields(self)
+        if self.tokens is not None:
+            fields["tokens"] = self.tokens.redacted()
+        if self.webhooks:
+            fields["webhooks"] = [each.redacted() for each in self.webhooks]
+        return fields
 
 
-def shown_webhook(webhook: WebhookRule) -> dict[str, Any]:
-    """A webhook fit to be shown: headers, and all of the URL but its host, may hold secrets."""
-    told = _told(webhook)
-    scheme, _, rest = webhook.url.partition("://")
-    told["url"] = f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}/…"
-    if webhook.headers:
-        told["headers"] = dict.fromkeys(webhook.headers, "•••")
-    return told
-
-
-def _told(thing: msgspec.Struct) -> dict[str, Any]:
-    """The fields that do not have their default."""
+def _changed_fields(rule: msgspec.Struct) -> dict[str, Any]:
     return {
         field.name: value
-        for field in msgspec.structs.fields(thing)
-        if (value := getattr(thing, field.name)) != field.default
+        for field in msgspec.structs.fields(rule)
+        if (value := getattr(rule, field.name)) != field.default
         and not (field.default_factory is dict and not value)
     }
 
 
-class DeliveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Outgoing requests: webhooks and everything that is delivered."""
+class ChannelConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """HTTP pub/sub channels."""
 
-    #: Networks outside the public internet that requests may reach, such as `10.1.0.0/16`.
-    allowed_networks: list[str] = msgspec.field(default_factory=list)
-    #: Whether requests may reach this machine itself; `dev` says yes.
-    loopback: bool = False
-    #: Where notices of deliveries that were given up, and of disabled endpoints, are sent.
-    notice_url: str = ""
-    #: Most deliveries that wait for one webhook of one channel; more are dropped, and counted.
-    waiting_max: Count = 100_000
-
-
-#: What gives way when a log is full of what history has not read yet: that, or who appends.
-WhenFull = Literal["drop_and_count", "refuse"]
-#: Whether record logs are written.
-RecordLogs = Literal["full", "none"]
+    #: Whether the reply to a rejected token contains the `reason`.
+    disclose_rejections: bool = False
+    #: Seconds after which a message, or a subscriber that does not return, expires.
+    expire_seconds: Seconds = 1800.0
+    #: Approximate limit of bytes per fetch; the reply says if there are more messages.
+    fetch_bytes_max: Count = 8_388_608
+    #: Limit of messages per fetch; a larger `max` is answered 400.
+    fetch_messages_max: Count = 10_000
+    #: Rules by name pattern, each a `[[channels.rules]]` table; see docs/guides/channel-rules.md.
+    rules: tuple[ChannelRule, ...] = ()
 
 
-class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """History: the lake, and the Spark that fills and reads it."""
-
-    #: Seconds between two turns of an ingest that follows.
-    every_seconds: Seconds = 60.0
-    #: What a log does that is full of what history has not read: drop it and count, or refuse more.
-    full: WhenFull = "drop_and_count"
-    #: Folder or URL of the lake; empty: `lake` in the data directory.
-    lake: str = ""
-    #: Where Spark runs: `local[*]`, `spark://…`, `yarn`, `k8s://…`, or `sc://…` for Connect.
-    master: str = "local[*]"
-    #: Memory of Spark's driver, and of each executor.
-    memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[mg]$")] = "2g"
-    #: Whether stations write down what becomes of transactions and deliveries: `full` or `none`,
-    #: which is counted, so that an audit knows; messages are in their topics all the same.
-    record: RecordLogs = "full"
-    #: Rows that are read and committed at a time.
-    round_rows: Count = 4_000_000
-    #: Whether a station ingests while it runs, in a process of its own.
-    run: bool = False
-    #: Further settings of Spark by name; they win over ours.
-    spark: dict[str, str] = {}
-    #: Whether Spark shows its pages while a job runs, on this machine alone.
-    ui: bool = False
-    #: Hours for which files stay that no table needs any more; longer than any query or round.
-    vacuum_hours: Count = 168
-
-
-class PoolConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Pools: how they are looked after, and what one of them can have."""
-
-    #: How often leases that are over, stale workers and idle keys are looked for.
-    sweep_seconds: Seconds = 1.0
-    #: Messages that one worker may have taken; a script goes over all of them at once.
-    taken_max: Annotated[int, Meta(ge=1, le=500)] = 500
-    #: Workers of one pool; a script goes over all of them at once.
-    workers_max: Annotated[int, Meta(ge=1, le=500)] = 500
-
-
-class SubscriptionConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Subscriptions: which node delivers them, and how it holds their shards."""
-
-    #: Whether this node delivers; one that does not can still define and operate subscriptions.
-    deliver: bool = True
-    #: What a stopping node leaves requests that are under way; the rest is delivered by others.
-    grace_seconds: Seconds = 5.0
-    #: A shard is another's, if its owner was not heard for this long.
-    lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
-    #: What the record log of a shard keeps until history reads it; 16 MiB at most before a reader
-    #: of history has registered.
-    log_bytes_max: Annotated[int, Meta(ge=1_048_576, le=2**53 - 1)] = 268_435_456
-    #: How long an operation that has ended is remembered.
-    operation_days: Annotated[float, Meta(gt=0, le=365)] = 7.0
-    #: Shards that one node owns at most.
-    shards_max: Count = 1000
+# -- Topics, subscriptions, deliveries, pools --------------------------------------------------
 
 
 class TopicConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Topics: what may be produced, and how they may be cut."""
+    """Topics: limits of messages and partition counts."""
 
-    #: Requests that produce may be larger than others: a batch, or a large message in base64.
+    #: Largest body of a produce request in bytes, for batches and large messages in base64.
     body_bytes_max: Count = 8_388_608
-    #: A message's payload, id, group and headers together; more is answered 413.
+    #: Largest size of payload, id, group and headers of a message in bytes; more is answered 413.
     message_bytes_max: Count = 5_242_880
-    #: Refuse partition counts that are not 1, 2, 3 or a multiple of 4 or 6, instead of a warning.
+    #: Whether to reject partition counts other than 1, 2, 3 and multiples of 4 or 6, instead of
+    #: logging a warning.
     strict_partitions: bool = False
 
 
-class TransactionConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Transactions: the code that is run, and how it is run."""
+class SubscriptionConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Subscriptions: the part of this node in their delivery."""
 
-    #: The app whose steps this process runs, `module:name`; `built-in`: our own steps alone; empty:
-    #: none.
-    app: str = ""
-    #: States that this process takes to the archive at a time; 0: it does not archive.
-    archive_batch: Annotated[int, Meta(ge=0, le=10_000)] = 1000
-    #: How long what is complete, or asleep, stays before it may be archived.
-    archive_delay_seconds: Seconds = 60.0
-    #: What others wait after `archive_role_seconds`, for what the one before may have under way.
-    archive_grace_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
-    #: Between two batches, when little is due.
-    archive_pause_idle_seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
-    #: Between two batches.
-    archive_pause_seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
-    #: How long one process archives before another may.
-    archive_role_seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0
-    #: How long the store keeps what the archive has, too, since it was last asked for.
-    cache_seconds: Seconds = 300.0
-    #: What a cancel, or a deadline that has passed, leaves a step that runs.
-    cancel_grace_seconds: Seconds = 30.0
-    #: Units of atomicity that primaries of a cluster can share; fixed when the data set is created.
-    #: 0: the number that the data set has; 16 for a new one.
-    cells: Annotated[int, Meta(ge=0, le=65536)] = 0
-    #: Pipelines that may call each other at one time, by Child and Parallel together; a step that
-    #: calls one more fails with `transaction.tree-too-deep`.
-    depth_max: Annotated[int, Meta(ge=1, le=100)] = 32
-    #: Descendants at all levels that one Parallel of a transaction without a parent may have; a
-    #: step that asks for more fails with `transaction.tree-too-large`.
-    descendants_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    #: How long the external id of what is complete stays taken.
-    external_id_seconds: Seconds = 172_800.0
-    #: What a stopping process leaves steps that run; what has not ended then runs elsewhere.
+    #: Whether this node delivers. A node that does not can still manage subscriptions.
+    deliver: bool = True
+    #: Seconds that a stopping node waits for running requests; other nodes deliver the rest.
     grace_seconds: Seconds = 5.0
-    #: The node group whose queues this process serves.
-    group: Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z_-]{0,62}$")] = "master"
-    #: What is claimed is another's, if its worker was not heard for this long.
+    #: Seconds without renewal after which another node can take over a shard.
     lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
-    #: What is due and in the archive is loaded by another, if it was not loaded for this long.
+    #: Largest size in bytes of a shard's record log that history has not read. Before the first
+    #: reader of history has registered, the limit is 16 MiB at most.
+    log_bytes_max: Annotated[int, Meta(ge=1_048_576, le=2**53 - 1)] = 268_435_456
+    #: Days for which a finished operation is kept.
+    operation_days: Annotated[float, Meta(gt=0, le=365)] = 7.0
+    #: Limit of shards that this node owns.
+    shards_max: Count = 1000
+
+
+class DeliveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Outgoing requests of webhooks, replies and subscriptions."""
+
+    #: Private networks that requests may reach, such as `10.1.0.0/16`.
+    allowed_networks: list[str] = msgspec.field(default_factory=list)
+    #: Whether requests may reach this machine; `dev` enables it.
+    loopback: bool = False
+    #: URL that receives alerts about failed deliveries and disabled endpoints; empty for none.
+    notice_url: Secret = ""
+    #: Limit of pending deliveries per webhook and channel; further ones are dropped and counted.
+    waiting_max: Count = 100_000
+
+
+class PoolConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Pools: maintenance and limits."""
+
+    #: Seconds between two searches for expired leases, stale workers and idle keys.
+    sweep_seconds: Seconds = 1.0
+    #: Limit of claimed messages per worker; one script call reads all of them.
+    taken_max: Annotated[int, Meta(ge=1, le=500)] = 500
+    #: Limit of workers per pool; one script call reads all of them.
+    workers_max: Annotated[int, Meta(ge=1, le=500)] = 500
+
+
+# -- Transactions ------------------------------------------------------------------------------
+
+
+class TransactionConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Transactions: the app that this process runs, its capacity and its limits."""
+
+    #: App whose steps this process runs, as `module:name`; `built-in` for the built-in steps only;
+    #: empty for none.
+    app: str = ""
+    #: Transactions that this process archives per batch; 0 disables archiving in this process.
+    archive_batch: Annotated[int, Meta(ge=0, le=10_000)] = 1000
+    #: Seconds after which a completed or sleeping transaction may be archived.
+    archive_delay_seconds: Seconds = 60.0
+    #: Seconds that the next archiver waits in addition to `archive_role_seconds`, so that writes of
+    #: the previous one can finish.
+    archive_grace_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    #: Seconds between two batches while few transactions are due.
+    archive_pause_idle_seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
+    #: Seconds between two batches.
+    archive_pause_seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    #: Seconds for which one process archives before another may take over.
+    archive_role_seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    #: Seconds for which the store keeps an archived transaction after its last use.
+    cache_seconds: Seconds = 300.0
+    #: Seconds that a running step has after a cancellation or a passed deadline.
+    cancel_grace_seconds: Seconds = 30.0
+    #: Number of cells, the units of atomicity that are distributed over a cluster. It is fixed when
+    #: the data set is created; 0 selects the number of the data set, 16 for a new one.
+    cells: Annotated[int, Meta(ge=0, le=65536)] = 0
+    #: Limit of nested pipelines, counting Child and Parallel; one more fails the step with
+    #: `transaction.tree-too-deep`.
+    depth_max: Annotated[int, Meta(ge=1, le=100)] = 32
+    #: Limit of descendants at all levels of one Parallel in a transaction without a parent; more
+    #: fail the step with `transaction.tree-too-large`.
+    descendants_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    #: Seconds for which the external id of a completed transaction stays reserved.
+    external_id_seconds: Seconds = 172_800.0
+    #: Seconds that a stopping process waits for running steps; other processes run the rest.
+    grace_seconds: Seconds = 5.0
+    #: Node group whose queues this process serves.
+    group: Annotated[str, Meta(pattern=r"^[0-9a-z][0-9a-z_-]{0,62}$")] = "master"
+    #: Seconds without renewal after which another worker can claim a transaction.
+    lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    #: Seconds after which another process loads a due transaction from the archive if the first one
+    #: has not.
     load_pause_seconds: Annotated[float, Meta(ge=1, le=60)] = 30.0
-    #: Claimed ahead of those that run, so that no worker waits for the store.
+    #: Transactions claimed in advance, so that no worker waits for the store.
     prefetch: Annotated[int, Meta(ge=0, le=10_000)] = 200
-    #: Load the app anew when one of its files changes; `dev` says yes.
+    #: Whether to reload the app when one of its files changes; `dev` enables it.
     reload: bool = False
-    #: How often a step that runs alone may take its process down; once more ends its transaction.
+    #: Limit of process crashes caused by one step that runs alone; one more fails its transaction.
     rescues_max: Count = 3
-    #: Larger states are refused: data, outputs and journal of a transaction together.
+    #: Largest state in bytes: data, outputs and journal of a transaction together.
     state_bytes_max: Annotated[int, Meta(ge=1024, le=8_388_608)] = 1_048_576
-    #: The most that a step can ask for by its `timeout`; one that asks for nothing has 180 s.
+    #: Largest `timeout` of a step in seconds; a step without one has 180 s.
     step_seconds_max: Seconds = 3600.0
-    #: Steps that run at a time.
+    #: Limit of steps that run concurrently.
     workers: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
 
 class ArchiveConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The database that keeps what has left the store."""
+    """The database of transactions that have left the store."""
 
-    #: Days for which it keeps what has ended; 0: for ever.
+    #: Days for which ended transactions are kept; 0 keeps them forever.
     retention_days: Annotated[float, Meta(ge=0, le=36500)] = 0
-    #: `postgresql://…`; empty = a file in the data directory.
-    url: str = ""
+    #: URL `postgresql://…`; empty selects a SQLite file in the data directory.
+    url: Secret = ""
 
 
 class WebhookConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replies of transactions: webhooks, and messages of channels and topics."""
+    """Replies of transactions to webhooks, channels and topics."""
 
-    #: All attempts, the first included; then it is given up.
+    #: Limit of attempts per reply, including the first one.
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 8
-    #: How long a URL is left alone that has failed too often.
+    #: Seconds for which a failing URL gets no requests.
     disable_seconds: Seconds = 300.0
-    #: Failures in a row of one URL, over all processes, that make it rest; 0: never.
+    #: Consecutive failures of one URL, counted over all processes, that pause it; 0 for never.
     fail_limit: Annotated[int, Meta(ge=0)] = 10
-    #: The time in which they count.
+    #: Seconds in which the failures of `fail_limit` must occur.
     fail_period_seconds: Seconds = 120.0
-    #: The wait before the second attempt.
+    #: Seconds before the second attempt.
     first_wait_seconds: Annotated[float, Meta(ge=0, le=86400)] = 5.0
-    #: Each wait is this much longer.
+    #: Factor by which each wait grows.
     multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    #: While all workers are busy; 0: until one is free.
+    #: Seconds between two claims while all workers are busy; 0 waits until a worker is free.
     pause_busy_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
-    #: How long a process sleeps at most without a hint that something has come.
+    #: Seconds between two checks of the queue without a wake-up.
     pause_idle_seconds: Annotated[float, Meta(gt=0, le=60)] = 10.0
-    #: Between two claims for one receiver, at least.
+    #: Seconds between two claims for one receiver.
     pause_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
-    #: A file with secrets that requests are signed with, one in a line; empty: they are not signed.
+    #: File with signing secrets, one per line; empty for unsigned requests.
     secret_file: str = ""
-    #: What one attempt may take.
+    #: Seconds after which an attempt fails.
     timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
-    #: The longest wait between two attempts.
+    #: Longest wait between two attempts in seconds.
     wait_seconds_max: Annotated[float, Meta(gt=0, le=2592000)] = 3600.0
-    #: Attempts that this process has under way at a time; 0: it sends none.
+    #: Limit of attempts that this process runs concurrently; 0 disables sending in this process.
     workers: Annotated[int, Meta(ge=0, le=10_000)] = 100
 
 
-#: Beginning of list names. It has no braces, because they would change the slot of a list.
-Prefix = Annotated[str, Meta(pattern=r"^[^{}\s]{1,100}$")]
-_LETTERS = r"[^{}\x00-\x1f\x7f]"
-#: Name of a list, or its beginning. Braces must form one hash tag. Empty: the default.
-Topic = Annotated[
-    str, Meta(pattern=rf"^{_LETTERS}*(\{{{_LETTERS}+\}}{_LETTERS}*)?$", max_length=400)
-]
+# -- ACA-Py: relay and deliverer ---------------------------------------------------------------
 
 
 class EventRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A list of events, and the topic that they are produced to."""
+    """A list of plugin events, and the topic that its events are produced to."""
 
     #: Name of the list, such as `acapy-record-base`.
     list: Annotated[str, Meta(pattern=r"^[^{}\s]{1,512}$")]
@@ -465,7 +458,7 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class DoorRule(
     msgspec.Struct, frozen=True, kw_only=False, array_like=True, forbid_unknown_fields=True
 ):
-    """A door of the relay, written as `["http", "127.0.0.1", 8071]`."""
+    """A listener of the relay, written as `["http", "127.0.0.1", 8071]`."""
 
     kind: Literal["http", "ws"]
     host: str
@@ -473,41 +466,45 @@ class DoorRule(
 
 
 class RelayConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`waystation relay`: the door of agents."""
+    """`waystation relay`, which receives envelopes for agents."""
 
-    #: How long the relay waits for a direct response.
+    #: Seconds that the relay waits for a direct response.
     answer_seconds: Annotated[float, Meta(gt=0, le=60)] = 15.0
-    #: Largest envelope; a larger one is answered 413, or closes its WebSocket.
+    #: Largest envelope in bytes; a larger one is answered 413, or closes its WebSocket.
     body_bytes_max: Annotated[int, Meta(ge=1, le=64 * 1_048_576)] = 1_048_576
-    #: Where it listens, each as `[kind, host, port]`; kinds are `http` and `ws`.
+    #: Listeners, each as `[kind, host, port]`; kinds are `http` and `ws`.
     doors: tuple[DoorRule, ...] = (
         DoorRule("http", "127.0.0.1", 8071),
         DoorRule("ws", "127.0.0.1", 8081),
     )
-    #: List of direct responses: the plugin's `acapy_direct_resp_topic`. Empty: the relay reads
+    #: List of direct responses: `acapy_direct_resp_topic` of the plugin. Empty selects both
     #: `<topic_prefix>_inbound_direct_resp` and `<topic_prefix>_inbound_direct_response`.
-    direct_response_topic: Topic = ""
-    #: A WebSocket that is silent for longer, with nothing under way, is closed.
+    direct_response_topic: ListName = ""
+    #: Seconds of silence after which a WebSocket without a pending message is closed.
     idle_seconds: Seconds = 15.0
-    #: Beginning of the lists of agents, `<inbound_topic>_<recipient key>`: the plugin's
-    #: `acapy_inbound_topic`. Empty: `<topic_prefix>_inbound`.
-    inbound_topic: Topic = ""
-    #: Whether agents with the redis-events plugin serve the pool, if the relay has to make it.
+    #: Prefix of the agents' lists, `<inbound_topic>_<recipient key>`: `acapy_inbound_topic` of the
+    #: plugin. Empty selects `<topic_prefix>_inbound`.
+    inbound_topic: ListName = ""
+    #: Whether the relay creates a missing pool as mirrored, for agents with the redis-events
+    #: plugin.
     mirror: bool = False
-    #: The pool that envelopes wait in; it is made where it is missing.
+    #: Pool that receives the envelopes; the relay creates it if it does not exist.
     pool: str = "agents"
+    #: Project of the pool.
     project: str = "default"
-    #: Key that the status door asks for in the header `access_token`; empty: no status door.
-    status_api_key: str = ""
-    #: Where the status door listens.
+    #: Key that the status listener requires in the header `access_token`; empty disables the
+    #: listener.
+    status_api_key: Secret = ""
+    #: Address of the status listener.
     status_host: str = "127.0.0.1"
+    #: Port of the status listener.
     status_port: Port = 8091
-    #: Beginning of all list names that are not set.
+    #: Prefix of all list names that are not set.
     topic_prefix: Prefix = "acapy"
 
     @property
     def inbound(self) -> str:
-        """Beginning of the names of the agents' lists."""
+        """Prefix of the names of the agents' lists."""
         return self.inbound_topic or f"{self.topic_prefix}_inbound"
 
     @property
@@ -515,31 +512,33 @@ class RelayConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Names of the lists that agents write direct responses to."""
         if self.direct_response_topic:
             return (self.direct_response_topic,)
-        # The plugin's agents and its relay use different names.
+        # Return both names, because the plugin's agents and its relay use different ones.
         prefix = f"{self.topic_prefix}_inbound"
         return (f"{prefix}_direct_resp", f"{prefix}_direct_response")
 
 
 class DelivererConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`waystation deliverer`: sends what agents put into their outbound list."""
+    """`waystation deliverer`, which sends the messages of the agents' outbound list."""
 
-    #: Messages that are sent at once.
+    #: Limit of messages that are sent concurrently.
     concurrency: Annotated[int, Meta(ge=1, le=1024)] = 64
     #: Lists of events that are produced to topics, each a `[[deliverer.events]]` table.
     events: tuple[EventRule, ...] = ()
-    #: List of outbound messages: the plugin's `acapy_outbound_topic`. The retry set is
-    #: `<outbound_topic>_retry`. Empty: `<topic_prefix>_outbound`.
-    outbound_topic: Topic = ""
-    #: A message whose endpoint is ill or busy for longer is a dead letter.
+    #: List of outbound messages: `acapy_outbound_topic` of the plugin. The retry set is
+    #: `<outbound_topic>_retry`. Empty selects `<topic_prefix>_outbound`.
+    outbound_topic: ListName = ""
+    #: Seconds after which a message for a failing or busy endpoint becomes a dead letter.
     patience_seconds: Seconds = 86_400.0
-    #: Key that the status door asks for in the header `access_token`; empty: no status door.
-    status_api_key: str = ""
-    #: Where the status door listens.
+    #: Key that the status listener requires in the header `access_token`; empty disables the
+    #: listener.
+    status_api_key: Secret = ""
+    #: Address of the status listener.
     status_host: str = "127.0.0.1"
+    #: Port of the status listener.
     status_port: Port = 8092
-    #: An attempt that has no answer by then has failed.
+    #: Seconds after which an attempt without a reply fails.
     timeout_seconds: Seconds = 10.0
-    #: Beginning of the names of list and retry set, unless `outbound_topic` is set.
+    #: Prefix of the names of list and retry set, unless `outbound_topic` is set.
     topic_prefix: Prefix = "acapy"
 
     @property
@@ -548,16 +547,52 @@ class DelivererConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.outbound_topic or f"{self.topic_prefix}_outbound"
 
 
+# -- History -----------------------------------------------------------------------------------
+
+
+class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """History: the lake, and the Spark session that writes and reads it."""
+
+    #: Seconds between two rounds of a continuous ingest.
+    every_seconds: Seconds = 60.0
+    #: What a full record log does with records that history has not read: `drop_and_count` deletes
+    #: and counts them, `refuse` rejects new records.
+    full: WhenFull = "drop_and_count"
+    #: Folder or URL of the lake; empty selects `lake` in the data directory.
+    lake: str = ""
+    #: Spark master: `local[*]`, `spark://…`, `yarn`, `k8s://…`, or `sc://…` for Spark Connect.
+    master: str = "local[*]"
+    #: Memory of the Spark driver and of each executor.
+    memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[mg]$")] = "2g"
+    #: Whether nodes write record logs of transactions and deliveries: `full` or `none`. An audit
+    #: knows which ones are missing, because they are counted. Messages are always in their topics.
+    record: RecordLogs = "full"
+    #: Rows that one round reads and commits.
+    round_rows: Count = 4_000_000
+    #: Whether a running server ingests, in a separate process.
+    run: bool = False
+    #: Further Spark settings by name, which override those of Waystation.
+    spark: dict[str, str] = {}
+    #: Whether Spark serves its web pages while a job runs, on this machine only.
+    ui: bool = False
+    #: Hours for which files without a table are kept; must exceed the longest query or round.
+    vacuum_hours: Count = 168
+
+
+# -- All sections ------------------------------------------------------------------------------
+
+
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a process of Waystation can be told."""
+    """All settings of a process."""
 
     admin: AdminConfig = AdminConfig()
     archive: ArchiveConfig = ArchiveConfig()
     auth: AuthConfig = AuthConfig()
-    #: Projects, keys and definitions: `postgresql://…`; empty = a file in the data directory.
-    catalogue: str = ""
+    #: Database of projects, keys and definitions: `postgresql://…`; empty selects a SQLite file in
+    #: the data directory.
+    catalogue: Secret = ""
     channels: ChannelConfig = ChannelConfig()
-    #: Where the embedded store, the catalogue and the lake live.
+    #: Data directory, with the embedded store, the SQLite files and the lake.
     data: str = ".waystation"
     deliverer: DelivererConfig = DelivererConfig()
     delivery: DeliveryConfig = DeliveryConfig()
@@ -567,7 +602,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pools: PoolConfig = PoolConfig()
     relay: RelayConfig = RelayConfig()
     store: StoreConfig = StoreConfig()
-    #: Test mode: time can be moved. Embedded store only.
+    #: Whether tests can move the time. Requires the embedded store.
     time_machine: bool = False
     topics: TopicConfig = TopicConfig()
     subscriptions: SubscriptionConfig = SubscriptionConfig()
@@ -576,5 +611,5 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def data_dir(self) -> Path:
-        """The data directory as an absolute path."""
+        """Absolute path of the data directory."""
         return Path(self.data).expanduser().absolute()

@@ -221,7 +221,7 @@ def test_the_environment_of_the_plugin_is_weaker_than_our_own() -> None:
     assert defaults == {"deliverer.topic_prefix": "theirs"}, "a status door needs all three"
     ours = {"WAYSTATION_DELIVERER_TOPIC_PREFIX": "ours"}
     loaded = load_config(defaults=defaults, environment=ours)
-    assert loaded.settings.deliverer.topic_prefix == "ours"
+    assert loaded.config.deliverer.topic_prefix == "ours"
 
 
 @pytest.mark.parametrize(

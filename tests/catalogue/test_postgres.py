@@ -93,7 +93,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(
 def test_the_url_is_not_shown_with_the_settings() -> None:
     url = "postgresql://shop:hush@db/main"
     loaded = load_config(environment={"WAYSTATION_CATALOGUE": url})
-    assert loaded.settings.catalogue == url
+    assert loaded.config.catalogue == url
     assert "hush" not in str(list(loaded.rows()))
 
 

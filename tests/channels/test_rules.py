@@ -192,7 +192,7 @@ def test_the_rules_in_the_guides_are_good_ones(tmp_path: Path, guide: str) -> No
     (text,) = re.findall(r"```toml\n(.*?)```", (GUIDES / guide).read_text(), re.DOTALL)
     (tmp_path / "waystation.toml").write_text(text)
 
-    settings = load_config(file=tmp_path / "waystation.toml").settings.channels
+    settings = load_config(file=tmp_path / "waystation.toml").config.channels
 
     terms = rules(*settings.rules).terms("room-7" if guide == "channel-rules.md" else "chat-7")
     assert terms is not None

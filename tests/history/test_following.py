@@ -194,7 +194,7 @@ def test_the_child_gets_the_settings_of_the_station_and_none_of_the_surroundings
     assert environment["PATH"] == "/bin"
     assert "WAYSTATION_KEY" not in environment
     file = Path(environment["WAYSTATION_CONFIG"])
-    found = load_config(file=file, environment=environment).settings
+    found = load_config(file=file, environment=environment).config
     assert (found.data, found.store.url) == (settings.data, settings.store.url)
     assert found.history.lake == os.path.abspath("lake")
     assert found.history.spark == {"spark.a": "b"}

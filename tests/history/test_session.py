@@ -69,8 +69,8 @@ def test_the_memory_of_the_settings_is_that_of_driver_and_executors(tmp_path: Pa
     assert memory(Config(data=data, history=own)) == {"700m", "5g"}
     # Said by an operator: the command line before the environment.
     environment, flags = {"WAYSTATION_HISTORY_MEMORY": "800m"}, {"history.memory": "900m"}
-    assert memory(load_config(environment=environment).settings) == {"800m"}
-    assert memory(load_config(environment=environment, flags=flags).settings) == {"900m"}
+    assert memory(load_config(environment=environment).config) == {"800m"}
+    assert memory(load_config(environment=environment, flags=flags).config) == {"900m"}
 
 
 @pytest.mark.slow

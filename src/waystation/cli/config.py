@@ -10,7 +10,6 @@ import typer
 
 from waystation.cli.options import ConfigOption, JsonOption, read_settings
 from waystation.cli.output import emit_json, emit_table
-from waystation.config import shown_tokens, shown_webhook
 from waystation.errors import InvalidChannelError
 from waystation.runtime.ids import require_name
 
@@ -37,7 +36,7 @@ def channel(
     """Print what the channel rules say about one channel; secrets are hidden."""
     from waystation.channels.rules import ChannelRules  # noqa: PLC0415 (only this command needs it)
 
-    settings = read_settings(config).settings.channels
+    settings = read_settings(config).config.channels
     terms = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds).terms(
         require_name(name, field="name")
     )
@@ -45,8 +44,8 @@ def channel(
         raise InvalidChannelError(f"No rule allows a channel {name}.")
     told = {
         "expire_seconds": terms.expire_seconds,
-        "tokens": [shown_tokens(each) for each in terms.tokens],
-        "webhooks": [shown_webhook(each) for each in terms.webhooks],
+        "tokens": [each.redacted() for each in terms.tokens],
+        "webhooks": [each.redacted() for each in terms.webhooks],
         "backlog_max": terms.backlog_max,
         "backlog_policy": terms.backlog_policy,
     }

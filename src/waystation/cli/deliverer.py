@@ -140,7 +140,7 @@ async def _all_of(
 
 def _settings(data: str | None, store: str | None, config: str) -> Config:
     defaults = plugin_defaults(os.environ, "deliverer")
-    return read_settings(config, defaults=defaults, data=data, store_url=store).settings
+    return read_settings(config, defaults=defaults, data=data, store_url=store).config
 
 
 def _with_retries(settings: Config, events: str, work: Callable[[RetrySet], Awaitable[_T]]) -> _T:

@@ -57,7 +57,7 @@ def find_target(
             # On another machine, only a lake with a URL can be read.
             data = place.data if Path(place.data).is_dir() else None
     loaded = read_settings(config, store_url=store, data=data, history_lake=lake, **flags)
-    return Target(loaded.settings, place)
+    return Target(loaded.config, place)
 
 
 def _check_reach(target: Target) -> None:

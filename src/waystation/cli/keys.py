@@ -123,7 +123,7 @@ def _with_catalogue(
     config: str, data: str | None, work: Callable[[Catalogue], Awaitable[_T]]
 ) -> _T:
     async def run() -> _T:
-        catalogue = open_catalogue(read_settings(config, data=data).settings)
+        catalogue = open_catalogue(read_settings(config, data=data).config)
         await catalogue.open()
         try:
             return await work(catalogue)

@@ -38,7 +38,7 @@ def relay(
         relay_pool=pool,
         relay_project=project,
         relay_mirror=mirror,
-    ).settings
+    ).config
 
     def announce(running: OpenRelay) -> None:
         emit_json(

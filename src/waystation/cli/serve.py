@@ -66,17 +66,17 @@ def dev(
         time_machine=time_machine or None,
         transactions_app=app,
     )
-    if loaded.settings.store.url:
+    if loaded.config.store.url:
         raise SettingsError(
             "`waystation dev` brings its own store, but store.url is set.",
             hint="Use `waystation serve --insecure` for another store.",
         )
-    if not loaded.settings.http.is_loopback:
+    if not loaded.config.http.is_loopback:
         raise SettingsError(
             "`waystation dev` needs no key, so it listens on loopback only.",
             hint="Use `waystation serve` to be reached from elsewhere.",
         )
-    _run_until_stopped(loaded.settings, as_json=as_json)
+    _run_until_stopped(loaded.config, as_json=as_json)
 
 
 def serve(
@@ -110,7 +110,7 @@ def serve(
         store_ephemeral=ephemeral or None,
         transactions_app=app,
     )
-    _run_until_stopped(loaded.settings, as_json=as_json)
+    _run_until_stopped(loaded.config, as_json=as_json)
 
 
 def _run_until_stopped(settings: Config, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ def accept(
 ) -> None:
     """Accept that the store lost its data: give it a new data set, and let nodes continue."""
     loaded = read_settings(config, data=data, store_url=store)
-    old, new, changed = asyncio.run(accept_loss(loaded.settings, lost=lost))
+    old, new, changed = asyncio.run(accept_loss(loaded.config, lost=lost))
     if as_json:
         emit_json({"lost": old if changed else None, "dataset": new})
     elif changed:
