@@ -177,8 +177,6 @@ def check_message(envelope: Envelope, target: MessageTarget, *, bytes_max: int) 
         raise GroupRequiredError(
             f"Topic '{target.name}' is grouped, and the message has no group.",
             field="group",
-            hint="Set the header waystation-group, `group` in a batch, or `partitionkey` in a"
-            " CloudEvent.",
         )
     if len(envelope.headers) > HEADERS_MAX:
         raise TooLargeError(
