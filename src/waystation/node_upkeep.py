@@ -43,6 +43,7 @@ class NodeUpkeep:
             topics,
             logs,
             leases,
+            opened.room,
             clock=clock,
             chores=[
                 engine.mend,

@@ -18,7 +18,9 @@ from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
+from waystation.store.room import StoreRoom
 from waystation.telemetry import metrics
+from waystation.topics import maintenance
 from waystation.topics.maintenance import LEASE_KEY, Upkeep
 from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
 
@@ -29,7 +31,11 @@ async def upkeep_of(
 ) -> AsyncIterator[Upkeep]:
     heartbeat = Heartbeat(bench.store.address)
     leases = Leases(bench.store, heartbeat, owner=owner, lease_ms=lease_ms)
-    made = Upkeep(bench.topics, bench.logs, leases, clock=Clock(), period_seconds=period_seconds)
+    room = StoreRoom(bench.store)
+    await room.look()
+    made = Upkeep(
+        bench.topics, bench.logs, leases, room, clock=Clock(), period_seconds=period_seconds
+    )
     try:
         yield made
     finally:
@@ -82,6 +88,77 @@ async def test_what_is_old_goes_in_many_steps_but_nothing_that_a_reader_holds(
         await bench.logs.release(log, 0, "reader")
         tally = await upkeep.pass_once()
         assert (tally.trimmed, tally.bytes, tally.dropped) == (100, 0, 0)
+
+
+@asynccontextmanager
+async def short_memory(bench: TopicBench, share: float) -> AsyncIterator[None]:
+    """Set the memory limit of the store so that it uses this share of it."""
+    room = StoreRoom(bench.store)
+    await room.look()
+    await bench.store.call("CONFIG", "SET", "maxmemory", int(room.usage.used_bytes / share))
+    try:
+        yield
+    finally:
+        await bench.store.call("CONFIG", "SET", "maxmemory", 0)
+
+
+async def test_maintenance_with_a_store_short_of_memory_deletes_messages_that_all_readers_passed(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topics = {
+            name: await bench.topics.create("default", name, partitions=1)
+            for name in ("settled", "behind", "unread", "copied")
+        }
+        logs = {name: topic.log(topic.target) for name, topic in topics.items()}
+        for name in topics:
+            await fill(bench, name, 1200)
+        await bench.logs.hold(logs["settled"], 0, "crm", 1200)
+        await bench.logs.hold(logs["settled"], 0, "~history", 1100)
+        await bench.logs.hold(logs["behind"], 0, "crm", 3)
+        await bench.logs.hold(logs["copied"], 0, "~history", 1200)
+
+        async def first() -> dict[str, int]:
+            return {name: (await bench.logs.state(log, 0)).first for name, log in logs.items()}
+
+        async with short_memory(bench, 0.6), upkeep_of(bench) as upkeep:
+            assert (await upkeep.pass_once()).trimmed == 0
+        async with short_memory(bench, 1.5), upkeep_of(bench) as upkeep:
+            tally = await upkeep.pass_once()
+            assert (tally.trimmed, tally.dropped) == (1103, 0)
+            assert await first() == {"settled": 1100, "behind": 3, "unread": 0, "copied": 0}
+
+
+async def test_maintenance_stops_deleting_settled_messages_below_the_warning_level(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        for _ in range(20):
+            await fill(bench, "orders", 200, size=4000)
+        log = topic.log(topic.target)
+        await bench.logs.hold(log, 0, "crm", 4000)
+        async with short_memory(bench, 0.9), upkeep_of(bench) as upkeep:
+            tally = await upkeep.pass_once()
+            assert 500 <= tally.trimmed < 3500
+            assert (await upkeep.pass_once()).trimmed == 0
+
+
+async def test_maintenance_between_passes_frees_memory_within_seconds(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_ROOM_SECONDS", 0.01)
+    async with open_bench() as bench, upkeep_of(bench, period_seconds=600) as upkeep:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        log = topic.log(topic.target)
+        await upkeep.start()
+        await fill(bench, "orders", 500)
+        await bench.logs.hold(log, 0, "crm", 500)
+        room = upkeep._room
+        async with short_memory(bench, 1.5), asyncio.timeout(10):
+            await room.look()
+            while (await bench.logs.state(log, 0)).first < 500:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_loss_is_counted_and_shown(open_bench: Open) -> None:

@@ -177,10 +177,15 @@ class Logs(Protocol):
         """Changes how much of a partition is kept, unless that is newer."""
         ...
 
-    async def trim(self, log: str, partition: int, retention: Retention | None = None) -> Trimmed:
+    async def trim(
+        self, log: str, partition: int, retention: Retention | None = None, *, short: bool = False
+    ) -> Trimmed:
         """Removes some of what retention lets go; a bounded step.
 
         With a retention, it is that one, unless the partition has a newer one.
+        With `short`, the step also deletes messages within the limits that all readers have passed,
+        because the store is short of memory. A log that refuses when it is full keeps them if all
+        its readers yield.
         """
         ...
 

@@ -164,8 +164,11 @@ class StreamLogs:
         if not await self._store.run(_RETAIN, [head], _limits(retention)):
             raise _missing(log, partition)
 
-    async def trim(self, log: str, partition: int, retention: Retention | None = None) -> Trimmed:
-        arguments = [TRIM_STEP, WARNING_PERCENT, *(_limits(retention) if retention else ())]
+    async def trim(
+        self, log: str, partition: int, retention: Retention | None = None, *, short: bool = False
+    ) -> Trimmed:
+        limits = _limits(retention) if retention else ()
+        arguments = [TRIM_STEP, WARNING_PERCENT, "1" if short else "", *limits]
         reply = await self._store.run(_TRIM, keys.all_of(log, partition), arguments)
         if not reply:
             raise _missing(log, partition)

@@ -49,10 +49,15 @@ class StoreRoom:
         return self.usage.share >= 1
 
     @property
+    def is_short(self) -> bool:
+        """Whether a server is at its warning level; maintenance then deletes settled messages."""
+        return self.usage.share >= WARN_SHARE
+
+    @property
     def notes(self) -> list[str]:
         """Return what an operator should know, in sentences."""
         share = self.usage.share
-        if share < WARN_SHARE:
+        if not self.is_short:
             return []
         used = f"The store uses {_text(self.usage.used_bytes)} of {_text(self.usage.limit_bytes)}"
         if share < 1:

@@ -7,6 +7,9 @@ that it was given. Then it trims all logs that the register has, other parts' re
 bounded steps, each by the newest limits that it was given. What fails is told at the end, and stops
 nothing else: a full store must not stop its own cleaning.
 
+While the store is at its warning level, the node with the lease checks once a second and deletes
+messages that all readers have passed, although they are within the limits.
+
 A partition whose needed bytes come near its limit is told once in the log, stays noted in its head
 (`warned_ms`), and counts in a metric, with the policy that will apply.
 """
@@ -25,6 +28,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.store.leases import Lease, Leases
+from waystation.store.room import StoreRoom
 from waystation.telemetry import metrics
 from waystation.topics.model import Topic
 from waystation.topics.service import Topics
@@ -34,6 +38,8 @@ _log = logger("upkeep")
 LEASE_KEY = "{waystation.upkeep}:lease"
 #: How often a pass is made.
 PERIOD_SECONDS = 10.0
+#: How often memory is checked between two passes.
+_ROOM_SECONDS = 1.0
 _RELEASE_SECONDS_MAX = 1.0
 #: Partitions that are looked at together; more would make other callers of the store wait.
 _AT_ONCE = 16
@@ -85,6 +91,7 @@ class Upkeep:
         topics: Topics,
         logs: Logs,
         leases: Leases,
+        room: StoreRoom,
         *,
         clock: Clock,
         chores: Sequence[Callable[[], Awaitable[None]]] = (),
@@ -94,6 +101,7 @@ class Upkeep:
         self._topics = topics
         self._logs = logs
         self._leases = leases
+        self._room = room
         self._clock = clock
         self._chores = chores
         #: Called where another node makes the passes, or nobody.
@@ -153,7 +161,44 @@ class Upkeep:
         for chore in self._chores:
             await tally.attempt(chore())
         await for_each(registered, trim, at_once=_AT_ONCE)
+        if self._room.is_short:
+            await tally.attempt(self._free_room(registered, tally))
         return tally
+
+    async def _free_room(self, registered: dict[str, int], tally: Tally) -> None:
+        """Delete messages that all readers have passed until the store is below its warning level.
+
+        Each round takes one bounded step in every partition, so that all logs lose their oldest
+        messages first.
+        """
+        places = [(log, each) for log, count in registered.items() for each in range(count)]
+        unfinished: list[tuple[str, int]] = []
+        deleted = 0
+
+        async def step(place: tuple[str, int]) -> None:
+            nonlocal deleted
+            with contextlib.suppress(LogNotFoundError):
+                trimmed = await self._logs.trim(*place, short=True)
+                deleted += trimmed.removed
+                if trimmed.more:
+                    unfinished.append(place)
+
+        for _ in range(_STEPS_MAX):
+            await self._room.look()
+            if not places or not self._room.is_short:
+                break
+            unfinished.clear()
+            await for_each(places, step, at_once=_AT_ONCE)
+            places = list(unfinished)
+        tally.trimmed += deleted
+        if deleted:
+            usage = self._room.usage
+            _log.info(
+                "settled messages deleted because memory is short",
+                count=deleted,
+                used=usage.used_bytes,
+                limit=usage.limit_bytes,
+            )
 
     async def _trim_log(
         self, log: str, partitions: int, wanted: Retention | None, tally: Tally
@@ -198,7 +243,28 @@ class Upkeep:
             except Exception as error:
                 # Whatever it is: who has the lease and does nothing keeps all others from it.
                 _tell_problem(error)
-            await self._clock.sleep(self._period_seconds)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next pass; free memory meanwhile if the store is short of it."""
+        remaining = self._period_seconds
+        while remaining > 0:
+            part = min(remaining, _ROOM_SECONDS)
+            await self._clock.sleep(part)
+            remaining -= part
+            if self._lease is None or self._lease.lost or not self._room.is_short:
+                continue
+            tally = Tally()
+            try:
+                await self._free_room(await self._logs.names(), tally)
+            except Exception as error:
+                _tell_problem(error)
+            metrics.log_trimmed.inc(tally.trimmed)
+            if not tally.trimmed:
+                # Readers have not passed anything. Leave the next check of all partitions to the
+                # pass, because it costs the store one call for each.
+                await self._clock.sleep(remaining)
+                return
 
     def _rest(self) -> None:
         self._last = Tally()

@@ -1,12 +1,15 @@
--- log_trim(log, at, most, coming) deletes up to `most` of the oldest messages of a partition in the
--- slot of the calling script, as far as retention permits, to free space for `coming` bytes.
+-- log_trim(log, at, most, coming, short) deletes up to `most` of the oldest messages of a partition in
+-- the slot of the calling script, as far as retention permits, to free space for `coming` bytes.
+-- With `short` (memory of the store is short) it deletes messages that all readers have passed, whatever
+-- the limits are. A log that refuses needs a reader that does not yield for this: history only copies
+-- messages, so without a subscription nobody has processed them.
 -- A reader whose name starts with ~ yields: its hold protects messages from the age limit, but not
 -- from the byte limit, and a log with only such readers counts as a log without readers there.
 -- Return nil if the partition does not exist, or a table:
 --   removed, more (another call would delete more), first, end_, bytes,
 --   held (first offset that readers need; nil if no hold counts), slowest (reader of the lowest hold),
 --   max_bytes, max_age_ms, policy, version (of the limits), dropped (messages that a reader needed)
-local function log_trim(log, at, most, coming)
+local function log_trim(log, at, most, coming, short)
   local state = redis.call(
     'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
     'limits_version', 'unread_bytes', 'sealed', 'unread'
@@ -35,6 +38,7 @@ local function log_trim(log, at, most, coming)
   if unread then
     room = math.min(room or math.huge, tonumber(state[9]) - coming)
   end
+  local passed = short and (firm or drops) and any or 0
   local removed, seen, chunk, finished = 0, 0, 1, false
   -- Parse offsets instead of counting, because a damaged log may lack entries.
   local next_first = first
@@ -52,7 +56,8 @@ local function log_trim(log, at, most, coming)
       local heavy = room and bytes > room
       -- The age limit deletes messages that no reader needs. The byte limit deletes messages that all
       -- readers that do not yield have passed; a log that may drop also loses messages that are needed.
-      if not (old and not needed) and not (heavy and (drops or (firm and offset < firm))) then
+      local expired = (old and not needed) or (heavy and (drops or (firm and offset < firm)))
+      if not expired and offset >= passed then
         finished = true
         break
       end

@@ -4,10 +4,11 @@
 -- not repeatable: a second run deletes further messages and reports other counts.
 --
 -- KEYS    1 entries of the partition, 2 its head, 3 its retention holds
--- ARGV    1 max messages to delete, 2 percentage of max bytes from which on to warn; optionally new
---         limits to apply first: 3 max bytes or '', 4 max age in ms or '',
---         5 'refuse' | 'drop_and_count', 6 version of these limits (0: unversioned),
---         7 max bytes while no reader has a hold, or ''
+-- ARGV    1 max messages to delete, 2 percentage of max bytes from which on to warn,
+--         3 '1' to delete also messages within the limits that all readers have passed, or '';
+--         optionally new limits to apply first: 4 max bytes or '', 5 max age in ms or '',
+--         6 'refuse' | 'drop_and_count', 7 version of these limits (0: unversioned),
+--         8 max bytes while no reader has a hold, or ''
 -- Reply   {messages deleted, 1 if another call would delete more, bytes stored, bytes that readers
 --         need, max bytes or '', max age in ms or '', policy, version of the limits, messages dropped
 --         so far, warning ('begins' | 'lasts' | 'ends' | ''), slowest reader or ''}
@@ -16,11 +17,11 @@
 --- @include "store/_now"
 --- @include "_trim"
 --- @include "_limits"
-if ARGV[3] and redis.call('EXISTS', KEYS[2]) == 1 then
-  log_limits(KEYS[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+if ARGV[4] and redis.call('EXISTS', KEYS[2]) == 1 then
+  log_limits(KEYS[2], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
 end
 local at = now()
-local done = log_trim(KEYS[1], at, tonumber(ARGV[1]), 0)
+local done = log_trim(KEYS[1], at, tonumber(ARGV[1]), 0, ARGV[3] == '1')
 if not done then
   return {}
 end
