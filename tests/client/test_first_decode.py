@@ -7,11 +7,15 @@ only once, with threads that alternate as often as Python allows.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+import waystation.client
 
 _RUNS = 2
 
@@ -40,7 +44,7 @@ _CLIENT = """
 import importlib, pkgutil
 import msgspec
 import waystation.client
-from waystation.client.messages import Answer, decode_answer, error_for
+from waystation.client.messages import Answer, decode_answer, decode_batch, error_for
 
 for module in pkgutil.iter_modules(waystation.client.__path__):
     importlib.import_module(f"waystation.client.{module.name}")
@@ -53,6 +57,8 @@ def below(kind):
 kinds = [each for each in below(msgspec.Struct) if each.__module__.startswith("waystation.client")]
 assert len(kinds) > 40, kinds
 in_four_threads(lambda: error_for(Answer(404, b'{"code":"not-found"}')))
+fetched = b'{"messages":[{"id":"m","content":1}],"moreMessages":false,"ackHandle":"h"}'
+in_four_threads(lambda: decode_batch(Answer(200, fetched)))
 for kind in reversed(kinds):  # those that hold others first: building them takes longest
     # A value for each field: decoding looks at the type of every field that is there.
     body = msgspec.json.encode(dict.fromkeys(kind.__struct_encode_fields__, 1))
@@ -116,3 +122,16 @@ def test_first_decode_in_four_threads_does_not_crash(script: str) -> None:
     for each in running:
         out, err = each.communicate(timeout=100)
         assert (each.returncode, out) == (0, "alive\n"), err[-2000:]
+
+
+def test_client_decodes_into_structs_only_by_shared_decoders() -> None:
+    """A call of `msgspec.json.decode` with a struct builds its description in any thread."""
+    client = Path(waystation.client.__file__).parent
+    direct = re.compile(r"msgspec\.json\.(decode\([^\n]*type=(?!msgspec\.Raw)|Decoder\()")
+    calls = {
+        f"{file.name}: {line.strip()}"
+        for file in client.glob("**/*.py")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if direct.search(line)
+    }
+    assert calls == set(), "use waystation.runtime.decoding"

@@ -140,13 +140,27 @@ async def test_serve_with_an_emptied_embedded_store_continues_on_its_port_after_
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
-    with station_process(data, "--insecure", "--durability", "memory") as station:
+    options = ("--insecure", "--durability", "memory", "--app", "built-in")
+    leases = {
+        "WAYSTATION_TRANSACTIONS_LEASE_SECONDS": "1",
+        "WAYSTATION_SUBSCRIPTIONS_LEASE_SECONDS": "1",
+    }
+    with station_process(data, *options, **leases) as station:
+        for path, body in (
+            ("topics", b'{"name":"orders"}'),
+            ("subscriptions", b'{"name":"crm","topic":"orders","endpoint":"channel:news"}'),
+        ):
+            assert (await ask("POST", f"{station.url}/v1/{path}", body))[0] == 201
         told = json.loads((data / "store" / "server.json").read_text())
         shutil.rmtree(data / "store" / "appendonlydir")
         os.kill(told["process"], signal.SIGKILL)
         content = await readiness_is(station.url, ready=False)
         while "lost data set" not in content["problems"].get("store", ""):
             content = await readiness_is(station.url, ready=False)
+        # A worker that hears nothing for three leases ends its process; a store that answers that
+        # it lost the data must not have that effect, however long the operator takes
+        await asyncio.sleep(6)
+        assert station.alive
 
         command = [sys.executable, "-m", "waystation.cli.main", "store", "accept-loss"]
         done = await asyncio.to_thread(

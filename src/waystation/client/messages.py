@@ -125,7 +125,7 @@ def decode_answer(answer: Answer, kind: type[_T]) -> _T:
 def decode_batch(answer: Answer) -> Batch:
     """Return the reply of a fetch, each content byte for byte."""
     try:
-        return msgspec.json.decode(answer.body, type=Batch)
+        return decode_json(answer.body, Batch)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A message with a lone surrogate, or no reply of a station.
         mark = free_mark(answer.body)

@@ -18,6 +18,7 @@ from waystation.errors import (
     CatalogueError,
     ShardFrozenError,
     ShardLostError,
+    StoreDataLostError,
     StoreError,
 )
 from waystation.runtime.clock import Clock
@@ -167,6 +168,10 @@ class Host:
                 try:
                     await self._look()
                 except _AWAY as error:
+                    if isinstance(error, StoreDataLostError):
+                        # The store answers. The process must not end as one without a store does,
+                        # because it continues when the operator accepts the loss.
+                        self._answered_at = self._clock.real_seconds()
                     _log.warning("shards cannot be looked for", problem=str(error))
                 except Exception as error:
                     # A defect of ours, or something strange in the store. What is held goes on.

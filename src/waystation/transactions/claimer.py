@@ -13,7 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from waystation.errors import BusyError, OutcomeUnknownError, StoreError
+from waystation.errors import BusyError, OutcomeUnknownError, StoreDataLostError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
@@ -183,6 +183,10 @@ class Claimer:
         except OutcomeUnknownError:
             return await self._reclaim(cell, number, since_ms)
         except (StoreError, BusyError) as error:
+            if isinstance(error, StoreDataLostError):
+                # The store answers. The process must not end as one without a store does, because
+                # it continues when the operator accepts the loss.
+                self.answered_at = self._clock.real_seconds()
             _log.warning("a claim failed", cell=cell, problem=str(error))
             _failed.inc()
             self._maybe[cell] = True
