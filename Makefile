@@ -16,7 +16,7 @@ CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions
 
 # Tests against a model, bounded by examples; the summary tells how many ran.
 MODELS := $(patsubst %,tests/%/test_model.py,channels subscriptions topics transactions) \
-	tests/transactions/test_archive_model.py
+	tests/pools/test_pool_model.py tests/transactions/test_archive_model.py
 
 .PHONY: demo test verify check docs core dev clean
 

@@ -9,7 +9,14 @@ import pytest
 from rich.text import Text
 
 from waystation.cli import output
-from waystation.cli.output import SafeConsole, emit_error, emit_json, emit_table, printable
+from waystation.cli.output import (
+    SafeConsole,
+    emit_error,
+    emit_json,
+    emit_table,
+    one_line,
+    printable,
+)
 from waystation.errors import WaystationError
 
 #: An escape sequence, its C1 form, marks that turn a text around, a separator, half a smiley.
@@ -20,6 +27,7 @@ ESCAPED = r"a\u001b[31mb\u009b2Jc\u202ed\u2066e\u200ff\u2028g\ud83dh\u0007\u007f
 def test_printable_text_has_no_characters_that_a_terminal_obeys() -> None:
     assert printable(DANGEROUS) == ESCAPED
     assert printable("zwölf\t🚀\n") == "zwölf\t🚀\n"
+    assert one_line("a\nError: b\tc\x1b") == r"a\nError: b\tc\u001b"
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
@@ -38,7 +46,7 @@ def test_console_escapes_every_text_and_keeps_styles(
 
     safe.print(Text.assemble((DANGEROUS, "red"), " end"))
     safe.print(DANGEROUS, markup=False)
-    emit_table(("label", "state"), [(DANGEROUS, "live"), ("x", "gone")], empty="")
+    emit_table(("label", "state"), [(DANGEROUS + "\nfalse", "live"), ("x", "gone")], empty="")
 
     text = file.getvalue()
     assert text.count(ESCAPED.partition("g")[0]) == 3
@@ -47,6 +55,7 @@ def test_console_escapes_every_text_and_keeps_styles(
         text = text.replace(style, "")
     assert printable(text) == text
     rows = text.splitlines()[-2:]
+    assert rows[0].count(r"\nfalse") == 1, "a value cannot begin a line"
     assert rows[0].index("live") == rows[1].index("gone")
 
 

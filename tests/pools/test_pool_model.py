@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, get_args
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.examples import EXAMPLES, RAN, RecordProperty, example_settings
 from tests.models.pool import ATTEMPTS, LEASE, STALE, PoolModel, Worker
 from tests.pools.pool_slot import PoolSlot, open_pool_slot
 from waystation.errors import WorkerEvictedError, WorkerUnknownError
@@ -208,17 +209,19 @@ class SideBySide:
         assert slot["head"]["messages"] == "0"
 
 
-@settings(
-    max_examples=20,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data(), policy=st.sampled_from(get_args(Assignment)))
-def test_whatever_happens_every_promise_holds(
-    data: st.DataObject, policy: Assignment, store_server: EmbeddedServer
+def test_pool_any_sequence_of_steps_keeps_every_promise(
+    store_server: EmbeddedServer, record_property: RecordProperty
 ) -> None:
-    async def go() -> None:
+    ran = 0
+
+    @example_settings()
+    @given(data=st.data(), policy=st.sampled_from(get_args(Assignment)))
+    def check(data: st.DataObject, policy: Assignment) -> None:
+        nonlocal ran
+        ran += 1
+        asyncio.run(run_example(data, policy))
+
+    async def run_example(data: st.DataObject, policy: Assignment) -> None:
         terms: dict[str, Any] = {"attempts": ATTEMPTS, "policy": policy}
         terms["stale_ms"] = int(STALE * 1000)
         async with open_pool_slot(store_server, **terms) as slot:
@@ -228,4 +231,8 @@ def test_whatever_happens_every_promise_holds(
                 await both.step()
             await both.empty()
 
-    asyncio.run(go())
+    try:
+        check()
+    finally:
+        record_property(RAN, ran)
+    assert ran >= EXAMPLES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,12 @@ class Box:
     width: float
 
 
+class Level(enum.Enum):
+    """An enumeration of numbers."""
+
+    UNKNOWN = NAN
+
+
 @pytest.mark.parametrize(
     ("value", "path", "word"),
     [
@@ -47,6 +54,7 @@ class Box:
         ({"price": Price(NAN)}, "data.price.inEuros", "NaN"),
         ([Pair(1.0, NAN)], "data[0][1]", "NaN"),
         ({"box": Box(INFINITY)}, "data.box.width", "Infinity"),
+        ({"level": Level.UNKNOWN}, "data.level", "NaN"),
         ({7: (NAN,)}, "data.7[0]", "NaN"),
         ({"a": {NAN}}, "data.a[0]", "NaN"),
         ({"null": None, "x" * 500: NAN}, ("data." + "x" * 500)[:200], "NaN"),

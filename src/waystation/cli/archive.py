@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable
 from waystation.cli.station import open_station
 from waystation.cli.topic_messages import time_of
 
@@ -38,7 +38,7 @@ def status(url: UrlOption = "", key: KeyOption = "", as_json: JsonOption = False
     told = f"{waiting:,} wait to be archived, the first is {late / 1000:,.1f} s late"
     console.print(Text(f"{told}; {refused:,} were set aside"), soft_wrap=True)
     if found.problem:
-        console.print(Text(f"  {printable(found.problem)}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"  {one_line(found.problem)}", style="yellow"), soft_wrap=True)
     emit_table(
         ("cell", "waiting", "first due", "late s", "set aside", "archiver", "until"),
         [

@@ -37,6 +37,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
+def one_line(text: str) -> str:
+    """Return the text as `printable` does, with tabs and newlines escaped too.
+
+    For values that users wrote, because a newline would let a value pass for a line of ours.
+    """
+    return printable(text).replace("\t", "\\t").replace("\n", "\\n")
+
+
 class SafeConsole(Console):
     """A console that escapes what a terminal would obey in everything that it prints.
 
@@ -91,7 +99,7 @@ def make_table(
         )
     for row in rows:
         # Before the widths of columns are known, or escapes would shift them.
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
+        table.add_row(*(Text(one_line(str(cell))) for cell in row))
     return table
 
 

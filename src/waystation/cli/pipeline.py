@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable
 from waystation.cli.patience import note
 from waystation.cli.station import open_station
 
@@ -94,7 +94,7 @@ def show(
     told = f"{pipeline} is {state}, version {definition.version}, node group {definition.group}"
     console.print(Text(told), soft_wrap=True)
     if definition.description:
-        console.print(Text(f"  {printable(definition.description)}", style="dim"))
+        console.print(Text(f"  {one_line(definition.description)}", style="dim"))
     if not version and (older := found.versions[1:]):
         console.print(Text(f"  before it {', '.join(older)}", style="dim"), soft_wrap=True)
     rows = [

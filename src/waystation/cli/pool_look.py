@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, PoolArgument, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, make_table, printable
+from waystation.cli.output import console, emit_json, emit_table, make_table, one_line, printable
 from waystation.cli.patience import patiently
 from waystation.cli.station import open_station
 from waystation.errors import ExitCode
@@ -124,7 +124,7 @@ def why(
     if as_json:
         emit_json(reason)
     else:
-        console.print(Text(f"{reason.code}  {printable(reason.text)}"), soft_wrap=True)
+        console.print(Text(f"{reason.code}  {one_line(reason.text)}"), soft_wrap=True)
     if reason.code == "unknown":
         raise typer.Exit(ExitCode.NOT_FOUND)
 

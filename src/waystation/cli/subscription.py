@@ -11,7 +11,7 @@ from rich.text import Text
 
 from waystation.cli.option_words import read_options
 from waystation.cli.options import JsonOption, KeyOption, SubscriptionArgument, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, printable, quoted
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable, quoted
 from waystation.cli.patience import note
 from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
@@ -145,7 +145,7 @@ def show(
     head = f"{name} delivers {found.topic} to {printable(found.endpoint)}"
     console.print(Text(f"{head}; {_state(found)}, version {found.version}"), soft_wrap=True)
     if found.paused and found.paused_reason:
-        console.print(Text(f"  because: {printable(found.paused_reason)}", style="yellow"))
+        console.print(Text(f"  because: {one_line(found.paused_reason)}", style="yellow"))
     for option, value in found.options.items():
         shown = printable(msgspec.json.encode(value).decode())
         console.print(Text(f"  {option} = {shown}", style="dim"), soft_wrap=True)
@@ -281,7 +281,7 @@ def why(
     if as_json:
         emit_json(reason)
     else:
-        console.print(Text(f"{reason.code}  {printable(reason.text)}"), soft_wrap=True)
+        console.print(Text(f"{reason.code}  {one_line(reason.text)}"), soft_wrap=True)
         if following := _NEXT.get(reason.code):
             command = following.format(
                 name=name,

@@ -10,7 +10,15 @@ import typer
 from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, SubscriptionArgument, UrlOption
-from waystation.cli.output import console, emit_json, emit_table, make_table, printable, quoted
+from waystation.cli.output import (
+    console,
+    emit_json,
+    emit_table,
+    make_table,
+    one_line,
+    printable,
+    quoted,
+)
 from waystation.cli.patience import patiently
 from waystation.cli.positions import MOMENT, parse_moment
 from waystation.cli.station import open_station
@@ -168,7 +176,7 @@ def _show_head(found: GroupStanding) -> None:
         told += f", failed {time_of(found.failed_ms)}"
     console.print(Text(printable(told)), soft_wrap=True)
     for text in filter(None, (head.cause, head.excerpt)):
-        console.print(Text(f"  {printable(text)}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"  {one_line(text)}", style="yellow"), soft_wrap=True)
 
 
 def dead(

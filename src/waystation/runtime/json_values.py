@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
 from collections.abc import Iterable
@@ -60,6 +61,8 @@ def _parts(value: object) -> Iterable[tuple[str | int, object]]:
         if value.__struct_config__.array_like:
             return enumerate(kept)
         return zip(value.__struct_encode_fields__, kept, strict=True)
+    if isinstance(value, enum.Enum):
+        return (("", value.value),)
     if dataclasses.is_dataclass(value):
         return ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
     # Of classes made by attrs, which is no dependency.
