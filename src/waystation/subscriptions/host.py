@@ -171,7 +171,7 @@ class Host:
                     if isinstance(error, StoreDataLostError):
                         # The store answers. The process must not end as one without a store does,
                         # because it continues when the operator accepts the loss.
-                        self._answered_at = self._clock.real_seconds()
+                        self._answered_at = self._clock.uptime_s()
                     _log.warning("shards cannot be looked for", problem=str(error))
                 except Exception as error:
                     # A defect of ours, or something strange in the store. What is held goes on.

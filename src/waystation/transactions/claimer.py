@@ -186,7 +186,7 @@ class Claimer:
             if isinstance(error, StoreDataLostError):
                 # The store answers. The process must not end as one without a store does, because
                 # it continues when the operator accepts the loss.
-                self.answered_at = self._clock.real_seconds()
+                self.answered_at = self._clock.uptime_s()
             _log.warning("a claim failed", cell=cell, problem=str(error))
             _failed.inc()
             self._maybe[cell] = True
