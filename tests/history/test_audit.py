@@ -23,7 +23,7 @@ from waystation.history.options import StorePlace
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.keys import FORMAT
-from waystation.topics.book import working_copy
+from waystation.topics.definitions import definition_key
 from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
 
 ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn.0"
@@ -156,7 +156,7 @@ def test_one_deleted_one_doubled_and_one_overtaken_message_are_found_by_their_id
 
 def define(writer: LogWriter, topic: Topic) -> None:
     """Write the working copy of a topic, as a node does."""
-    writer.command("HSET", working_copy(topic.project, topic.name), "body", encode_topic(topic))
+    writer.command("HSET", definition_key(topic.project, topic.name), "body", encode_topic(topic))
 
 
 def event(source: str) -> Envelope:

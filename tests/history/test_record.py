@@ -19,7 +19,7 @@ from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
 from waystation.history.store_access import store_access
 from waystation.logs import keys
-from waystation.topics.book import working_copy
+from waystation.topics.definitions import definition_key
 
 ORDERS = "t.default.orders.0"
 
@@ -41,7 +41,7 @@ def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
 def say(writer: LogWriter, **options: Any) -> None:
     """Gives the topic of `ORDERS` options, as far as history looks at them."""
     body = msgspec.json.encode({"name": "orders", "options": options, "later": "unknown"})
-    writer.command("HSET", working_copy("default", "orders"), "body", body.decode())
+    writer.command("HSET", definition_key("default", "orders"), "body", body.decode())
 
 
 def everything(lake: Path) -> bytes:

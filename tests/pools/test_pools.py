@@ -243,7 +243,7 @@ def test_a_creation_that_dies_anywhere_is_finished_or_never_was(
     finished = []
 
     async def check(bench: PoolBench) -> None:
-        if await bench.pools._book.truth(PROJECT, NAME) is None:
+        if await bench.pools._definitions.read_row(PROJECT, NAME) is None:
             assert await bench.everything() == {}
             return
         pool = await bench.pools.get(PROJECT, NAME)
@@ -265,7 +265,7 @@ def test_a_change_that_dies_anywhere_is_seen_by_all_or_never_was(
 
     async def check(bench: PoolBench) -> None:
         pool = await bench.pools.get(PROJECT, NAME)
-        assert pool == await bench.pools._book.truth(PROJECT, NAME)
+        assert pool == await bench.pools._definitions.read_row(PROJECT, NAME)
         seen.add(pool.version)
 
     _deaths(store_server, tmp_path, verb, check)
@@ -282,7 +282,7 @@ def test_a_deletion_that_dies_anywhere_is_finished_or_never_was(
         await bench.pools.delete(PROJECT, NAME)
 
     async def check(bench: PoolBench) -> None:
-        row = await bench.pools._book.truth(PROJECT, NAME)
+        row = await bench.pools._definitions.read_row(PROJECT, NAME)
         assert row is not None
         if row.state == "active":
             look = await bench.pools.assignments.look(row.place, bench.pools.terms(row))

@@ -82,7 +82,7 @@ async def everything(bench: SubscriptionBench) -> dict[str, object]:
 
 async def nothing_can_be_lost(bench: SubscriptionBench) -> None:
     """Whatever died: what a shard has not read yet is held."""
-    row = await bench.subscriptions._book.truth(PROJECT, "crm")
+    row = await bench.subscriptions._definitions.read_row(PROJECT, "crm")
     if row is not None:
         holds = await bench.holds(await bench.topics.get(PROJECT, "orders"))
         for at, position in (await bench.positions(row)).items():

@@ -150,16 +150,17 @@ async def test_subscription_created_while_a_topic_is_switched_is_undone(
 ) -> None:
     """Add and switch saw no subscription; the creation finds that its topic is another."""
     async with grown(store_server, tmp_path, 4) as bench:
-        other, book = bench_on(bench.catalogue, bench.store), bench.subscriptions._book
-        enter = book.enter
+        other = bench_on(bench.catalogue, bench.store)
+        definitions = bench.subscriptions._definitions
+        create = definitions.create
 
         async def late(subscription: Subscription, **more: Any) -> None:
             await other.topics.add_storage_topic(PROJECT, "orders", 6)
             await other.topics.switch_produce(PROJECT, "orders")
-            await enter(subscription, **more)
+            await create(subscription, **more)
 
         with monkeypatch.context() as patched:
-            patched.setattr(book, "enter", late)
+            patched.setattr(definitions, "create", late)
             with pytest.raises(ConflictError, match="grew while"):
                 await bench.create("crm")
         with pytest.raises(SubscriptionNotFoundError):

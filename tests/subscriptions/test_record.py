@@ -89,7 +89,7 @@ def test_all_keys_of_a_shard_share_its_tag_and_its_log_is_a_partition_of_the_gen
     assert place.log == "{s.shop.crm.2.7}:log"
     assert place.lease == "{s.shop.crm.2.7}:lease"
     assert place.key("groups") == "{s.shop.crm.2.7}:groups"
-    assert place.working_copy == "{sub.shop.crm}:definition"
+    assert place.definition_key == "{sub.shop.crm}:definition"
     assert place.record_log == "s.shop.crm.2"
 
 

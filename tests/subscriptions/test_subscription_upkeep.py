@@ -22,7 +22,7 @@ from waystation.subscriptions.definition import Subscription, encode_subscriptio
 
 async def consistent(bench: SubscriptionBench, subscription: Subscription) -> None:
     """Row, working copy and shards agree; every partition has a position, which is held."""
-    row = await bench.subscriptions._book.truth(PROJECT, subscription.name)
+    row = await bench.subscriptions._definitions.read_row(PROJECT, subscription.name)
     assert row == subscription
     topic = await bench.topics.get(PROJECT, "orders")
     positions, holds = await bench.positions(subscription), await bench.holds(topic)
@@ -43,7 +43,7 @@ def test_a_creation_that_dies_anywhere_is_finished_or_never_was(
     finished = []
 
     async def check(bench: SubscriptionBench) -> None:
-        if await bench.subscriptions._book.truth(PROJECT, "crm") is None:
+        if await bench.subscriptions._definitions.read_row(PROJECT, "crm") is None:
             assert await bench.keys("{s*") == []
             return
         made = await bench.subscriptions.get(PROJECT, "crm")
@@ -109,7 +109,7 @@ def test_a_deletion_that_dies_anywhere_is_finished_or_never_was(
     seen = set()
 
     async def check(bench: SubscriptionBench) -> None:
-        row = await bench.subscriptions._book.truth(PROJECT, "crm")
+        row = await bench.subscriptions._definitions.read_row(PROJECT, "crm")
         assert row is not None
         seen.add(row.state)
         if row.state == "active":
@@ -176,7 +176,7 @@ async def test_a_catalogue_that_came_from_a_backup_is_brought_up(
         paused = await bench.subscriptions.pause(PROJECT, "crm")
         await put_row(bench, made, over=paused.version)
         await bench.upkeep.mend()
-        assert await bench.subscriptions._book.truth(PROJECT, "crm") == paused
+        assert await bench.subscriptions._definitions.read_row(PROJECT, "crm") == paused
 
 
 async def test_a_row_that_nobody_can_read_keeps_no_other_from_being_mended(

@@ -368,7 +368,7 @@ async def test_a_bad_row_or_a_bad_log_keeps_upkeep_from_nothing_else(
         tally = await upkeep.pass_once()
         assert (tally.trimmed, tally.undone) == (30, 2)
         assert "WRONGTYPE" in str(tally.first_problem)
-        assert "cannot be read" in caplog.text
+        assert "definition row invalid" in caplog.text
         assert (await bench.topics.get("default", "orders")).state == "blocked"
 
 

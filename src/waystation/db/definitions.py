@@ -1,11 +1,12 @@
-"""A book of definitions: what each is now, in the catalogue, in the store, in this process.
+"""Versioned definitions of topics, subscriptions and pools, in three places.
 
-The catalogue has the truth. The store has a working copy, which only goes forward; processes read
-that, and believe what they read for two seconds. A change is written to the catalogue first,
-against the version that it was made from, then to the working copy. Versions under one name never
-run backwards, not even over a deletion or with a new catalogue: a creation goes on from there. A
-catalogue that came from a backup lacks changes that were confirmed: what is done next goes on from
-the working copy, which has them.
+The catalogue has the row of a definition, which decides. The store has the cached definition, which
+all nodes read; its version only grows. Each process remembers what it read for two seconds.
+
+A change is written to the row first, against the version that it was made from, then to the cache.
+Versions under one name never decrease: a creation after a deletion, or in a new catalogue,
+continues from the cached version. A catalogue that was restored from a backup lacks confirmed
+changes; the next change then starts from the cached definition, which has them.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from waystation.store.scripts import script
 _log = logger("catalogue")
 
 _PUT = script("waystation.db", "put_definition")
-#: A definition that was read longer ago is read again before it is used.
+#: Age at which a remembered definition is read again before use.
 _FRESH_SECONDS = 2.0
 _KNOWN_MAX = 10_000
-#: How often a change is made anew because others changed the definition meanwhile.
+#: Limit of repetitions of a change that conflicts with concurrent changes.
 _ATTEMPTS_MAX = 20
 _PAGE = 200
 
 
 class Definition(Protocol):
-    """What every definition has, whatever it defines."""
+    """Fields that definitions of all kinds have."""
 
     @property
     def project(self) -> str: ...
@@ -51,13 +52,16 @@ class Definition(Protocol):
 _D = TypeVar("_D", bound=Definition)
 
 
-class Book(ABC, Generic[_D]):
-    """Reads and changes definitions of one kind; what a change means is its callers' business."""
+class Definitions(ABC, Generic[_D]):
+    """Read and change the definitions of one kind.
 
-    #: The kind of its rows; also what people call one of them.
+    Mutable state: `_known`, the definitions that this process read, with the time of reading.
+    """
+
+    #: Kind of the rows, and the word for one of them in messages.
     kind: str
-    #: States of one that can be used; in others it is as good as absent.
-    alive: tuple[str, ...]
+    #: States in which a definition can be used; in other states it is treated as missing.
+    usable_states: tuple[str, ...]
 
     def __init__(self, catalogue: Catalogue, store: Store, *, clock: Clock) -> None:
         self._catalogue = catalogue
@@ -65,67 +69,70 @@ class Book(ABC, Generic[_D]):
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[_D, float]] = {}
 
-    # -- What kinds differ in ----------------------------------------------------------------
+    # -- Differences between kinds -----------------------------------------------------------
 
     @abstractmethod
     def encode(self, definition: _D) -> bytes:
-        """The stored form, JSON."""
+        """Return the stored form, which is JSON."""
 
     @abstractmethod
     def decode(self, body: bytes) -> _D:
-        """What a stored form says; msgspec.DecodeError for what cannot be read."""
+        """Return the definition in a stored form; raise msgspec.DecodeError if it is invalid."""
 
     @abstractmethod
-    def working_copy(self, project: str, name: str) -> str:
-        """The key of a working copy."""
+    def cache_key(self, project: str, name: str) -> str:
+        """Return the store key of a cached definition."""
 
     @abstractmethod
     def not_found(self, name: str) -> NotFoundError:
-        """What is said of one that is absent, deleted or another project's."""
+        """Return the error for a definition that is missing, deleted or in another project."""
 
-    # -- Looking -----------------------------------------------------------------------------
+    # -- Reading -----------------------------------------------------------------------------
 
     def known(self, project: str, name: str) -> _D | None:
-        """The definition, if it was read a moment ago; never waits."""
+        """Return the definition if this process read it in the last two seconds; else None."""
         found = self._known.get((project, name))
         if found is None or self._clock.uptime_s() - found[1] > _FRESH_SECONDS:
             return None
         return found[0]
 
-    async def copy(self, project: str, name: str) -> _D | None:
-        """The working copy; None where the store has none."""
+    async def read_cached(self, project: str, name: str) -> _D | None:
+        """Return the cached definition; None if the store has none."""
         read_at = self._clock.uptime_s()
-        key = self.working_copy(project, name)
+        key = self.cache_key(project, name)
         body = await self._store.call("HGET", key, "body", repeatable=True)
         return None if body is None else self.remember(self.decode(body), read_at)
 
-    async def truth(self, project: str, name: str) -> _D | None:
-        """What the catalogue has, in whichever state."""
+    async def read_row(self, project: str, name: str) -> _D | None:
+        """Return the definition of the catalogue, in any state; None if there is no row."""
         record = await self._catalogue.definition(self.kind, project, name)
         return None if record is None else self.decode(record.body)
 
-    async def copied_version(self, definition: _D) -> int:
-        """The version of a working copy; 0 where the store has none."""
-        key = self.working_copy(definition.project, definition.name)
+    async def cached_version(self, definition: _D) -> int:
+        """Return the version of the cached definition; 0 if the store has none."""
+        key = self.cache_key(definition.project, definition.name)
         return int(await self._store.call("HGET", key, "version", repeatable=True) or 0)
 
     async def newest(self, project: str, name: str) -> tuple[_D, int] | None:
-        """What was written last of a definition that the catalogue has, and its row's version.
+        """Return the newest definition and the version of its row; None if there is no row.
 
-        A working copy never has what no row had before, so the one that is read first can be newer
-        only if the catalogue went back.
+        The cache is read before the row. It never has a version that no row had, so it can be newer
+        only if the catalogue was restored from a backup.
         """
-        copy = await self.copy(project, name)
-        row = await self.truth(project, name)
+        cached = await self.read_cached(project, name)
+        row = await self.read_row(project, name)
         if row is None:
             return None
-        went_back = copy is not None and copy.version > row.version
-        return (copy if copy is not None and went_back else row), row.version
+        is_restored = cached is not None and cached.version > row.version
+        return (cached if cached is not None and is_restored else row), row.version
 
     async def page(
         self, project: str, states: Collection[str], *, after: str, limit: int
     ) -> list[_D]:
-        """Definitions of a project in these states, by name; fewer than `limit` only at the end."""
+        """Return definitions of a project in the given states by name.
+
+        The result has fewer than `limit` definitions only at the end of the list.
+        """
         found: list[_D] = []
         while records := await self._catalogue.definitions(
             self.kind, project, after=after, limit=_PAGE
@@ -138,63 +145,78 @@ class Book(ABC, Generic[_D]):
         return found[:limit]
 
     async def everything(self) -> AsyncIterator[Sequence[_D]]:
-        """All definitions of all projects as the catalogue has them, in every state, by pages.
+        """Yield the rows of all projects in all states, page by page.
 
-        A row that nobody can read is told and passed over: it is no reason to forget the others.
+        An invalid row is logged and skipped, so that it does not hide the others.
         """
         for project in await self._catalogue.projects():
             after = ""
             while records := await self._catalogue.definitions(
                 self.kind, project.name, after=after, limit=_PAGE
             ):
-                yield [each for record in records if (each := self._readable(record)) is not None]
+                yield [each for record in records if (each := self._decode_row(record)) is not None]
                 after = records[-1].name
 
     # -- Changing ----------------------------------------------------------------------------
 
-    async def enter(self, definition: _D, *, over: int | None) -> None:
-        """Writes a new one to the catalogue, over a version of a former one if there is one."""
+    async def create(self, definition: _D, *, over: int | None) -> None:
+        """Write the row of a new definition.
+
+        `over` is the version of the row of a deleted definition with the same name; None if there
+        is no row. Raise ConflictError if the row is not as expected.
+        """
         if over is None:
             await self._catalogue.add_definition(self._record(definition))
         else:
             await self._catalogue.change_definition(self._record(definition), over=over)
 
     async def change(
-        self, project: str, name: str, change: Callable[[_D], _D], *, among: Collection[str] = ()
+        self, project: str, name: str, change: Callable[[_D], _D], *, states: Collection[str] = ()
     ) -> _D:
-        """Changes one that is in one of these states, else in one in which it can be used."""
+        """Apply `change` to a definition in one of the states; default: the usable states.
+
+        `change` is called again if another process changed the definition meanwhile.
+        """
         require_name(name, field=self.kind)
-        among = among or self.alive
+        states = states or self.usable_states
         for _ in range(_ATTEMPTS_MAX):
             found = await self.newest(project, name)
             if found is None:
                 raise self.not_found(name)
-            definition, written = found
+            definition, row_version = found
             try:
-                if definition.state not in among:
+                if definition.state not in states:
                     raise self.not_found(name)
                 changed = change(definition)
             except WaystationError:
-                # The caller knows it by its working copy, and whoever changed it last may have died
-                # before that was brought up to date.
-                await self.put(definition)
+                # Update the cache, because the caller decided by it, and the process that made the
+                # last change may have crashed before it did.
+                await self.publish(definition)
                 raise
-            if changed.version != written:
+            if changed.version != row_version:
                 try:
-                    await self._catalogue.change_definition(self._record(changed), over=written)
+                    await self._catalogue.change_definition(self._record(changed), over=row_version)
                 except ConflictError:
-                    continue  # Another was quicker: what it did is the new beginning.
-            await self.put(changed)
+                    continue  # Start again from the change that another process wrote.
+            await self.publish(changed)
             return self.remember(changed, self._clock.uptime_s())
-        raise ConflictError(f"{self.kind.capitalize()} {name} is changed by too many at once.")
+        raise ConflictError(
+            f"{self.kind.capitalize()} '{name}' was changed by other requests"
+            f" {_ATTEMPTS_MAX} times during this change.",
+            hint="Repeat the request.",
+        )
 
-    async def put(self, definition: _D) -> None:
-        """Brings the working copy up to this version; a newer one stays."""
-        key = self.working_copy(definition.project, definition.name)
+    async def publish(self, definition: _D) -> None:
+        """Write the definition to the cache, unless the cache has a newer version."""
+        key = self.cache_key(definition.project, definition.name)
         await self._store.run(_PUT, [key], [definition.version, self.encode(definition)])
 
     def remember(self, definition: _D, read_at: float) -> _D:
-        """Keeps the newest that was seen, and returns it: the same object while it is the same."""
+        """Remember a definition and return the newest known one.
+
+        While the version stays the same, the returned object is the same, so that callers can keep
+        derived data by identity.
+        """
         key = (definition.project, definition.name)
         known = self._known.get(key)
         if known is not None and known[0].version >= definition.version:
@@ -214,24 +236,25 @@ class Book(ABC, Generic[_D]):
             changed_ms=self._clock.now_ms(),
         )
 
-    def _readable(self, record: DefinitionRecord) -> _D | None:
+    def _decode_row(self, record: DefinitionRecord) -> _D | None:
         try:
             return self.decode(record.body)
         except msgspec.DecodeError as error:
             _log.error(
-                f"a {self.kind} of the catalogue cannot be read",
+                "definition row invalid",
+                kind=self.kind,
                 project=record.project,
                 definition=record.name,
-                problem=str(error),
+                reason=str(error),
             )
             return None
 
 
 def require_version(definition: Definition, version: int | None, *, kind: str) -> None:
-    """ConflictError, if a change was made from another version than the present one."""
+    """Raise ConflictError if a change was made from another version than the current one."""
     if version is not None and definition.version != version:
         raise ConflictError(
             f"{kind.capitalize()} {definition.name} has version {definition.version},"
             f" not {version}.",
-            hint="Read it again, and change what it is now.",
+            hint="Read it again and repeat the change.",
         )

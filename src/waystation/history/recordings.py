@@ -10,7 +10,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
 from waystation.messages.redaction import FULL, Pointers, Record, RedactionPolicy, redaction_policy
 from waystation.runtime.logging import logger
-from waystation.topics.book import working_copy
+from waystation.topics.definitions import definition_key
 
 _log = logger("history")
 
@@ -38,7 +38,7 @@ def recordings(reader: LogReader, logs: Iterable[str]) -> dict[str, RedactionPol
     places = {log: topic_place(log, 0) for log in logs}
     topics = {log: place for log, place in places.items() if place is not None}
     found = {log: FULL for log, place in places.items() if place is None}
-    keys = [working_copy(place.project, place.topic) for place in topics.values()]
+    keys = [definition_key(place.project, place.topic) for place in topics.values()]
     for log, body in zip(topics, reader.fields(keys, "body"), strict=True):
         try:
             options = _decode(body).options if body is not None else _Options()

@@ -24,9 +24,9 @@ from waystation.errors import (
 )
 from waystation.pools.answers import Answers
 from waystation.pools.assignments import Assignments
-from waystation.pools.book import ALIVE, EVERY, THERE, PoolBook
 from waystation.pools.dead_letters import DeadLetters
 from waystation.pools.definition import Pool, PoolOptions, check_options
+from waystation.pools.definitions import ALIVE, EVERY, THERE, PoolDefinitions
 from waystation.pools.held import Enqueued, Letter
 from waystation.pools.mail import BATCH_MAX, Mail
 from waystation.pools.members import Members
@@ -67,7 +67,7 @@ class Pools:
         clock: Clock,
         settings: PoolConfig,
     ) -> None:
-        self._book = PoolBook(catalogue, store, clock=clock)
+        self._definitions = PoolDefinitions(catalogue, store, clock=clock)
         self._store = store
         self.wakeups = wakeups
         self._clock = clock
@@ -85,37 +85,37 @@ class Pools:
 
     def known(self, project: str, name: str) -> Pool | None:
         """The pool, if it was read a moment ago, in whichever state; never waits."""
-        return self._book.known(project, name)
+        return self._definitions.known(project, name)
 
     async def get(self, project: str, name: str) -> Pool:
         """The pool as it is; PoolNotFoundError also for one that is being deleted."""
         require_name(name, field="pool")
-        pool = await self._book.copy(project, name)
+        pool = await self._definitions.read_cached(project, name)
         if pool is None:
             # A new store, or a creation that died half-way: the catalogue knows.
-            row = await self._book.truth(project, name)
+            row = await self._definitions.read_row(project, name)
             if row is None:
-                raise self._book.not_found(name)
+                raise self._definitions.not_found(name)
             await self.mend(row)
-            pool = await self._book.copy(project, name) or row
+            pool = await self._definitions.read_cached(project, name) or row
         if pool.state not in ALIVE:
-            raise self._book.not_found(name)
+            raise self._definitions.not_found(name)
         return pool
 
     async def use(self, project: str, name: str) -> Pool:
         """The pool as it was a moment ago: for calls that its scripts check anyway."""
-        pool = self._book.known(project, name)
+        pool = self._definitions.known(project, name)
         if pool is None or pool.state not in ALIVE:
             pool = await self.get(project, name)
         return pool
 
     async def list(self, project: str, *, after: str = "", limit: int) -> list[Pool]:
         """Pools of a project by name."""
-        return await self._book.page(project, ALIVE, after=after, limit=limit)
+        return await self._definitions.page(project, ALIVE, after=after, limit=limit)
 
     def everything(self) -> AsyncIterator[Sequence[Pool]]:
         """All pools of all projects as the catalogue has them, in every state, by pages."""
-        return self._book.everything()
+        return self._definitions.everything()
 
     def terms(self, pool: Pool) -> Terms:
         """What its scripts are told."""
@@ -141,9 +141,9 @@ class Pools:
         )
         if options.mirror:
             await self._mirror.take(Place(project, name))
-        await self._book.enter(pool, over=written)
+        await self._definitions.create(pool, over=written)
         await self._hand_out(pool)
-        return self._book.remember(pool, self._clock.uptime_s())
+        return self._definitions.remember(pool, self._clock.uptime_s())
 
     async def change(self, project: str, name: str, options: PoolOptions, *, version: int) -> Pool:
         """Puts other options in place of those of a version; they hold from the next call on."""
@@ -156,7 +156,7 @@ class Pools:
                 raise InvalidInputError("A pool is mirrored from its creation on.", field="mirror")
             return pool.changed(options=options)
 
-        return await self._book.change(project, name, changed)
+        return await self._definitions.change(project, name, changed)
 
     async def delete(self, project: str, name: str) -> None:
         """Deletes a pool with its workers, messages and dead letters."""
@@ -165,7 +165,9 @@ class Pools:
             return pool if pool.state == "deleting" else pool.changed(state="deleting")
 
         require_name(name, field="pool")
-        await self._finish_deletion(await self._book.change(project, name, deleting, among=THERE))
+        await self._finish_deletion(
+            await self._definitions.change(project, name, deleting, states=THERE)
+        )
 
     # -- Enqueueing --------------------------------------------------------------------------
 
@@ -230,26 +232,26 @@ class Pools:
         if pool.state == "deleting":
             await self._finish_deletion(pool)
             return
-        copied = await self._book.copied_version(pool)
+        copied = await self._definitions.cached_version(pool)
         if copied > pool.version:
             # It was changed a moment ago; or the catalogue came from a backup, and is brought up.
-            await self._book.change(pool.project, pool.name, lambda now: now, among=EVERY)
+            await self._definitions.change(pool.project, pool.name, lambda now: now, states=EVERY)
         else:
             await self._hand_out(pool)
 
     async def _former(self, project: str, name: str) -> tuple[Pool | None, int | None]:
         """What had the name before, and the version of its row; ConflictError if it still has."""
-        found = await self._book.newest(project, name)
+        found = await self._definitions.newest(project, name)
         if found is not None and found[0].state == "deleting":
             await self._finish_deletion(found[0])
-            found = await self._book.newest(project, name)
+            found = await self._definitions.newest(project, name)
         if found is not None:
             if found[0].state != "deleted":
                 await self.mend(found[0])
                 raise ConflictError(f"There is a pool {name} already.")
             return found
         # The store may know one that this catalogue never knew.
-        copy = await self._book.copy(project, name)
+        copy = await self._definitions.read_cached(project, name)
         if copy is not None and copy.state == "deleting":
             await self._remove(copy)
         return copy, None
@@ -263,7 +265,7 @@ class Pools:
                 incarnation=pool.incarnation,
                 mirror=pool.options.mirror,
             )
-        await self._book.put(pool)
+        await self._definitions.publish(pool)
 
     async def _finish_deletion(self, pool: Pool) -> None:
         await self._remove(pool)
@@ -274,7 +276,7 @@ class Pools:
             same = now.incarnation == pool.incarnation and now.state == "deleting"
             return now.changed(state="deleted") if same else now
 
-        await self._book.change(pool.project, pool.name, deleted, among=EVERY)
+        await self._definitions.change(pool.project, pool.name, deleted, states=EVERY)
 
     async def _remove(self, pool: Pool) -> None:
         """Closes the slot, and deletes what is in it by steps."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from waystation.errors import ShardFrozenError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.subscriptions.book import EVERY, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription, is_address
+from waystation.subscriptions.definitions import EVERY, SubscriptionDefinitions
 from waystation.subscriptions.names import DELIVERY
 from waystation.subscriptions.signing_secrets import SigningSecrets
 
@@ -23,14 +23,14 @@ class Lifecycle:
 
     def __init__(
         self,
-        book: SubscriptionBook,
+        definitions: SubscriptionDefinitions,
         secrets: SigningSecrets,
         construction: Construction,
         store: Store,
         *,
         clock: Clock,
     ) -> None:
-        self._book = book
+        self._definitions = definitions
         self._secrets = secrets
         self._construction = construction
         self._store = store
@@ -42,10 +42,10 @@ class Lifecycle:
         name: str,
         change: Callable[[Subscription], Subscription],
         *,
-        among: Sequence[str] = (),
+        states: Sequence[str] = (),
     ) -> Subscription:
         """Changes one in the catalogue and its working copy, and tells the nodes."""
-        subscription = await self._book.change(project, name, change, among=among)
+        subscription = await self._definitions.change(project, name, change, states=states)
         await self._tell(subscription)
         return subscription
 
@@ -71,7 +71,7 @@ class Lifecycle:
         except ShardFrozenError:
             # Another has deleted it meanwhile, perhaps before our last holds.
             await self._construction.let_go(subscription)
-            raise self._book.not_found(subscription.name) from None
+            raise self._definitions.not_found(subscription.name) from None
 
         def active(now: Subscription) -> Subscription:
             same = now.generation == subscription.generation and now.state == "creating"
@@ -88,7 +88,7 @@ class Lifecycle:
             same = now.generation == subscription.generation and now.state == "deleting"
             return now.changed(state="deleted", deleted_ms=self._clock.now_ms()) if same else now
 
-        await self.change(subscription.project, subscription.name, deleted, among=EVERY)
+        await self.change(subscription.project, subscription.name, deleted, states=EVERY)
 
     async def let_go(self, subscription: Subscription) -> None:
         """Releases what may have come after a deletion, from one that was late."""
@@ -104,13 +104,15 @@ class Lifecycle:
 
     async def _bring_up(self, subscription: Subscription) -> None:
         """Brings catalogue and working copy together; a change may have died between the two."""
-        copied = await self._book.copied_version(subscription)
+        copied = await self._definitions.cached_version(subscription)
         if copied < subscription.version:
-            await self._book.put(subscription)
+            await self._definitions.publish(subscription)
             await self._tell(subscription)
         elif copied > subscription.version:
             # It was changed a moment ago; or the catalogue came from a backup, and is brought up.
-            await self.change(subscription.project, subscription.name, lambda now: now, among=EVERY)
+            await self.change(
+                subscription.project, subscription.name, lambda now: now, states=EVERY
+            )
 
     async def _tell(self, subscription: Subscription) -> None:
         told = f"{subscription.project}.{subscription.name}"

@@ -58,17 +58,17 @@ class Place(msgspec.Struct, frozen=True):
         return self.tag + "due"
 
     @property
-    def working_copy(self) -> str:
-        """The definition of the subscription, as nodes read it."""
-        return working_copy(self.project, self.subscription)
+    def definition_key(self) -> str:
+        """Store key of the cached definition."""
+        return definition_key(self.project, self.subscription)
 
     def key(self, kind: str) -> str:
         """One of its keys, such as `groups`."""
         return self.tag + kind
 
 
-def working_copy(project: str, subscription: str) -> str:
-    """The definition of a subscription, as nodes read it."""
+def definition_key(project: str, subscription: str) -> str:
+    """Return the store key of the cached definition of a subscription."""
     return f"{{sub.{project}.{subscription}}}:definition"
 
 

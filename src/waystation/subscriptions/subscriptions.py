@@ -27,7 +27,6 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, require_name
 from waystation.store.client import Store
-from waystation.subscriptions.book import THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import (
     NewSubscription,
@@ -38,6 +37,7 @@ from waystation.subscriptions.definition import (
     check_new,
     is_address,
 )
+from waystation.subscriptions.definitions import THERE, SubscriptionDefinitions
 from waystation.subscriptions.lifecycle import Lifecycle
 from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
@@ -69,45 +69,47 @@ class Subscriptions:
         keeps: Retention,
         check: EndpointCheck,
     ) -> None:
-        self._book = SubscriptionBook(catalogue, store, clock=clock)
+        self._definitions = SubscriptionDefinitions(catalogue, store, clock=clock)
         self._secrets = SigningSecrets(catalogue, identity, clock=clock)
         construction = Construction(store, logs, topics, dataset=dataset, keeps=keeps)
         self.construction = construction
-        self.lifecycle = Lifecycle(self._book, self._secrets, construction, store, clock=clock)
+        self.lifecycle = Lifecycle(
+            self._definitions, self._secrets, construction, store, clock=clock
+        )
         self._topics = topics
         self._clock = clock
         self._check = check
         # They are asked before a topic is deleted or switched, and stand below us.
-        topics.readers = TopicReaders(self._book, construction)
+        topics.readers = TopicReaders(self._definitions, construction)
 
     # -- Looking -----------------------------------------------------------------------------
 
     def known(self, project: str, name: str) -> Subscription | None:
         """The subscription, if it was read a moment ago, in whichever state; never waits."""
-        return self._book.known(project, name)
+        return self._definitions.known(project, name)
 
     async def get(self, project: str, name: str) -> Subscription:
         """The subscription as it is, also while it is being created or deleted."""
         require_name(name, field="subscription")
-        subscription = await self._book.copy(project, name)
+        subscription = await self._definitions.read_cached(project, name)
         if subscription is None:
             # A new store, or a creation that died half-way: the catalogue knows.
-            row = await self._book.truth(project, name)
+            row = await self._definitions.read_row(project, name)
             if row is None:
-                raise self._book.not_found(name)
+                raise self._definitions.not_found(name)
             await self.lifecycle.mend(row)
-            subscription = await self._book.copy(project, name) or row
+            subscription = await self._definitions.read_cached(project, name) or row
         if subscription.state not in THERE:
-            raise self._book.not_found(name)
+            raise self._definitions.not_found(name)
         return subscription
 
     async def list(self, project: str, *, after: str = "", limit: int) -> list[Subscription]:
         """Subscriptions of a project by name."""
-        return await self._book.page(project, THERE, after=after, limit=limit)
+        return await self._definitions.page(project, THERE, after=after, limit=limit)
 
     def everything(self) -> AsyncIterator[Sequence[Subscription]]:
         """All subscriptions of all projects as the catalogue has them, in every state, by pages."""
-        return self._book.everything()
+        return self._definitions.everything()
 
     async def secrets(self, subscription: Subscription) -> tuple[Secret, ...]:
         """The secrets that sign its requests, the one in force first."""
@@ -153,7 +155,7 @@ class Subscriptions:
             first_storage=_first_storage(topic, new.start),
             created_ms=self._clock.now_ms(),
         )
-        await self._book.enter(subscription, over=written)
+        await self._definitions.create(subscription, over=written)
         await self._require_as_it_was(subscription, topic)
         return await self.lifecycle.finish_creation(subscription)
 
@@ -181,13 +183,13 @@ class Subscriptions:
 
     async def _former(self, project: str, name: str) -> tuple[Subscription | None, int | None]:
         """What had the name before, and the version of its row; ConflictError if it still has."""
-        found = await self._book.newest(project, name)
+        found = await self._definitions.newest(project, name)
         if found is not None and found[0].state == "deleting":
             await self.lifecycle.mend(found[0])
-            found = await self._book.newest(project, name)
+            found = await self._definitions.newest(project, name)
         if found is None:
             # The store may know one that this catalogue never knew: its numbers stay its own.
-            return await self._book.copy(project, name), None
+            return await self._definitions.read_cached(project, name), None
         if found[0].state != "deleted":
             await self.lifecycle.mend(found[0])
             raise ConflictError(f"There is a subscription {name} already.")
@@ -270,7 +272,7 @@ class Subscriptions:
             first = min(now.first_storage, _first_storage(topic, to) if topic else 0)
             return now.changed(incarnation=now.incarnation + 1, start=to, first_storage=first)
 
-        subscription = await self.lifecycle.change(project, name, reset, among=("active",))
+        subscription = await self.lifecycle.change(project, name, reset, states=("active",))
         await self.lifecycle.mend(subscription)
         return subscription
 
@@ -293,7 +295,7 @@ class Subscriptions:
         def deleting(now: Subscription) -> Subscription:
             return now if now.state == "deleting" else now.changed(state="deleting")
 
-        gone = await self.lifecycle.change(project, name, deleting, among=THERE)
+        gone = await self.lifecycle.change(project, name, deleting, states=THERE)
         await self.lifecycle.finish_deletion(gone)
 
     # -- What is refused ---------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from waystation.subscriptions.book import ALIVE, THERE, SubscriptionBook
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription
+from waystation.subscriptions.definitions import ALIVE, THERE, SubscriptionDefinitions
 from waystation.topics.model import Topic
 from waystation.topics.router import is_consistent
 
@@ -16,8 +16,8 @@ _PAGE = 200
 class TopicReaders:
     """`topics.Readers`, by the book of subscriptions."""
 
-    def __init__(self, book: SubscriptionBook, construction: Construction) -> None:
-        self._book = book
+    def __init__(self, definitions: SubscriptionDefinitions, construction: Construction) -> None:
+        self._definitions = definitions
         self._construction = construction
 
     async def names(self, project: str, topic: str) -> list[str]:
@@ -41,7 +41,7 @@ class TopicReaders:
 
     async def _of(self, project: str, topic: str) -> AsyncIterator[Subscription]:
         after = ""
-        while page := await self._book.page(project, THERE, after=after, limit=_PAGE):
+        while page := await self._definitions.page(project, THERE, after=after, limit=_PAGE):
             for each in page:
                 if each.topic == topic:
                     yield each

@@ -21,8 +21,8 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.logs.protocol import Logs
-from waystation.topics.book import not_found
 from waystation.topics.dedup import Deduplication
+from waystation.topics.definitions import not_found
 from waystation.topics.lane import Lane, Receipt, Routed, callers_of
 from waystation.topics.model import Topic
 from waystation.topics.service import Topics

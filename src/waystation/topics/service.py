@@ -23,7 +23,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
-from waystation.topics.book import ALIVE, EVERY, TopicBook, not_found
+from waystation.topics.definitions import ALIVE, EVERY, TopicDefinitions, not_found
 from waystation.topics.model import (
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
@@ -46,7 +46,7 @@ class Topics:
     def __init__(
         self, catalogue: Catalogue, store: Store, logs: Logs, *, clock: Clock, strict: bool = False
     ) -> None:
-        self._book = TopicBook(catalogue, store, clock=clock)
+        self._book = TopicDefinitions(catalogue, store, clock=clock)
         self._logs = logs
         self._clock = clock
         #: Whether the rule of partition counts is more than advice.
@@ -74,7 +74,7 @@ class Topics:
         """
         copied = await self.get(project, name)
         # The store may know a topic that this catalogue never knew.
-        topic = await self._book.truth(project, name) or copied
+        topic = await self._book.read_row(project, name) or copied
         if topic.state not in ALIVE:
             raise not_found(name)
         return topic
@@ -82,11 +82,11 @@ class Topics:
     async def get_any(self, project: str, name: str) -> Topic:
         """The topic as it is, a deleted one included."""
         require_name(name, field="topic")
-        topic = await self._book.copy(project, name)
+        topic = await self._book.read_cached(project, name)
         if topic is None:
             # A new store, or a creation that died half-way: the catalogue knows.
             read_at = self._clock.uptime_s()
-            topic = await self._book.truth(project, name)
+            topic = await self._book.read_row(project, name)
             if topic is None:
                 raise not_found(name)
             await self._hand_out(topic)
@@ -126,7 +126,7 @@ class Topics:
             raise ConflictError(f"There is a topic {name} already.")
         # The store may have messages of a topic that this catalogue never knew. They stay as they
         # are: neither mixed with ours nor deleted by us.
-        former = purged or await self._book.copy(project, name)
+        former = purged or await self._book.read_cached(project, name)
         number = former.next_number if former else 0
         topic = Topic(
             project=project,
@@ -137,7 +137,7 @@ class Topics:
             created_ms=self._clock.now_ms(),
             first_number=purged.first_number if purged else number,
         )
-        await self._book.enter(topic, over=written)
+        await self._book.create(topic, over=written)
         await self._hand_out(topic)
         return self._book.remember(topic, self._clock.uptime_s())
 
@@ -263,7 +263,7 @@ class Topics:
                 raise ConflictError(f"Topic {name} is not deleted.")
             return topic.restored()
 
-        return await self._book.change(project, name, restored, among=(*ALIVE, "deleted"))
+        return await self._book.change(project, name, restored, states=(*ALIVE, "deleted"))
 
     async def purge(self, project: str, name: str) -> None:
         """Deletes the messages of a deleted topic for good; then its name can be used again."""
@@ -276,7 +276,7 @@ class Topics:
         require_name(name, field="topic")
         # One may have come at the very moment of the deletion.
         await self._require_unread(project, name)
-        topic = await self._book.change(project, name, purged, among=EVERY)
+        topic = await self._book.change(project, name, purged, states=EVERY)
         await self.sweep(topic, {topic.log(each): each.partitions for each in topic.storage})
 
     # -- Finishing what was begun ------------------------------------------------------------
@@ -288,18 +288,18 @@ class Topics:
 
     async def mend(self, topic: Topic) -> None:
         """Brings catalogue and working copy together; a change may have died between the two."""
-        copied = await self._book.copied_version(topic)
+        copied = await self._book.cached_version(topic)
         if copied < topic.version:
             await self._hand_out(topic)
         elif copied > topic.version:
             # It was changed a moment ago; or the catalogue came from a backup, and is brought up.
-            await self._book.change(topic.project, topic.name, lambda now: now, among=EVERY)
+            await self._book.change(topic.project, topic.name, lambda now: now, states=EVERY)
 
     async def _hand_out(self, topic: Topic) -> None:
         """Puts a working copy; its logs first, since who finds it relies on them."""
         if topic.state in ALIVE:
             await self.provide(topic)
-        await self._book.put(topic)
+        await self._book.publish(topic)
 
     async def sweep(self, topic: Topic, logs: dict[str, int]) -> None:
         """Deletes those of these logs that belong to what was purged of the topic."""

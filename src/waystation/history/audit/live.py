@@ -20,7 +20,7 @@ from waystation.history.places import topic_place
 from waystation.history.spans import Gap, Span
 from waystation.messages.envelope import unpack
 from waystation.store.keys import FORMAT
-from waystation.topics.book import working_copy
+from waystation.topics.definitions import definition_key
 from waystation.topics.model import decode_topic
 from waystation.transactions import names
 from waystation.transactions.head import Head, parse
@@ -182,7 +182,7 @@ class Live:
             if (place := topic_place(log, 0)) is not None
         }
         found: list[DeduplicatedTopic] = []
-        bodies = self._logs.fields([working_copy(*each) for each in sorted(places)], "body")
+        bodies = self._logs.fields([definition_key(*each) for each in sorted(places)], "body")
         for body in bodies:
             try:
                 topic = decode_topic(body) if body is not None else None

@@ -1,8 +1,8 @@
-"""The book of topics: what each is now, in the catalogue, in the store, in this process."""
+"""Stored definitions of topics."""
 
 from __future__ import annotations
 
-from waystation.db.definitions import Book
+from waystation.db.definitions import Definitions
 from waystation.errors import TopicNotFoundError
 from waystation.topics.model import Topic, TopicState, decode_topic, encode_topic
 
@@ -11,11 +11,11 @@ ALIVE: tuple[TopicState, ...] = ("active", "blocked")
 EVERY: tuple[TopicState, ...] = (*ALIVE, "deleted", "purged")
 
 
-class TopicBook(Book[Topic]):
-    """Reads and changes topics; versions under one name never run backwards, also over a purge."""
+class TopicDefinitions(Definitions[Topic]):
+    """Definitions of topics. Versions grow across a purge."""
 
     kind = "topic"
-    alive = ALIVE
+    usable_states = ALIVE
 
     def encode(self, definition: Topic) -> bytes:
         return encode_topic(definition)
@@ -23,18 +23,18 @@ class TopicBook(Book[Topic]):
     def decode(self, body: bytes) -> Topic:
         return decode_topic(body)
 
-    def working_copy(self, project: str, name: str) -> str:
-        return working_copy(project, name)
+    def cache_key(self, project: str, name: str) -> str:
+        return definition_key(project, name)
 
     def not_found(self, name: str) -> TopicNotFoundError:
         return not_found(name)
 
 
 def not_found(name: str) -> TopicNotFoundError:
-    """What is said of a topic that is absent, deleted or another project's."""
+    """Return the error for a topic that is missing, deleted or in another project."""
     return TopicNotFoundError(f"There is no topic {name}.")
 
 
-def working_copy(project: str, name: str) -> str:
-    """The key of a topic's working copy, a hash whose `body` is the topic."""
+def definition_key(project: str, name: str) -> str:
+    """Return the store key of a cached topic: a hash whose `body` is the definition."""
     return f"{{t.{project}.{name}}}:topic"

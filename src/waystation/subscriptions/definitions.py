@@ -1,8 +1,8 @@
-"""The book of subscriptions: what each is now, in the catalogue, in the store, in this process."""
+"""Stored definitions of subscriptions."""
 
 from __future__ import annotations
 
-from waystation.db.definitions import Book
+from waystation.db.definitions import Definitions
 from waystation.errors import SubscriptionNotFoundError
 from waystation.subscriptions.definition import (
     Subscription,
@@ -10,20 +10,20 @@ from waystation.subscriptions.definition import (
     decode_subscription,
     encode_subscription,
 )
-from waystation.subscriptions.names import working_copy
+from waystation.subscriptions.names import definition_key
 
 #: States of a subscription that can be changed.
 ALIVE: tuple[SubscriptionState, ...] = ("creating", "active")
-#: And of one that has something in the store.
+#: States of a subscription that has keys in the store.
 THERE: tuple[SubscriptionState, ...] = (*ALIVE, "deleting")
 EVERY: tuple[SubscriptionState, ...] = (*THERE, "deleted")
 
 
-class SubscriptionBook(Book[Subscription]):
-    """Reads and changes subscriptions; their versions and generations go on over a deletion."""
+class SubscriptionDefinitions(Definitions[Subscription]):
+    """Definitions of subscriptions. Versions and generations grow across a deletion."""
 
     kind = "subscription"
-    alive = ALIVE
+    usable_states = ALIVE
 
     def encode(self, definition: Subscription) -> bytes:
         return encode_subscription(definition)
@@ -31,8 +31,8 @@ class SubscriptionBook(Book[Subscription]):
     def decode(self, body: bytes) -> Subscription:
         return decode_subscription(body)
 
-    def working_copy(self, project: str, name: str) -> str:
-        return working_copy(project, name)
+    def cache_key(self, project: str, name: str) -> str:
+        return definition_key(project, name)
 
     def not_found(self, name: str) -> SubscriptionNotFoundError:
         return SubscriptionNotFoundError(f"There is no subscription {name}.")
