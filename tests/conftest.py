@@ -1,11 +1,10 @@
-"""Shared by all tests: `async def` tests run in an event loop of their own, on uvloop."""
+"""Fixtures of all tests. Async tests and async fixtures run on uvloop, one loop per test."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,36 +13,48 @@ import uvloop
 
 from tests.helpers.examples import RAN
 from tests.helpers.postgres import PostgresServer, postgres_server
+from tests.helpers.store_faults import store_at
 from waystation.config import Config
+from waystation.store.client import Store
+from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.servers import on_cluster
-from waystation.testing.station import quick_settings
+from waystation.testing.station import Serving, quick_settings, serving
 
 # No deadline on a shared machine, and a way to replay.
 hypothesis.settings.register_profile("waystation", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("waystation")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs coroutine tests; asynchronous set-up is done by context managers inside them."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    try:
-        runner.run(pyfuncitem.obj(**arguments))
-    finally:
-        # Elsewhere such a warning is an error; raised while uvloop closes, it would hang for ever.
+#: Warnings about resources that the last event loop found open when it closed.
+_left_open: list[str] = []
+
+
+class CheckedLoop(uvloop.Loop):
+    """An event loop that notes sockets and processes which are still open when it closes."""
+
+    def close(self) -> None:
+        # A warning is an error elsewhere; raised while uvloop closes, it would hang forever.
         with warnings.catch_warnings(record=True) as unclosed:
             warnings.simplefilter("always", ResourceWarning)
-            runner.close()
-    assert not unclosed, f"left open: {[str(each.message) for each in unclosed]}"
-    return True
+            super().close()
+        _left_open.extend(str(each.message) for each in unclosed)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run async tests on uvloop."""
+    return {"uvloop": CheckedLoop}
+
+
+@pytest.fixture(autouse=True)
+def no_unclosed_resources() -> Iterator[None]:
+    """Fail a test that leaves sockets or processes behind."""
+    _left_open.clear()
+    yield
+    assert not _left_open, f"left open: {_left_open}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a cluster, leaves out what speaks of a server by itself; pytest tells how many."""
+    """Deselect tests marked `single_server` if the store is a cluster."""
     if on_cluster():
         alone = [item for item in items if item.get_closest_marker("single_server")]
         config.hook.pytest_deselected(items=alone)
@@ -67,13 +78,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
+async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
+    """Return a client of the worker's store, which is empty; its time can be advanced."""
+    async with store_at(store_server.address, test_mode=True) as client:
+        await client.call("FLUSHALL", repeatable=True)
+        yield client
+
+
+@pytest.fixture
 def settings(tmp_path: Path) -> Config:
-    """Config of a private station: no key, any free port, level `memory`."""
+    """Return settings of a node with a private store: no key, any free port, level `memory`."""
     return quick_settings(str(tmp_path))
+
+
+@pytest.fixture
+async def server(settings: Config) -> AsyncIterator[Serving]:
+    """Run a node with HTTP in the test's event loop: `.url`, `.node`."""
+    async with serving(settings) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server, started by the first test of a process that asks for it."""
+    """Run a PostgreSQL server; the first test of a worker that needs it starts it."""
     with postgres_server() as server:
         yield server
