@@ -26,7 +26,7 @@ from waystation.pools import PoolOptions, Pools
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -68,7 +68,7 @@ class AgentWorld:
         catalogue = SqliteCatalogue(self.folder / "catalogue.db")
         await catalogue.open()
         async with self.store() as store:
-            wakeups = Wakeups(self.server.address)
+            wakeups = PubSub(self.server.address)
             pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolConfig())
             await pools.create("default", "agents", PoolOptions(**options))
             await pools.close()

@@ -24,7 +24,7 @@ from waystation.pools.mirrored import Mirrored
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 
 INBOUND = "acapy_inbound"
@@ -140,7 +140,7 @@ async def mirror_world(
     address: Address, *, fresh: bool = True, machine: bool = True, **options: Any
 ) -> AsyncIterator[MirrorWorld]:
     """A mirrored pool without agents; time moves only when it is told to."""
-    store, wakeups, clock = Store(address, test_mode=machine), Wakeups(address), Clock()
+    store, wakeups, clock = Store(address, test_mode=machine), PubSub(address), Clock()
     time_machine = TimeMachine(store, wakeups, clock) if machine else None
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
@@ -158,7 +158,7 @@ async def mirror_world(
         finally:
             await pools.close()
             if time_machine is not None:
-                await time_machine.close()
-            await wakeups.close()
+                await time_machine.stop()
+            await wakeups.stop()
             await store.close()
             await catalogue.close()

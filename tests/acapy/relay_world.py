@@ -29,7 +29,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 LIMITS = {"most": 100, "bytes_max": 4_000_000, "lease_ms": 60_000}
 
@@ -59,7 +59,7 @@ class RelayWorld:
     """Doors, and what came of what was said to them."""
 
     store: Store
-    wakeups: Wakeups
+    wakeups: PubSub
     pool: Pool
     answers: Answers
     session: Session
@@ -112,7 +112,7 @@ async def open_relay(
     call_seconds_max: float = 5.0,
 ) -> AsyncIterator[RelayWorld]:
     """A relay with an HTTP and a WebSocket door, and one worker."""
-    store, wakeups = Store(address, call_seconds_max=call_seconds_max), Wakeups(address)
+    store, wakeups = Store(address, call_seconds_max=call_seconds_max), PubSub(address)
     await wakeups.start()
     if fresh:
         await store.call("FLUSHALL")
@@ -159,7 +159,7 @@ async def open_relay(
         relay.end_waits()
         await server.stop()
         await relay.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
         await catalogue.close()
         folder.cleanup()

@@ -14,7 +14,7 @@ from waystation.pools import PoolOptions, Pools
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.crash_points import Moment
 
@@ -23,7 +23,7 @@ async def world_at(store: Store, file: Path) -> tuple[MirrorWorld, SqliteCatalog
     """The pool, as another process finds it."""
     catalogue = SqliteCatalogue(file)
     await catalogue.open()
-    wakeups = Wakeups(store.address)
+    wakeups = PubSub(store.address)
     pools = Pools(catalogue, store, wakeups, clock=Clock(), settings=PoolConfig())
     try:
         pool = await pools.get("default", "agents")

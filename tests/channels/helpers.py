@@ -12,7 +12,7 @@ from waystation.delivery.outbox import WAITING_MAX
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 
 CLOCK_MAX = 2**53 - 1
@@ -25,7 +25,7 @@ class ChannelStore:
 
     channels: Channels
     store: Store
-    wakeups: Wakeups
+    wakeups: PubSub
     machine: TimeMachine
     clock: Clock
 
@@ -72,7 +72,7 @@ async def open_channels(
 ) -> AsyncIterator[ChannelStore]:
     """Opens channels on an empty store, with a time machine."""
     store = store or Store(server.address, test_mode=True)
-    wakeups = Wakeups(server.address)
+    wakeups = PubSub(server.address)
     clock = Clock()
     machine = TimeMachine(store, wakeups, clock)
     settings = ChannelConfig(
@@ -87,6 +87,6 @@ async def open_channels(
         yield ChannelStore(channels, store, wakeups, machine, clock)
     finally:
         channels.close()
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()

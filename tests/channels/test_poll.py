@@ -14,7 +14,7 @@ from waystation.channels.model import Fetched
 from waystation.errors import SubscriberNotFoundError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import RECHECK_SECONDS
+from waystation.store.pubsub import RECHECK_S
 from waystation.store.scripts import Script
 from waystation.telemetry import metrics
 
@@ -204,7 +204,7 @@ async def test_a_poll_whose_client_is_gone_ends_and_leaves_no_waiter(
         gone.set_result(None)
 
         assert await ids(waiting) == []
-        assert repr(opened.wakeups) == "<Wakeups [2 topics, 1 waiters]>"
+        assert repr(opened.wakeups) == "<PubSub [2 topics, 1 waiters]>"
 
 
 async def test_a_cancelled_poll_leaves_no_waiter_and_does_not_count_as_waiting(
@@ -220,7 +220,7 @@ async def test_a_cancelled_poll_leaves_no_waiter_and_does_not_count_as_waiting(
             each.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
 
-        assert repr(opened.wakeups) == "<Wakeups [2 topics, 1 waiters]>"
+        assert repr(opened.wakeups) == "<PubSub [2 topics, 1 waiters]>"
         assert metrics.channel_polls_waiting._value.get() == 0
 
 
@@ -235,4 +235,4 @@ async def test_a_poll_survives_the_loss_of_its_connections(store_server: Embedde
         await opened.channels.publish("default", "ch", "m", b"1")
 
         # Then the poll wakes when its connection is back, before it would look by itself
-        assert await ids(waiting, RECHECK_SECONDS - 2) == ["m"]
+        assert await ids(waiting, RECHECK_S - 2) == ["m"]

@@ -10,7 +10,7 @@ from waystation.channels.service import Channels
 from waystation.config import ChannelConfig
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 
 def batch(*ids: str) -> list[tuple[str, bytes]]:
@@ -107,7 +107,7 @@ async def test_a_batch_whose_reply_is_lost_is_sent_again_and_doubles_nothing(
         store_at(proxy.address) as store,
     ):
         await direct.call("FLUSHALL")
-        channels = Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
         await store.ping()
         await proxy.set_fates(replies=Fate.CUT)
         publishing = asyncio.ensure_future(

@@ -21,7 +21,7 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 LANE = "{unit}.out.crm"
 QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)
@@ -64,7 +64,7 @@ async def delivering(
     logged: bool = False,
 ) -> AsyncIterator[Delivering]:
     """Delivers to `crm`, or to the given endpoints, from an empty store."""
-    store, wakeups = Store(server.address), Wakeups(server.address)
+    store, wakeups = Store(server.address), PubSub(server.address)
     if flush:
         await store.call("FLUSHALL")
     await wakeups.start()
@@ -89,5 +89,5 @@ async def delivering(
     finally:
         await deliverer.stop(grace_seconds=grace_seconds)
         await sender.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()

@@ -29,7 +29,7 @@ from waystation.delivery.sender import Sender
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.testing import CrashPoint, crash_points
 from waystation.testing.endpoint import FakeEndpoint
 
@@ -39,9 +39,7 @@ MESSAGES = ["m-1", "m-2"]
 
 
 async def publish(store: Store, settings: ChannelConfig) -> None:
-    channels = Channels(
-        store, Wakeups(store.address), clock=Clock(), settings=settings, guard=GUARD
-    )
+    channels = Channels(store, PubSub(store.address), clock=Clock(), settings=settings, guard=GUARD)
     for each in MESSAGES:
         await channels.publish("default", "orders", each, b"1")
 

@@ -19,7 +19,7 @@ from waystation.delivery.states import EndpointStates
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.transactions.reply_lanes import ReplyLayout, lane_of, receiver_of_lane
 
@@ -62,7 +62,7 @@ async def delivering_ungated(
     **more: Any,
 ) -> AsyncIterator[Delivering]:
     """Delivers from the lanes of two cells."""
-    store, wakeups = Store(server.address), Wakeups(server.address)
+    store, wakeups = Store(server.address), PubSub(server.address)
     if flush:
         await store.call("FLUSHALL")
     await wakeups.start()
@@ -76,5 +76,5 @@ async def delivering_ungated(
     finally:
         await deliverer.stop(grace_seconds=0.2)
         await sender.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()

@@ -19,7 +19,7 @@ from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.testing import CrashPoint, crash_points
 
 Verb = Callable[[Channels], Awaitable[object]]
@@ -37,7 +37,7 @@ RULES = (
 
 def channels_on(store: Store) -> Channels:
     settings = ChannelConfig(rules=RULES)
-    return Channels(store, Wakeups(store.address), clock=Clock(), settings=settings)
+    return Channels(store, PubSub(store.address), clock=Clock(), settings=settings)
 
 
 async def state_of(store: Store) -> dict[bytes, bytes]:

@@ -16,7 +16,7 @@ from waystation.pools.upkeep import PoolUpkeep
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 PROJECT = "default"
 NAME = "agents"
@@ -94,7 +94,7 @@ class PoolBench:
         return found
 
 
-def bench_on(catalogue: SqliteCatalogue, store: Store, wakeups: Wakeups) -> PoolBench:
+def bench_on(catalogue: SqliteCatalogue, store: Store, wakeups: PubSub) -> PoolBench:
     """All parts on a catalogue and a store that are open."""
     clock = Clock()
     pools = Pools(catalogue, store, wakeups, clock=clock, settings=PoolConfig())
@@ -109,7 +109,7 @@ async def open_bench(
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
     ours = store or Store(server.address)
-    bench = bench_on(catalogue, ours, Wakeups(server.address))
+    bench = bench_on(catalogue, ours, PubSub(server.address))
     try:
         if empty:
             await ours.call("FLUSHALL")

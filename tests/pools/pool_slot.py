@@ -22,7 +22,7 @@ from waystation.pools.terms import Terms
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 
 PLACE = Place("default", "agents")
@@ -247,7 +247,7 @@ async def open_pool_slot(
 ) -> AsyncIterator[PoolSlot]:
     """An open pool without workers, on an empty store. Time moves only when it is told to."""
     store = store or Store(server.address, test_mode=True)
-    wakeups, clock = Wakeups(server.address), Clock()
+    wakeups, clock = PubSub(server.address), Clock()
     machine = TimeMachine(store, wakeups, clock)
     slot = PoolSlot(store, machine, Terms(**terms))
     try:
@@ -257,6 +257,6 @@ async def open_pool_slot(
         assert await slot.members.open(PLACE, slot.terms)
         yield slot
     finally:
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()

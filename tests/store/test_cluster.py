@@ -41,7 +41,7 @@ from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.embedded.server import supervisor
 from waystation.store.membership import Membership
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.names import Place
@@ -80,7 +80,7 @@ def cluster() -> Iterator[PlainServer]:
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
 async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, project: str) -> None:
     async with store_at(cluster.address) as store:
-        channels = Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
 
         # When every verb is used
         assert await channels.subscribe(project, "orders", "me")
@@ -128,7 +128,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
     guard = AddressGuard(loopback=True)
     async with store_at(cluster.address) as store:
         channels = Channels(
-            store, Wakeups(store.address), clock=Clock(), settings=settings, guard=guard
+            store, PubSub(store.address), clock=Clock(), settings=settings, guard=guard
         )
         await channels.publish(project, "hooked", "m-1", b"1")
         await channels.publish_many(project, "hooked", [("m-2", b"2"), ("m-3", b"3")])
@@ -307,7 +307,7 @@ async def test_every_script_of_a_shard_runs_in_its_own_slot(
 ) -> None:
     place = Place(project, "crm", 0, 3)
     async with store_at(cluster.address) as store:
-        logs, machine = StreamLogs(store), TimeMachine(store, Wakeups(store.address), Clock())
+        logs, machine = StreamLogs(store), TimeMachine(store, PubSub(store.address), Clock())
         await logs.create(place.record_log, 4, Retention())
         slot = ShardSlot(store, logs, machine, place=place)
         assert await slot.shard.establish(place, TERMS, {"0.0": 0}, topic="orders")

@@ -18,7 +18,7 @@ from waystation.errors import (
 from waystation.runtime.clock import Clock
 from waystation.store import keys
 from waystation.store.line import Line
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.store.slots import slot_of
 
@@ -97,7 +97,7 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
     channel = f"moving{number}"
     slot = slot_of(keys.channel_tag("default", channel))
     async with store_at(cluster.address) as store:
-        channels = Channels(store, Wakeups(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
         await channels.subscribe("default", channel, "me")
         for n in range(10):
             await channels.publish("default", channel, f"m-{n}", b"1")

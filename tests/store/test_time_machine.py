@@ -12,14 +12,19 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from tests.helpers.store_faults import Fate, proxy_to
 from waystation.config import Config
 from waystation.errors import InvalidInputError
 from waystation.runtime.clock import Clock
-from waystation.store import keys
+from waystation.store import keys, writer
+from waystation.store.client import Store
 from waystation.store.opening import OpenStore, open_store
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.store.time_machine import TimeMachine
+from waystation.testing import private_server
 
+ADVANCE_TIME = script("waystation.store", "advance_time")
 WHEN = script("tests.store", "when")
 
 _FOLLOWER = """
@@ -75,7 +80,7 @@ async def machine_of(
         await opened.close()
 
 
-async def test_now_and_every_time_to_live_move_together_and_once(settings: Config) -> None:
+async def test_advance_moves_now_and_every_ttl_once(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         store = opened.store
         # Given so many keys that the store has to rearrange its tables while half of them go
@@ -95,7 +100,7 @@ async def test_now_and_every_time_to_live_move_together_and_once(settings: Confi
         assert await store.call("TTL", "for-good") == -1
 
 
-async def test_nobody_sees_half_a_jump(settings: Config) -> None:
+async def test_advance_is_atomic_for_readers(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         store = opened.store
         await store.call("SET", "k", 1, "EX", 1_000_000)
@@ -115,7 +120,7 @@ async def test_nobody_sees_half_a_jump(settings: Config) -> None:
         assert max(ends) - min(ends) <= 1
 
 
-async def test_every_process_has_the_new_time_before_advancing_returns(settings: Config) -> None:
+async def test_advance_returns_after_every_process_followed(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (_, machine):
         follower = await asyncio.to_thread(Follower, settings.data)
@@ -130,7 +135,7 @@ async def test_every_process_has_the_new_time_before_advancing_returns(settings:
         assert follower.process.returncode == 0
 
 
-async def test_a_process_that_comes_later_starts_with_the_time_as_it_is(
+async def test_time_machine_started_later_adopts_current_shift(
     settings: Config,
 ) -> None:
     async with machine_of(settings, Clock()) as (_, machine):
@@ -141,7 +146,7 @@ async def test_a_process_that_comes_later_starts_with_the_time_as_it_is(
 
 
 @pytest.mark.slow
-async def test_a_dead_process_is_not_waited_for(settings: Config) -> None:
+async def test_advance_does_not_wait_for_crashed_process(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         follower = await asyncio.to_thread(Follower, settings.data)
         follower.process.kill()
@@ -152,7 +157,7 @@ async def test_a_dead_process_is_not_waited_for(settings: Config) -> None:
             assert await machine.advance(60) == 60_000
 
 
-async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: Config) -> None:
+async def test_advance_wakes_sleepers_when_due(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (_, machine):
         an_hour = asyncio.ensure_future(clock.sleep(3600))
@@ -167,9 +172,7 @@ async def test_sleepers_wake_when_their_time_has_come_and_not_before(settings: C
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 3661 * 86400])
-async def test_a_senseless_jump_is_refused_and_nothing_moves(
-    settings: Config, seconds: float
-) -> None:
+async def test_advance_by_invalid_time_is_rejected(settings: Config, seconds: float) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (opened, machine):
         with pytest.raises(InvalidInputError) as caught:
@@ -179,7 +182,7 @@ async def test_a_senseless_jump_is_refused_and_nothing_moves(
         assert clock.shift_ms == 0
 
 
-async def test_a_flushed_store_does_not_end_the_following(settings: Config) -> None:
+async def test_time_machine_follows_jumps_after_flush(settings: Config) -> None:
     clock = Clock()
     async with machine_of(settings, clock) as (opened, machine):
         other = Clock()
@@ -193,7 +196,35 @@ async def test_a_flushed_store_does_not_end_the_following(settings: Config) -> N
             assert (clock.shift_ms, other.shift_ms) == (30_000, 30_000)
 
 
-async def test_without_the_machine_time_is_the_stores_own(settings: Config) -> None:
+async def test_follower_of_busy_client_follows_later_jumps(
+    settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine_of(settings, clock := Clock()) as (opened, _):
+        with monkeypatch.context() as patch:
+            # Every call is refused with BusyError, while the follower beats once a second.
+            patch.setattr(writer, "CALLS_MAX", 0)
+            await asyncio.sleep(1.5)
+
+        await opened.store.run(ADVANCE_TIME, [keys.TIME], [60_000])
+
+        async with asyncio.timeout(10):
+            while clock.shift_ms != 60_000:
+                await asyncio.sleep(0.01)
+
+
+async def test_time_machine_on_silent_store_stops_within_its_limit() -> None:
+    with private_server() as server:
+        async with proxy_to(server.address) as proxy:
+            store, pubsub = Store(proxy.address, test_mode=True), PubSub(proxy.address)
+            machine = TimeMachine(store, pubsub, Clock())
+            await machine.start()
+            await proxy.set_fates(requests=Fate.HOLD)
+            async with asyncio.timeout(1.5):
+                await machine.stop()
+            await store.close()
+
+
+async def test_store_without_time_machine_uses_its_own_time(settings: Config) -> None:
     opened = await open_store(settings, clock=Clock())
     try:
         assert opened.time_machine is None

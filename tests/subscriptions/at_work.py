@@ -26,7 +26,7 @@ from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Lease, Leases
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import RetryPolicy, Subscription, SubscriptionOptions
@@ -126,7 +126,7 @@ class AtWork:
 
     store: Store
     logs: StreamLogs
-    wakeups: Wakeups
+    wakeups: PubSub
     clock: Clock
     machine: TimeMachine
     sender: Sender
@@ -370,7 +370,7 @@ async def working(
     store: Store, subscription: Subscription, topic: Topic, *, lease_ms: int = 10_000
 ) -> AsyncIterator[AtWork]:
     """A process that works for a subscription, on a store as it is."""
-    wakeups, clock = Wakeups(store.address), Clock()
+    wakeups, clock = PubSub(store.address), Clock()
     machine, logs = TimeMachine(store, wakeups, clock), StreamLogs(store)
     heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
     sender = Sender(AddressGuard(loopback=True))
@@ -384,8 +384,8 @@ async def working(
         for shard, _ in work.started:
             await shard.stop(grace_seconds=0)
         await sender.close()
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         heartbeat.close()
 
 

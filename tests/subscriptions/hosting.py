@@ -21,7 +21,7 @@ from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.leases import Lease
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.subscriptions.definition import Subscription, SubscriptionOptions
 from waystation.subscriptions.host import Host
 from waystation.subscriptions.names import Place
@@ -142,7 +142,7 @@ async def hosting(
     """A host, until the end of the block."""
     store, wakeups, clock = (
         Store(address, call_seconds_max=call_seconds_max),
-        Wakeups(address),
+        PubSub(address),
         Clock(),
     )
     await wakeups.start()
@@ -165,7 +165,7 @@ async def hosting(
         yield hosted
     finally:
         await host.stop()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
 
 

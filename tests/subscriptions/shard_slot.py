@@ -16,7 +16,7 @@ from waystation.messages.envelope import pack as pack_envelope
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.commits import Commits
@@ -205,7 +205,7 @@ async def open_shard_slot(
 ) -> AsyncIterator[ShardSlot]:
     """A shard that begins at 0, on an empty store, owned under epoch 1."""
     store = Store(server.address, test_mode=test_mode)
-    wakeups, clock = Wakeups(server.address), Clock()
+    wakeups, clock = PubSub(server.address), Clock()
     machine, logs = TimeMachine(store, wakeups, clock), StreamLogs(store)
     slot = ShardSlot(store, logs, machine)
     try:
@@ -217,6 +217,6 @@ async def open_shard_slot(
         assert await slot.acquire("me") == 1
         yield slot
     finally:
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()

@@ -24,7 +24,7 @@ from waystation.runtime.ids import is_name
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.subscriptions.endpoints.channel import content_of, id_in_channel
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.protocol import Endpoint
@@ -37,14 +37,14 @@ RULES = (
 
 @asynccontextmanager
 async def channels_at(address: Address, **more: float) -> AsyncIterator[Channels]:
-    store, wakeups, clock = Store(address, **more), Wakeups(address), Clock()
+    store, wakeups, clock = Store(address, **more), PubSub(address), Clock()
     await wakeups.start()
     channels = Channels(store, wakeups, clock=clock, settings=ChannelConfig(rules=RULES))
     try:
         yield channels
     finally:
         channels.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
 
 

@@ -9,7 +9,7 @@ from tests.subscriptions.at_work import Hook, at_work, until
 from waystation.errors import ConflictError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import RECHECK_SECONDS
+from waystation.store.pubsub import RECHECK_S
 from waystation.subscriptions.definition import RetryPolicy
 from waystation.subscriptions.held import Due
 from waystation.subscriptions.operating import Operating, RedriveStep
@@ -173,7 +173,7 @@ async def test_a_hint_that_overtakes_the_reply_to_what_is_due_is_not_forgotten(
         async def is_delivered() -> bool:
             return hook.ids(status=200) == ids
 
-        await until(is_delivered, seconds=RECHECK_SECONDS / 2)
+        await until(is_delivered, seconds=RECHECK_S / 2)
 
 
 def test_a_process_has_so_many_slots_and_an_endpoint_without_any_gets_one() -> None:

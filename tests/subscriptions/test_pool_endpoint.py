@@ -29,7 +29,7 @@ from waystation.pools.recipient import check_id
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.pool import RECIPIENT_HEADER, id_in_pool
@@ -193,7 +193,7 @@ async def away(
     address: Address, catalogue: SqliteCatalogue, *, call_seconds_max: float
 ) -> AsyncIterator[PoolBench]:
     store = Store(address, call_seconds_max=call_seconds_max)
-    bench = bench_on(catalogue, store, Wakeups(address))
+    bench = bench_on(catalogue, store, PubSub(address))
     try:
         yield bench
     finally:

@@ -14,7 +14,7 @@ from waystation.delivery.states import EndpointStates
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.subscriptions.standings import Standings
 
 NOTICE = Notice(kind="disabled", endpoint="crm:1", lane="billing", cause="410", at_ms=1)
@@ -24,7 +24,7 @@ NOTICE = Notice(kind="disabled", endpoint="crm:1", lane="billing", cause="410", 
 async def standings_on(
     server: EmbeddedServer, *, flush: bool = True, node: str = ""
 ) -> AsyncIterator[tuple[Standings, EndpointStates]]:
-    store, wakeups = Store(server.address), Wakeups(server.address)
+    store, wakeups = Store(server.address), PubSub(server.address)
     if flush:
         await store.call("FLUSHALL")
     await wakeups.start()
@@ -35,7 +35,7 @@ async def standings_on(
         yield standings, states
     finally:
         await standings.stop()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
 
 

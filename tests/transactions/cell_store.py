@@ -12,7 +12,7 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import Terms, open_cells
@@ -33,7 +33,7 @@ class CellStore:
 
     store: Store
     logs: StreamLogs
-    wakeups: Wakeups
+    wakeups: PubSub
     machine: TimeMachine
     entry: Entry
     holding: Holding
@@ -137,7 +137,7 @@ async def open_cell_store(
 ) -> AsyncIterator[CellStore]:
     """Opens cells on an empty store, with a time machine and pipeline `refund` in every cell."""
     store = Store(server.address, test_mode=True)
-    wakeups, clock = Wakeups(server.address), Clock()
+    wakeups, clock = PubSub(server.address), Clock()
     machine = TimeMachine(store, wakeups, clock)
     logs = StreamLogs(store)
     bench = CellStore(store, logs, wakeups, machine, Entry(store, TERMS), Holding(store, TERMS))
@@ -151,6 +151,6 @@ async def open_cell_store(
             await bench.define(cell=cell)
         yield bench
     finally:
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()

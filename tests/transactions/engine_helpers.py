@@ -19,7 +19,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import CountingIds
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, open_cells
@@ -79,7 +79,7 @@ class Machine:
 
     app: App
     store: Store
-    wakeups: Wakeups
+    wakeups: PubSub
     clock: Clock
     time: TimeMachine
     logs: StreamLogs
@@ -228,7 +228,7 @@ async def open_machine(
     services: Services | None = None,
 ) -> AsyncIterator[Machine]:
     """Opens an app on an empty store, with a time machine and so many workers."""
-    store, wakeups, clock = Store(address, test_mode=True), Wakeups(address), clock or Clock()
+    store, wakeups, clock = Store(address, test_mode=True), PubSub(address), clock or Clock()
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     logs = StreamLogs(store)
     machine = Machine(
@@ -260,7 +260,7 @@ async def open_machine(
     finally:
         await asyncio.gather(*(each.stop() for each in machine.workers))
         await machine.time.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
         await catalogue.close()
 

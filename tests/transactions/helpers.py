@@ -16,7 +16,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import CountingIds
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving
@@ -136,7 +136,7 @@ class TransactionStore:
     signals: Signals
     archiving: Archiving
     restoring: Restoring
-    wakeups: Wakeups
+    wakeups: PubSub
     identity: CountingIds
     #: It jumps when the machine advances.
     clock: Clock
@@ -274,7 +274,7 @@ async def open_transactions(
 ) -> AsyncIterator[TransactionStore]:
     """Opens transactions on an empty store of one cell, with a time machine and a pipeline `p`."""
     store = store or Store(server.address, test_mode=True)
-    wakeups, clock = Wakeups(server.address), Clock()
+    wakeups, clock = PubSub(server.address), Clock()
     machine = TimeMachine(store, wakeups, clock)
     logs = StreamLogs(store)
     opened = TransactionStore(
@@ -299,8 +299,8 @@ async def open_transactions(
         await opened.define()
         yield opened
     finally:
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()
 
 

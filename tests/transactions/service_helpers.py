@@ -23,7 +23,7 @@ from waystation.store.address import Address
 from waystation.store.checks import read_facts
 from waystation.store.client import Store
 from waystation.store.opening import OpenStore
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
 from waystation.transactions.cells import open_cells
@@ -132,7 +132,7 @@ async def open_outside(
     """Opens an engine on an empty store; it may reach the store `through` a proxy."""
     plain, clock = Store(address, test_mode=True), clock or Clock()
     store = Store(through or address, test_mode=True)
-    wakeups, logs = Wakeups(address), StreamLogs(store)
+    wakeups, logs = PubSub(address), StreamLogs(store)
     machine = TimeMachine(plain, wakeups, clock)
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
@@ -177,8 +177,8 @@ async def open_outside(
         finally:
             await engine.close()
     finally:
-        await machine.close()
-        await wakeups.close()
+        await machine.stop()
+        await wakeups.stop()
         await store.close()
         await plain.close()
         await catalogue.close()

@@ -16,7 +16,7 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.testing import CrashPoint, crash_points
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms, open_cells
@@ -239,7 +239,7 @@ async def test_a_change_reaches_every_node_by_a_hint(
         opened(store_server, tmp_path) as ours,
         opened(store_server, tmp_path, flush=False) as theirs,
     ):
-        wakeups = Wakeups(store_server.address)
+        wakeups = PubSub(store_server.address)
         await wakeups.start()
         end = theirs.pipelines.follow(wakeups)
         try:
@@ -253,7 +253,7 @@ async def test_a_change_reaches_every_node_by_a_hint(
                     await asyncio.sleep(0.002)
         finally:
             end()
-            await wakeups.close()
+            await wakeups.stop()
 
 
 async def test_what_is_known_needs_no_look_until_somebody_says_that_it_is_old(

@@ -10,7 +10,7 @@ from typing import cast
 
 from waystation.errors import StoreError
 from waystation.runtime.clock import Clock
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.transactions.count_slots import CountSlots
 from waystation.transactions.held import Due
 from waystation.transactions.holding import Holding
@@ -71,7 +71,7 @@ async def timekeeper_of(verbs: Verbs, *, cells: int = 1) -> AsyncIterator[Timeke
         cast(Signals, verbs),
         cast(Holding, verbs),
         cast(CountSlots, verbs),
-        cast(Wakeups, verbs),
+        cast(PubSub, verbs),
         clock=Clock(),
         cells=cells,
         limits=Limits(),

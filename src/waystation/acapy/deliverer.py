@@ -33,7 +33,8 @@ from waystation.delivery.standing import Reservation, Standing
 from waystation.errors import MessageInvalidError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Waiter
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S
 from waystation.telemetry import metrics
 
 _log = logger("deliverer")
@@ -95,7 +96,7 @@ class Deliverer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling: set[asyncio.Task[None] | None] = set()
         self._looker: asyncio.Task[None] | None = None
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._stopping = False
         self._count = 0
 
@@ -114,7 +115,7 @@ class Deliverer:
     async def stop(self, *, grace_seconds: float = 5.0) -> None:
         """Takes nothing more, lets attempts finish, and gives the rest back uncounted."""
         self._stopping = True
-        self._waiter.wake()
+        self._waiter.set()
         if self._looker is not None:
             # Not cut off: what it is just taking would be nobody's until its lease ends.
             await asyncio.wait([self._looker], timeout=grace_seconds)
@@ -173,7 +174,7 @@ class Deliverer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._settling.discard(task)
-        self._waiter.wake()
+        self._waiter.set()
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # It is still held, and comes again when its lease is over.
@@ -216,9 +217,9 @@ class Deliverer:
         if len(standing.lanes) >= self._settings.concurrency:
             return None
         self._count += 1
-        name, waiter = str(self._count), Waiter()
+        name, waiter = str(self._count), Wakeup(recheck_s=RECHECK_S)
         until = self._clock.monotonic() + self._line_seconds
-        standing.join(name, waiter.wake)
+        standing.join(name, waiter.set)
         try:
             while True:
                 waiter.clear()

@@ -15,8 +15,9 @@ from waystation.errors import InvalidInputError, TooLargeError, WaystationError
 from waystation.pools.answers import Answers
 from waystation.pools.names import Place
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
-from waystation.store.pubsub import Waiter
+from waystation.store.pubsub import RECHECK_S
 
 _log = logger("mirror")
 
@@ -34,7 +35,7 @@ class DirectResponses:
         self._answers = answers
         self._place = place
         self._queues = [OutboundQueue(store, name) for name in lists]
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
@@ -45,7 +46,7 @@ class DirectResponses:
     async def stop(self) -> None:
         """Finishes what it has taken."""
         self._stopping = True
-        self._waiter.wake()
+        self._waiter.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=5.0)
             self._task.cancel()

@@ -19,8 +19,9 @@ from waystation.delivery.claims import AWAY
 from waystation.errors import InvalidInputError, WaystationError
 from waystation.messages.envelope import Envelope
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
-from waystation.store.pubsub import Waiter
+from waystation.store.pubsub import RECHECK_S
 from waystation.topics.within import Within
 
 _log = logger("events")
@@ -44,7 +45,7 @@ class EventPump:
         self._queue = OutboundQueue(store, rule.list)
         #: Events that were refused, each behind its id; redriven, they come through here again.
         self.refused = RetrySet(store, f"{rule.list}_refused")
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         long = len(rule.list) > _NAME_MAX
@@ -61,7 +62,7 @@ class EventPump:
     async def stop(self) -> None:
         """Finishes what was taken."""
         self._stopping = True
-        self._waiter.wake()
+        self._waiter.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=_PAUSE_SECONDS)
             self._task.cancel()

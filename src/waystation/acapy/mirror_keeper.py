@@ -11,9 +11,10 @@ import asyncio
 from waystation.acapy.reconciler import Reconciler
 from waystation.errors import WaystationError
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
 from waystation.store.leases import Lease, Leases
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.pubsub import RECHECK_S, PubSub
 
 _log = logger("mirror")
 
@@ -29,14 +30,14 @@ class MirrorKeeper:
     """Keeps pool and mirror in agreement until it is stopped."""
 
     def __init__(
-        self, reconciler: Reconciler, store: Store, wakeups: Wakeups, leases: Leases
+        self, reconciler: Reconciler, store: Store, wakeups: PubSub, leases: Leases
     ) -> None:
         self._reconciler = reconciler
         self._store = store
         self._wakeups = wakeups
         self._leases = leases
         self._lease: Lease | None = None
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
@@ -46,7 +47,7 @@ class MirrorKeeper:
     def tell_changed(self) -> None:
         """The map has changed: whoever keeps the mirror is to look soon. A hint, no more."""
         if self._lease is not None:
-            self._waiter.wake()
+            self._waiter.set()
             return
         hint = self._store.call("PUBLISH", CHANGED, "", repeatable=True)
         hint.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -58,7 +59,7 @@ class MirrorKeeper:
     async def stop(self) -> None:
         """Finishes the step that is under way, and lets another take over at once."""
         self._stopping = True
-        self._waiter.wake()
+        self._waiter.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=5.0)
             self._task.cancel()
@@ -79,7 +80,7 @@ class MirrorKeeper:
 
     def _hear(self, _: bytes | None) -> None:
         if self._lease is not None:
-            self._waiter.wake()
+            self._waiter.set()
 
     async def _turn(self) -> float:
         """One step, if it is ours to do; how long to wait before the next."""

@@ -27,7 +27,7 @@ from waystation.pools.held import Nack, Session, Taken, Takings
 from waystation.pools.mail import BATCH_MAX
 from waystation.pools.states import Verdict, WorkerState
 from waystation.runtime.decoding import decode_json
-from waystation.store.pubsub import Waiter
+from waystation.runtime.service import Wakeup
 from waystation.transactions.callbacks import Callbacks, parse_ticket
 
 #: What a take brings at most, but for one message that is larger by itself.
@@ -101,7 +101,7 @@ class PoolWorkerRoutes:
         self._pools = pools
         self._callbacks = callbacks
         self._wait_seconds_max = wait_seconds_max
-        self._waiting: set[Waiter] = set()
+        self._waiting: set[Wakeup] = set()
         self._ended = False
 
     def end(self) -> None:
@@ -109,7 +109,7 @@ class PoolWorkerRoutes:
         self._ended = True
         self._pools.answers.end_waits()
         for waiter in self._waiting:
-            waiter.wake()
+            waiter.set()
 
     async def register(self, request: Request) -> Reply:
         """PUT /v1/pools/{pool}/workers/{uid}"""
@@ -166,7 +166,7 @@ class PoolWorkerRoutes:
         hint = pool.place.ready_hint(session.uid).encode()
         with self._pools.wakeups.waiting(hint) as waiter:
             gone = request.abandonment()
-            gone.add_done_callback(lambda _: waiter.wake())
+            gone.add_done_callback(lambda _: waiter.set())
             self._waiting.add(waiter)
             try:
                 while True:

@@ -24,7 +24,7 @@ from waystation.bench.sleepers import ROWS, TERMS, Sleepers, opened_archive, ope
 from waystation.bench.target import Target, Window
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.transactions import names
 from waystation.transactions.archive_row import row_of
 from waystation.transactions.cells import BATCH_MAX
@@ -90,7 +90,7 @@ async def archive_weigh(target: Target, amount: list[int]) -> Sample:
 
 async def wake_archived(target: Target, count: int) -> Sample:
     """One operation = one that was archived, was due, and is queued. All are due at once."""
-    wakeups, clock = Wakeups(target.store_address), Clock()
+    wakeups, clock = PubSub(target.store_address), Clock()
     async with opened_sleepers(target) as sleepers, opened_archive() as (archive, _):
         store = sleepers.store
         await sleepers.fill(count, delay_ms=1)
@@ -117,7 +117,7 @@ async def wake_archived(target: Target, count: int) -> Sample:
         finally:
             await timekeeper.stop()
             await loader.stop()
-            await wakeups.close()
+            await wakeups.stop()
 
 
 JOBS: dict[str, Callable[[Target, Any], Awaitable[Sample]]] = {

@@ -22,7 +22,7 @@ from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.sender import Sender
 from waystation.runtime.clock import Clock
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Held
 from waystation.transactions.holding import Holding
@@ -133,7 +133,7 @@ class _Replies:
 @contextlib.asynccontextmanager
 async def _opened(target: Target) -> AsyncIterator[_Replies]:
     url, clock = f"http://127.0.0.1:{target.port}/hook", Clock()
-    sender, wakeups = _NotingSender(AddressGuard(loopback=True)), Wakeups(target.store_address)
+    sender, wakeups = _NotingSender(AddressGuard(loopback=True)), PubSub(target.store_address)
     async with opened_sleepers(target) as sleepers:
         store, outbox = sleepers.store, Outbox(sleepers.store, ReplyLayout(1))
         replies = ReplySender(
@@ -154,7 +154,7 @@ async def _opened(target: Target) -> AsyncIterator[_Replies]:
         finally:
             await deliverer.stop()
             await sender.close()
-            await wakeups.close()
+            await wakeups.stop()
 
 
 async def _unused(*_: object) -> None:

@@ -29,7 +29,7 @@ from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.sender import Sender
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 CONCURRENT = 64
 _WARM_SECONDS = 0.1
@@ -148,7 +148,7 @@ async def deliver_ours(target: Target, seconds: float) -> Sample:
 @asynccontextmanager
 async def delivering(target: Target, *, seconds_max: float = 30.0) -> AsyncIterator[Outbox]:
     """A deliverer at work in this process; every endpoint that items name is there."""
-    store, wakeups = Store(target.store_address), Wakeups(target.store_address)
+    store, wakeups = Store(target.store_address), PubSub(target.store_address)
     outbox = Outbox(store)
     sender = Sender(AddressGuard(loopback=True))
 
@@ -163,7 +163,7 @@ async def delivering(target: Target, *, seconds_max: float = 30.0) -> AsyncItera
     finally:
         await deliverer.stop()
         await sender.close()
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
 
 

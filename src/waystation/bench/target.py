@@ -14,7 +14,7 @@ from waystation.config import ChannelConfig, Durability, HistoryConfig, RecordLo
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def open_channels(self) -> tuple[Store, Channels]:
         """Channels without HTTP in between; the caller closes the store. They cannot wait."""
         store = Store(self.store_address)
-        wakeups = Wakeups(self.store_address)
+        wakeups = PubSub(self.store_address)
         return store, Channels(store, wakeups, clock=Clock(), settings=ChannelConfig())
 
 

@@ -18,7 +18,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.telemetry import metrics
 
@@ -39,7 +39,7 @@ Abandonment = Callable[[], asyncio.Future[object]]
 class Reader:
     """Fetches, waits, and moves cursors."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, *, clock: Clock, bytes_max: int) -> None:
+    def __init__(self, store: Store, wakeups: PubSub, *, clock: Clock, bytes_max: int) -> None:
         self._store = store
         self._wakeups = wakeups
         self._clock = clock
@@ -99,7 +99,7 @@ class Reader:
                     return _with_expired(fetched, expired)
                 # The look has moved the cursor over what expired: nobody will count it again.
                 expired += fetched.expired
-                poll.begin(waiter.wake)
+                poll.begin(waiter.set)
                 await waiter.wait(left)
 
     async def _look(

@@ -22,7 +22,7 @@ from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.telemetry import metrics
 
@@ -43,7 +43,7 @@ class Channels:
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         *,
         clock: Clock,
         settings: ChannelConfig,

@@ -19,8 +19,9 @@ from waystation.channels.model import Message, decode_message
 from waystation.channels.place import Place
 from waystation.channels.reader import LOOK_MAX, no_subscriber
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.store.scripts import script
 from waystation.telemetry import metrics
 
@@ -50,7 +51,7 @@ class ChannelStream:
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         place: Place,
         subscriber: str,
         *,
@@ -64,7 +65,7 @@ class ChannelStream:
         self._cursor: int | None = None
         #: Whether there was nothing more at the last look.
         self._drained = False
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._registered = ExitStack()
 
     def __enter__(self) -> Self:
@@ -92,7 +93,7 @@ class ChannelStream:
 
     def wake(self) -> None:
         """Ends a wait."""
-        self._waiter.wake()
+        self._waiter.set()
 
     async def read(self, limit: int) -> StreamRead:
         """What follows, without a wait; SubscriptionNotFoundError when there is no subscriber."""

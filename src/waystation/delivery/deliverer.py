@@ -29,7 +29,8 @@ from waystation.delivery.workshop import IDLE_SECONDS, Pauses, Workshop
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S, PubSub
 
 _log = logger("delivery")
 
@@ -54,7 +55,7 @@ class Deliverer:
     def __init__(
         self,
         outbox: Outbox,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         sender: Sender,
         book: EndpointBook,
         *,
@@ -152,9 +153,9 @@ class Deliverer:
 
     async def _look_for_lanes(self) -> None:
         with ExitStack() as listening:
-            waiter = Waiter()
+            waiter = Wakeup(recheck_s=RECHECK_S)
             for register in {REGISTER, *self._outbox.layout.registers}:
-                end = self._wakeups.listen(register.encode(), lambda _: waiter.wake())
+                end = self._wakeups.listen(register.encode(), lambda _: waiter.set())
                 listening.callback(end)
             while True:
                 waiter.clear()

@@ -17,7 +17,7 @@ from waystation.delivery.standing import Standing
 from waystation.delivery.teller import Teller
 from waystation.delivery.workshop import Workshop
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Waiter
+from waystation.runtime.service import Wakeup
 from waystation.telemetry import metrics
 
 _log = logger("delivery")
@@ -63,10 +63,10 @@ class Lane:
         self._seen = Claim([], -1, 0, 0, 0, [])
         self._dropped_told: int | None = None
 
-    async def work(self, waiter: Waiter) -> None:
+    async def work(self, waiter: Wakeup) -> None:
         """Delivers until the lane has been empty for long and is retired, or the process stops."""
-        self._wake = waiter.wake
-        self._standing.join(self.name, waiter.wake)
+        self._wake = waiter.set
+        self._standing.join(self.name, waiter.set)
         try:
             while not self._shop.stopping:
                 waiter.clear()

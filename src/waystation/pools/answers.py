@@ -15,8 +15,9 @@ from waystation.errors import InvalidInputError, TooLargeError
 from waystation.pools.names import Place
 from waystation.pools.refusals import check
 from waystation.runtime.ids import require_name
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.store.scripts import script
 
 _ANSWER = script(__package__, "answer")
@@ -40,11 +41,11 @@ class Answer(msgspec.Struct, frozen=True):
 class Answers:
     """Gives and waits for answers. One for a process."""
 
-    def __init__(self, store: Store, wakeups: Wakeups) -> None:
+    def __init__(self, store: Store, wakeups: PubSub) -> None:
         self._store = store
         self._wakeups = wakeups
         #: Who waits here, by pool and id; and the ends of what was listened to.
-        self._waiting: dict[tuple[Place, str], set[Waiter]] = {}
+        self._waiting: dict[tuple[Place, str], set[Wakeup]] = {}
         self._listening: dict[Place, Callable[[], None]] = {}
         self._ended = False
 
@@ -72,7 +73,7 @@ class Answers:
         until = loop.time() + min(seconds, KEEP_MS / 1000)
         self._listen(place)
         key = place.key(f"answer:{message_id}")
-        waiter = Waiter()
+        waiter = Wakeup(recheck_s=RECHECK_S)
         together = self._waiting.setdefault((place, message_id), set())
         together.add(waiter)
         try:
@@ -123,6 +124,6 @@ class Answers:
         self._listening[place] = self._wakeups.listen(topic, wake)
 
 
-def _wake(waiters: Iterable[Waiter]) -> None:
+def _wake(waiters: Iterable[Wakeup]) -> None:
     for waiter in waiters:
-        waiter.wake()
+        waiter.set()

@@ -40,7 +40,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 
 _log = logger("pools")
@@ -62,7 +62,7 @@ class Pools:
         self,
         catalogue: Catalogue,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         *,
         clock: Clock,
         settings: PoolConfig,

@@ -19,7 +19,7 @@ from waystation.store.checks import Facts, check_facts, read_facts
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.format import accept_loss, has_lost, stamp_format
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.room import StoreRoom
 from waystation.store.time_machine import TimeMachine
 
@@ -31,7 +31,7 @@ class OpenStore:
     """A store in use, with all that came with opening it. Close it when done."""
 
     store: Store
-    wakeups: Wakeups
+    wakeups: PubSub
     dataset: str
     durability: Durability
     facts: Facts
@@ -50,9 +50,9 @@ class OpenStore:
     async def close(self) -> None:
         """Lets go of everything, the embedded server last."""
         if self.time_machine is not None:
-            await self.time_machine.close()
+            await self.time_machine.stop()
         await self.room.close()
-        await self.wakeups.close()
+        await self.wakeups.stop()
         await self.store.close()
         if self.server is not None:
             self.server.close()
@@ -102,7 +102,7 @@ async def open_store(
         # Last: nothing after it can fail and leave it running.
         await opened.room.start()
     except BaseException:
-        await wakeups.close()
+        await wakeups.stop()
         await store.close()
         if server is not None:
             server.close()
@@ -181,10 +181,10 @@ async def _start_server(settings: Config) -> tuple[EmbeddedServer | None, Addres
     return server, address
 
 
-def _clients(settings: Config, address: Address) -> tuple[Store, Wakeups]:
+def _clients(settings: Config, address: Address) -> tuple[Store, PubSub]:
     store = Store(
         address,
         call_seconds_max=settings.store.call_seconds_max,
         test_mode=settings.time_machine,
     )
-    return store, Wakeups(address)
+    return store, PubSub(address)

@@ -1,17 +1,17 @@
-"""Wake-up hints: one subscription connection per process, shared by everyone who waits.
+"""Pub/sub: wake-up hints over one subscription connection that the whole process shares.
 
-Pub/sub loses messages when a connection drops, so a wake-up is only ever a hint to look again.
-The order that never misses one: take a waiter, `clear()` it, look, and only then `wait()`.
+Pub/sub loses messages when a connection drops, so a message is only a hint to read the state again.
+The order that misses no hint: take a wake-up, `clear()` it, read the state, then `wait()`.
 
-- A topic is subscribed when its first waiter comes, and for a while after the last has gone, since
-  pollers come back. Subscriptions of one turn of the event loop travel together.
-- Whoever waits is woken when the subscription takes effect, again after every reconnect, and now
-  and then without any reason. Each wake-up costs one look; each missed one would cost a message
-  its latency.
-- A listener is called with what was published. When it may have missed something, it is called
-  with None: it then has to look at everything that it cares for.
-- The nodes of a cluster pass on to all others what is published at one of them, so one connection
-  to any of them hears everything. When that node goes, or leaves the cluster, another one is taken.
+- A pub/sub topic is subscribed when its first waiter comes, and stays subscribed for a while after
+  the last one has left, because pollers come back. Subscriptions of one turn of the event loop are
+  sent together.
+- A waiter is woken when its subscription takes effect, after every reconnect, and after
+  `RECHECK_S` without a hint. A needless wake-up costs one read; a missed one delays a message.
+- A listener is called with each published payload. It is called with None if it may have missed
+  some, and then has to read all state that it follows.
+- Cluster nodes forward published messages to each other, so one connection to any node receives
+  all of them. If that node fails or leaves the cluster, the next connection goes to another one.
 """
 
 from __future__ import annotations
@@ -25,141 +25,110 @@ from typing import Any, cast
 
 import hiredis
 
-from waystation.runtime.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.service import Service, Wakeup
 from waystation.store.address import Address
 from waystation.store.wire import pack
 
-_log = logger("wakeups")
+#: Longest wait for a hint, because pub/sub can lose it.
+RECHECK_S = 10.0
+#: How long a topic without waiters stays subscribed, and how often the connection is checked.
+_LINGER_S = 30.0
+_CHECK_S = 3.0
+#: Checks without a reply, also to pings, after which the connection is dropped.
+_SILENT_CHECKS_MAX = 3
+_RECONNECT_S = 0.2
+_CONNECT_S_MAX = 5.0
 
-#: A waiter looks again after this long even if nobody called: pub/sub is lossy.
-RECHECK_SECONDS = 10.0
-#: How long a topic without waiters stays subscribed, and how often that is looked at.
-_LINGER_SECONDS = 30.0
-_TICK_SECONDS = 3.0
-#: A connection that is silent for this many ticks, pings included, is dead.
-_SILENT_TICKS_MAX = 3
-_RECONNECT_SECONDS = 0.2
-_CONNECT_SECONDS_MAX = 5.0
-
-#: Called with what was published; with None when something may have been missed.
+#: A function that gets each published payload, and None if it may have missed some.
 Listener = Callable[[bytes | None], None]
 
 
-class Waiter:
-    """One who waits for a topic: a flag that can be set, cleared and waited for."""
-
-    __slots__ = ("_future", "_woken")
-
-    def __init__(self) -> None:
-        self._woken = False
-        self._future: asyncio.Future[None] | None = None
-
-    def clear(self) -> None:
-        """Forgets wake-ups so far. Look after this, not before."""
-        self._woken = False
-
-    def wake(self) -> None:
-        """Sets the flag; also ends a wait that is under way."""
-        self._woken = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Returns when woken, or after `seconds`, or after a while without a reason."""
-        if self._woken or seconds <= 0:
-            return
-        loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
-        timer = loop.call_later(min(seconds, RECHECK_SECONDS), self.wake)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
-            self._future = None
-
-
 class _Topic:
-    __slots__ = ("idle_since", "listeners", "waiters")
+    """The wake-ups and listeners of one pub/sub topic."""
+
+    __slots__ = ("idle_since", "listeners", "wakeups")
 
     def __init__(self) -> None:
-        self.waiters: set[Waiter] = set()
+        self.wakeups: set[Wakeup] = set()
         self.listeners: set[Listener] = set()
         self.idle_since = 0.0
 
     @property
     def used(self) -> bool:
-        """Whether somebody would miss it."""
-        return bool(self.waiters or self.listeners)
+        """Whether the topic has a waiter or a listener."""
+        return bool(self.wakeups or self.listeners)
 
     def call(self, payload: bytes | None) -> None:
-        """Wakes and tells everyone."""
-        for waiter in self.waiters:
-            waiter.wake()
+        """Wake all waiters and call all listeners."""
+        for wakeup in self.wakeups:
+            wakeup.set()
         for listener in list(self.listeners):
             listener(payload)
 
 
-class Wakeups(asyncio.Protocol):
-    """The subscription connection and all waiters of this process."""
+class PubSub(Service, asyncio.Protocol):
+    """The subscription connection of this process.
 
-    def __init__(self, address: Address) -> None:
+    The mutable state is the topics with their wake-ups and listeners, and the connection.
+    """
+
+    #: The connection is dropped at a stop anyway.
+    grace_s = 0.0
+
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+        super().__init__("pubsub", clock=clock or Clock())
         self.address = address
-        #: Where the connection is, or was tried last.
+        #: The node of the current or the last connection.
         self._node = address
         self._rng = random.Random()
         self._topics: dict[bytes, _Topic] = {}
         self._to_subscribe: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._parser = hiredis.Reader()
-        self._silent_ticks = 0
-        self._closed = False
-        #: Ends the keeper's pause between ticks: a lost connection is replaced at once.
+        self._silent_checks = 0
+        #: Ends the pause between checks, so that a lost connection is replaced immediately.
         self._lost = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        waiters = sum(len(topic.waiters) for topic in self._topics.values())
-        return f"<Wakeups [{len(self._topics)} topics, {waiters} waiters]>"
+        waiters = sum(len(topic.wakeups) for topic in self._topics.values())
+        return f"<PubSub [{len(self._topics)} topics, {waiters} waiters]>"
 
-    async def start(self) -> None:
-        """Keeps a connection from now on."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+    async def run(self) -> None:
+        """Keep a connection until the service stops."""
+        await self.repeat(self._use_connection, every_s=_RECONNECT_S)
 
-    async def close(self) -> None:
-        """Ends the connection and wakes everyone."""
-        self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+    async def on_stop(self) -> None:
+        """Drop the connection and wake all waiters."""
         if self._transport is not None:
             self._transport.abort()
         self.wake_all()
 
     @contextmanager
-    def waiting(self, topic: bytes) -> Iterator[Waiter]:
-        """Registers a waiter for `topic` for the length of the block."""
+    def waiting(self, topic: bytes) -> Iterator[Wakeup]:
+        """Yield a wake-up for a task that serves a client's wait on a pub/sub topic."""
         entry = self._entry(topic)
-        waiter = Waiter()
-        entry.waiters.add(waiter)
+        wakeup = Wakeup(recheck_s=RECHECK_S)
+        entry.wakeups.add(wakeup)
         try:
-            yield waiter
+            yield wakeup
         finally:
-            entry.waiters.discard(waiter)
+            entry.wakeups.discard(wakeup)
             if not entry.used:
                 entry.idle_since = asyncio.get_running_loop().time()
 
     @contextmanager
-    def following(self, topic: bytes) -> Iterator[Waiter]:
-        """The same for a task that lives as long as its process: it is no client's wait."""
-        waiter = Waiter()
-        end = self.listen(topic, lambda _: waiter.wake())
+    def following(self, topic: bytes) -> Iterator[Wakeup]:
+        """Yield a wake-up for a background task, which `repr` does not count as a waiter."""
+        wakeup = Wakeup(recheck_s=RECHECK_S)
+        end = self.listen(topic, lambda _: wakeup.set())
         try:
-            yield waiter
+            yield wakeup
         finally:
             end()
 
     def listen(self, topic: bytes, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with all that is published to `topic`; the returned function ends it."""
+        """Call `listener` for each message of a pub/sub topic; return a function that ends this."""
         entry = self._entry(topic)
         entry.listeners.add(listener)
 
@@ -171,53 +140,52 @@ class Wakeups(asyncio.Protocol):
         return end
 
     def wake_all(self) -> None:
-        """Makes everyone look again: after a reconnect, a jump in time, or at shutdown."""
+        """Wake all waiters and listeners, such as after a jump of test time or at a stop."""
         for topic in list(self._topics.values()):
             topic.call(None)
 
     # -- The connection ----------------------------------------------------------------------
 
-    async def _keep_connected(self) -> None:
-        while not self._closed:
-            self._lost.clear()
-            await self._connect()
-            while self._transport is not None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_SECONDS):
-                        await self._lost.wait()
-                if self._transport is not None:
-                    self._tick(self._transport)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+    async def _use_connection(self) -> None:
+        """Connect, then check the connection until it is lost."""
+        self._lost.clear()
+        await self._connect()
+        while self._transport is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await self._lost.wait()
+            if self._transport is not None:
+                self._check(self._transport)
 
     async def _connect(self) -> None:
         self._parser = hiredis.Reader()
-        self._silent_ticks = 0
+        self._silent_checks = 0
         self._node = self._next_node()
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+            async with asyncio.timeout(_CONNECT_S_MAX):
                 await self._node.open(self)
         except (OSError, UnicodeError) as error:
-            _log.debug("no subscription connection", problem=str(error))
+            self._log.debug("subscription connection failed", reason=str(error))
             return
         if self._transport is not None and self._topics:
             self._transport.write(pack(("SUBSCRIBE", *self._topics)))
 
     def _next_node(self) -> Address:
-        """Of a cluster any node but the last one, where there is another."""
+        """Return the node to connect to; in a cluster not the last one, if there is another."""
         if self.address.cluster is None:
             return self.address
         nodes = self.address.cluster.candidates(self._rng)
         return next((node for node in nodes if node != self._node), nodes[0])
 
-    def _tick(self, transport: asyncio.Transport) -> None:
+    def _check(self, transport: asyncio.Transport) -> None:
         cluster = self.address.cluster
         if cluster is not None and cluster.known and not cluster.has(self._node):
-            _log.warning("the node of the subscription left the cluster", node=str(self._node))
+            self._log.warning("subscription node removed from cluster", node=str(self._node))
             transport.abort()
             return
-        self._silent_ticks += 1
-        if self._silent_ticks > _SILENT_TICKS_MAX:
-            _log.warning("subscription connection is silent, dropping it")
+        self._silent_checks += 1
+        if self._silent_checks > _SILENT_CHECKS_MAX:
+            self._log.warning("subscription connection dropped", reason="silent")
             transport.abort()
             return
         transport.write(pack(("PING",)))
@@ -225,7 +193,7 @@ class Wakeups(asyncio.Protocol):
         idle = [
             name
             for name, topic in self._topics.items()
-            if not topic.used and now - topic.idle_since > _LINGER_SECONDS
+            if not topic.used and now - topic.idle_since > _LINGER_S
         ]
         for name in idle:
             del self._topics[name]
@@ -253,31 +221,32 @@ class Wakeups(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # At once: a subscription that is asked for in this turn must not come before it.
+        # In this turn, because a subscription that is flushed in it must follow the handshake.
         for command in self._node.handshake():
             self._transport.write(pack(command))
 
     def data_received(self, data: bytes) -> None:
-        self._silent_ticks = 0
+        self._silent_checks = 0
         self._parser.feed(data)
         while (reply := self._parser.gets()) is not False:
             self._on_reply(reply)
 
     def _on_reply(self, reply: Any) -> None:
         if not isinstance(reply, list):
-            # The handshake's OKs; an error here means that we may not subscribe at all.
+            # Replies to the handshake and to pings. An error means that the store allows no
+            # subscription.
             if isinstance(reply, hiredis.ReplyError):
-                _log.warning("the store refused a subscription", problem=str(reply))
+                self._log.warning("subscription rejected", reason=str(reply))
             return
         entry = self._topics.get(reply[1])
         if entry is not None and reply[0] == b"message":
             entry.call(reply[2])
         elif entry is not None and reply[0] == b"subscribe":
-            # It takes effect now: what was published before, we did not hear.
+            # The subscription takes effect now: earlier messages were missed.
             entry.call(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._lost.set()
-        if not self._closed:
-            _log.warning("subscription connection lost")
+        if not self.stopping:
+            self._log.warning("subscription connection lost")

@@ -1,7 +1,8 @@
-"""The time machine of test mode: moves the time of the store and of every process with it.
+"""The time machine of test mode: moves the time of the store and of all processes together.
 
-`advance()` shifts the store's `now()` and all TTLs in one script, then waits until every process
-that follows has the new time, so that a test may rely on it everywhere. Embedded stores only.
+`advance` shifts `now()` of all scripts and all TTLs in one script, then waits until every process
+that follows has the new time, so that a test may rely on it everywhere. It works with the embedded
+store only.
 """
 
 from __future__ import annotations
@@ -9,65 +10,72 @@ from __future__ import annotations
 import asyncio
 import time
 
-from waystation.errors import InvalidInputError, StoreError, StoreUnavailableError
+from waystation.errors import InvalidInputError, StoreUnavailableError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds
+from waystation.runtime.service import Service
 from waystation.store import keys
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 
 _ADVANCE = script("waystation.store", "advance_time")
 
-#: A follower that was not seen for so long (in real time) is dead and not waited for.
-_FOLLOWER_DEAD_MS = 3000
-_FOLLOWER_BEAT_SECONDS = 1.0
-_ADVANCE_SECONDS_MAX = 10.0
-#: A jump of more than this overflows nothing, but is surely a mistake.
+#: Real time without a beat after which a follower counts as crashed and is not waited for.
+_FOLLOWER_SILENT_MS_MAX = 3000
+_BEAT_S = 1.0
+_ADVANCE_S_MAX = 10.0
+#: A longer jump would overflow nothing, but is certainly a mistake.
 _ADVANCE_DAYS_MAX = 3660
 
 
-class TimeMachine:
-    """Keeps one process's clock in step with the store's, and moves both."""
+class TimeMachine(Service):
+    """Moves the time of the store, and keeps the clock of this process equal to it."""
+
+    #: A beat may be cancelled anywhere: it only reads and registers.
+    grace_s = 0.0
 
     def __init__(
-        self, store: Store, wakeups: Wakeups, clock: Clock, *, identity: IdSource | None = None
+        self, store: Store, pubsub: PubSub, clock: Clock, *, ids: IdSource | None = None
     ) -> None:
+        super().__init__("time_machine", clock=clock)
         self._store = store
-        self._wakeups = wakeups
-        self._clock = clock
-        self._name = (identity or RandomIds()).token(8)
-        self._follower: asyncio.Task[None] | None = None
+        self._pubsub = pubsub
+        #: The name under which this process reports the time that it has.
+        self._follower = (ids or RandomIds()).token(8)
 
-    async def start(self) -> None:
-        """Takes over the store's present shift and follows from now on."""
+    async def on_start(self) -> None:
+        """Adopt the current shift of the store. Raise StoreError if it cannot be read."""
         await self._follow_once()
-        self._follower = asyncio.get_running_loop().create_task(self._follow())
 
-    async def close(self) -> None:
-        """Stops following; advancing no longer waits for this process."""
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
-        try:
-            await self._store.call("HDEL", keys.TIME_FOLLOWERS, self._name, repeatable=True)
-        except StoreError:
-            return  # The store is gone, and with it the list.
+    async def run(self) -> None:
+        """Follow every jump until the service stops."""
+        with self._pubsub.waiting(keys.TIME.encode()) as wakeup:
+            await self.repeat(self._follow_once, every_s=_BEAT_S, wakeup=wakeup)
+
+    async def on_stop(self) -> None:
+        """Remove this process from the followers that `advance` waits for."""
+        await self._store.call("HDEL", keys.TIME_FOLLOWERS, self._follower, repeatable=True)
 
     async def advance(self, seconds: float) -> int:
-        """Moves time forward; returns the total shift in ms once every process has it."""
+        """Move time forward; return the total shift in ms when every process has it.
+
+        Raise StoreUnavailableError if a process does not follow within ten seconds.
+        """
         if not 0 < seconds <= _ADVANCE_DAYS_MAX * 86400:
             raise InvalidInputError(
                 "Time can be advanced by more than 0 seconds and at most ten years.",
                 field="seconds",
             )
-        # Not repeatable: sent twice, it would advance twice.
+        # Not repeatable, because a second run would advance the time again.
         shift, generation = await self._store.run(_ADVANCE, [keys.TIME], [round(seconds * 1000)])
         await self._follow_once()
-        until = time.monotonic() + _ADVANCE_SECONDS_MAX
+        until = time.monotonic() + _ADVANCE_S_MAX
         while not await self._all_have(int(generation)):
             if time.monotonic() > until:
-                raise StoreUnavailableError("Not every process followed the jump in time.")
+                raise StoreUnavailableError(
+                    "Not every process followed the jump of test time within ten seconds."
+                )
             await asyncio.sleep(0.005)
         return int(shift)
 
@@ -76,30 +84,20 @@ class TimeMachine:
         now = _real_ms()
         for entry in pairs[1::2]:
             has, _, seen = entry.decode().partition(":")
-            if int(has) < generation and now - int(seen) < _FOLLOWER_DEAD_MS:
+            if int(has) < generation and now - int(seen) < _FOLLOWER_SILENT_MS_MAX:
                 return False
         return True
-
-    async def _follow(self) -> None:
-        with self._wakeups.waiting(keys.TIME.encode()) as waiter:
-            while True:
-                waiter.clear()
-                try:
-                    await self._follow_once()
-                except StoreError:
-                    await asyncio.sleep(_FOLLOWER_BEAT_SECONDS)
-                await waiter.wait(_FOLLOWER_BEAT_SECONDS)
 
     async def _follow_once(self) -> None:
         shift, generation = await self._store.call(
             "HMGET", keys.TIME, "shift_ms", "generation", repeatable=True
         )
-        if int(shift or 0) != self._clock.shift_ms:
-            self._clock.shift_to(int(shift or 0))
+        if int(shift or 0) != self.clock.shift_ms:
+            self.clock.shift_to(int(shift or 0))
         beat = f"{int(generation or 0)}:{_real_ms()}"
-        await self._store.call("HSET", keys.TIME_FOLLOWERS, self._name, beat, repeatable=True)
+        await self._store.call("HSET", keys.TIME_FOLLOWERS, self._follower, beat, repeatable=True)
 
 
 def _real_ms() -> int:
-    """Wall time that no machine moves: whether a process is alive is not a matter of test time."""
+    """Return wall time without the shift, because a process crashes in real time."""
     return time.time_ns() // 1_000_000

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from waystation.errors import ShardFrozenError, ShardLostError
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Waiter
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S
 from waystation.subscriptions.commits import ITEMS_MAX, Commits
 from waystation.subscriptions.held import Settled, Settlement
 from waystation.subscriptions.tenure import Tenure
@@ -37,7 +38,7 @@ class Committer:
         #: Called after each reply, when all of its items were told.
         self._on_committed = on_committed
         self._waiting: deque[tuple[Settlement, OnSettled]] = deque()
-        self._wake = Waiter()
+        self._wake = Wakeup(recheck_s=RECHECK_S)
         self._empty = asyncio.Event()
         self._empty.set()
         self._task: asyncio.Task[None] | None = None
@@ -56,14 +57,14 @@ class Committer:
         self._waiting.append((item, on_settled))
         if len(self._waiting) == 1:
             self._empty.clear()
-            self._wake.wake()
+            self._wake.set()
 
     async def stop(self, *, seconds: float) -> None:
         """Writes down what was submitted, if that can be done in time; then ends."""
         if self._task is None:
             return
         if not self._tenure.lost:
-            self._wake.wake()
+            self._wake.set()
             waiting = asyncio.ensure_future(self._empty.wait())
             await asyncio.wait(
                 {waiting, self._task}, timeout=seconds, return_when="FIRST_COMPLETED"

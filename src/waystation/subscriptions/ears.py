@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterable
 
 from waystation.logs import keys
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 
 class Ears:
     """Listens for one reader."""
 
-    def __init__(self, wakeups: Wakeups, wake: Callable[[], None]) -> None:
+    def __init__(self, wakeups: PubSub, wake: Callable[[], None]) -> None:
         self._wakeups = wakeups
         self._wake = wake
         self._open = contextlib.ExitStack()

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from waystation.errors import LogNotFoundError, NotFoundError
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Waiter
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S
 from waystation.subscriptions.ears import Ears
 from waystation.subscriptions.line import Line
 from waystation.subscriptions.means import ShardMeans
@@ -48,8 +49,8 @@ class Feed:
         self._line = line
         self._on_read = on_read
         #: Wakes it: there may be room or news, or it may go on.
-        self.waiter = Waiter()
-        self._ears = Ears(means.wakeups, self.waiter.wake)
+        self.waiter = Wakeup(recheck_s=RECHECK_S)
+        self._ears = Ears(means.wakeups, self.waiter.set)
         reader.on_enter = self._ears.listen
         #: While there is neither room nor anybody's turn: since when, and how many were open then.
         self._stuck: tuple[float, int] | None = None

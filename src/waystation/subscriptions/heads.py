@@ -11,7 +11,7 @@ from collections import deque
 
 from waystation.errors import StoreError
 from waystation.runtime.clock import Clock
-from waystation.store.pubsub import RECHECK_SECONDS
+from waystation.store.pubsub import RECHECK_S
 from waystation.subscriptions.held import Head
 from waystation.subscriptions.line import Line
 from waystation.subscriptions.shard_store import ShardStore
@@ -71,7 +71,7 @@ class Heads:
         self._owed = 0
         tenure.told_due(due)
         now = self._clock.monotonic()
-        self.expect(now + (due.next_ms / 1000 if due.next_ms >= 0 else RECHECK_SECONDS))
+        self.expect(now + (due.next_ms / 1000 if due.next_ms >= 0 else RECHECK_S))
         heads = [head for head in due.heads if not head.follow]
         for head in heads:
             self.add(head)

@@ -26,7 +26,7 @@ from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Lease, Leases
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import DELIVERY, Place
 from waystation.subscriptions.owned import Definitions, OpenShard, Owned
@@ -76,7 +76,7 @@ class Host:
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         definitions: Definitions,
         open_shard: OpenShard,
         *,

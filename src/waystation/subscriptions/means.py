@@ -14,7 +14,7 @@ from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates
 from waystation.logs.protocol import Logs, Retention
 from waystation.runtime.clock import Clock
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.subscriptions.commits import Commits
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.protocol import Endpoint
@@ -83,7 +83,7 @@ class ShardMeans:
     store: ShardStore
     commits: Commits
     logs: Logs
-    wakeups: Wakeups
+    wakeups: PubSub
     clock: Clock
     rng: random.Random = field(default_factory=random.Random)
     #: Which data of the store it is, for records; what record logs keep; and who we are.

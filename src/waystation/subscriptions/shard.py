@@ -15,8 +15,9 @@ from typing import Any
 
 from waystation.errors import ShardFrozenError, ShardLostError, WaystationError
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.leases import Lease
-from waystation.store.pubsub import Waiter
+from waystation.store.pubsub import RECHECK_S
 from waystation.subscriptions.committer import Committer
 from waystation.subscriptions.courier import Courier
 from waystation.subscriptions.definition import Subscription
@@ -65,7 +66,9 @@ class Shard:
         self._feed: Feed | None = None
         self._herald = Herald(self._tenure, means)
         self._records = RecordRoom(self._tenure, means.logs, means.keeps)
-        self._due_wake, self._push_wake, self._keep_wake = Waiter(), Waiter(), Waiter()
+        self._due_wake = Wakeup(recheck_s=RECHECK_S)
+        self._push_wake = Wakeup(recheck_s=RECHECK_S)
+        self._keep_wake = Wakeup(recheck_s=RECHECK_S)
         self._loops: set[asyncio.Task[None]] = set()
         self._listening = contextlib.ExitStack()
         self._endpoint_is_old = False
@@ -170,7 +173,7 @@ class Shard:
             self._reader.use(self._tenure.subscription)
             self._ledger.use()
             self._courier.use()
-        self._keep_wake.wake()
+        self._keep_wake.set()
         self._wake_all()
 
     async def stop(self, *, grace_seconds: float) -> None:
@@ -285,21 +288,21 @@ class Shard:
         assert self._courier is not None
         self._courier.pump()
         if self._line.has_pushes:
-            self._push_wake.wake()
+            self._push_wake.set()
 
     def _on_committed(self) -> None:
         assert self._reader is not None
         assert self._feed is not None
         self._on_read()
         if self._reader.has_room:
-            self._feed.waiter.wake()
-        self._due_wake.wake()
+            self._feed.waiter.set()
+        self._due_wake.set()
         if self._reader.acknowledged >= _HOLD_MESSAGES:
-            self._keep_wake.wake()
+            self._keep_wake.set()
 
     def _on_hint(self, _: bytes | None) -> None:
         self._heads.expect(self._means.clock.monotonic())
-        self._due_wake.wake()
+        self._due_wake.set()
 
     def _on_jump(self) -> None:
         self._heads.expect(self._means.clock.monotonic())
@@ -307,10 +310,10 @@ class Shard:
 
     def _wake_all(self) -> None:
         """Makes everyone look: something may be possible that was not."""
-        self._due_wake.wake()
-        self._push_wake.wake()
+        self._due_wake.set()
+        self._push_wake.set()
         if self._feed is not None and self._courier is not None:
-            self._feed.waiter.wake()
+            self._feed.waiter.set()
             self._courier.pump_soon()
 
     def _on_lost(self) -> None:

@@ -17,7 +17,7 @@ from waystation.delivery.states import EndpointStates, Survey
 from waystation.errors import BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 
 _log = logger("delivery")
 
@@ -31,7 +31,7 @@ class Standings:
     """Keeps them from `start` to `stop`."""
 
     def __init__(
-        self, states: EndpointStates, wakeups: Wakeups, *, clock: Clock, node: str = ""
+        self, states: EndpointStates, wakeups: PubSub, *, clock: Clock, node: str = ""
     ) -> None:
         self._states = states
         self._wakeups = wakeups

@@ -20,7 +20,8 @@ from waystation.archive import Archive
 from waystation.errors import ArchiveError, BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import RECHECK_SECONDS, Waiter
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S
 from waystation.telemetry import metrics
 from waystation.transactions.archive_writing import Batch, write
 from waystation.transactions.archiving import (
@@ -119,7 +120,7 @@ class _Cell:
         self._node = node
         self._pace = pace
         self._clock = clock
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._task: asyncio.Task[None] | None = None
         #: The batch that is being written: its ids, and who writes it.
         self._ids: Collection[str] = ()
@@ -138,7 +139,7 @@ class _Cell:
 
     def look(self) -> None:
         """Ends a pause."""
-        self._waiter.wake()
+        self._waiter.set()
 
     async def stop(self, *, grace_seconds: float) -> None:
         """Confirms what is being written, if that ends in time; gives the role to others."""
@@ -156,7 +157,7 @@ class _Cell:
         await self._leave()
 
     async def _keep(self) -> None:
-        forget = self._clock.on_jump(self._waiter.wake)
+        forget = self._clock.on_jump(self._waiter.set)
         try:
             while True:
                 self._waiter.clear()
@@ -252,7 +253,7 @@ class _Cell:
         """This process does not archive, or does so no more."""
         await self._written()
         await self._leave()
-        return RECHECK_SECONDS
+        return RECHECK_S
 
     async def _leave(self) -> None:
         """Confirms, and gives the role to whoever asks next; who cannot be told sees it run out."""

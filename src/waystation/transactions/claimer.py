@@ -16,7 +16,8 @@ from collections.abc import Callable
 from waystation.errors import BusyError, OutcomeUnknownError, StoreDataLostError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
@@ -36,7 +37,7 @@ class Claimer:
     def __init__(
         self,
         holding: Holding,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         *,
         clock: Clock,
         time: StoreTime,
@@ -72,7 +73,7 @@ class Claimer:
         #: By cell: what the last claim left there; and when it was.
         self._left = [0] * cells
         self._since_ms = [0] * cells
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._unlisten: list[Callable[[], None]] = []
@@ -89,24 +90,24 @@ class Claimer:
         self._stopping = True
         for unlisten in self._unlisten:
             unlisten()
-        self._waiter.wake()
+        self._waiter.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def freed(self) -> None:
         """There is more room."""
         if any(self._maybe):
-            self._waiter.wake()
+            self._waiter.set()
 
     def look(self) -> None:
         """Asks all cells again."""
         self._maybe = [True] * self._cells
-        self._waiter.wake()
+        self._waiter.set()
 
     def _listener(self, cell: int) -> Callable[[bytes | None], None]:
         def told(_: bytes | None) -> None:
             self._maybe[cell] = True
-            self._waiter.wake()
+            self._waiter.set()
 
         return told
 
@@ -115,7 +116,7 @@ class Claimer:
     async def _work(self) -> None:
         while not self._stopping:
             self._waiter.clear()
-            recheck = min(RECHECK_SECONDS, self.lease_ms / 1000)
+            recheck = min(RECHECK_S, self.lease_ms / 1000)
             now = self._clock.uptime_s()
             if now - self._asked_all_at >= recheck:
                 self._asked_all_at = now

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from waystation.errors import BusyError, StoreError
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.transactions import names
 from waystation.transactions.nodes import GroupSettings, Nodes
 
@@ -24,7 +25,7 @@ class Following:
     def __init__(
         self,
         nodes: Nodes,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         group: str,
         *,
         claims: bool,
@@ -36,7 +37,7 @@ class Following:
         self._changed: list[Callable[[], None]] = []
         #: As they were read last.
         self.value = GroupSettings()
-        self._waiter = Waiter()
+        self._waiter = Wakeup(recheck_s=RECHECK_S)
         self._unlisten: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -65,13 +66,13 @@ class Following:
 
         def told(what: bytes | None) -> None:
             if what in (None, payload):
-                self._waiter.wake()
+                self._waiter.set()
 
         self._unlisten.append(self._wakeups.listen(topic, told))
 
     async def _keep(self) -> None:
         while True:
-            await self._waiter.wait(RECHECK_SECONDS)
+            await self._waiter.wait(RECHECK_S)
             # Cleared before it is read: what comes meanwhile is read again.
             self._waiter.clear()
             await self._read()

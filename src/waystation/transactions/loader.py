@@ -15,7 +15,8 @@ from waystation.archive import Archive, ArchivedState, join_hash
 from waystation.errors import ArchiveError, BusyError, StoreError, StoreFullError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import RECHECK_SECONDS, Waiter
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.restoring import (
@@ -55,7 +56,7 @@ class Loader:
         self._due: deque[tuple[int, list[Missing], float]] = deque()
         self._waiting = 0
         self._chunk = CHUNK
-        self._waiters = [Waiter() for _ in range(_AT_ONCE)]
+        self._waiters = [Wakeup(recheck_s=RECHECK_S) for _ in range(_AT_ONCE)]
         self._wakers: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -99,7 +100,7 @@ class Loader:
             loop = asyncio.get_running_loop()
             self._wakers = [loop.create_task(self._keep_waking(each)) for each in self._waiters]
         for waiter in self._waiters:
-            waiter.wake()
+            waiter.set()
 
     async def stop(self) -> None:
         """Forgets what is not loaded yet; another process loads it when its time comes again."""
@@ -163,12 +164,12 @@ class Loader:
 
     # -- All that wake -----------------------------------------------------------------------
 
-    async def _keep_waking(self, waiter: Waiter) -> None:
+    async def _keep_waking(self, waiter: Wakeup) -> None:
         while True:
             waiter.clear()
             while chunk := self._next_chunk():
                 await self._wake(*chunk)
-            await waiter.wait(RECHECK_SECONDS)
+            await waiter.wait(RECHECK_S)
 
     def _next_chunk(self) -> tuple[int, list[Missing]] | None:
         """What waits longest, of one cell; those whose time here is over are dropped."""

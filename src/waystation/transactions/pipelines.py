@@ -26,7 +26,7 @@ from waystation.messages.redaction import RedactionPolicy
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
@@ -74,7 +74,7 @@ class Pipelines:
 
     # -- Looking -----------------------------------------------------------------------------
 
-    def follow(self, wakeups: Wakeups) -> Callable[[], None]:
+    def follow(self, wakeups: PubSub) -> Callable[[], None]:
         """Notices changes when they happen; the returned function ends it."""
 
         def look_again(_: bytes | None) -> None:

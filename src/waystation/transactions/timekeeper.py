@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from waystation.errors import ArchiveError, BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.pubsub import RECHECK_SECONDS, Waiter, Wakeups
+from waystation.runtime.service import Wakeup
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.telemetry import metrics
 from waystation.telemetry.counts import Count
 from waystation.transactions import names
@@ -54,7 +55,7 @@ class Timekeeper:
         signals: Signals,
         holding: Holding,
         counts: CountSlots,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         *,
         clock: Clock,
         cells: int,
@@ -79,7 +80,7 @@ class Timekeeper:
         self._loads: dict[tuple[int, str], asyncio.Task[None]] = {}
         #: By cell: children that nobody can find, and since when that is known.
         self._lost: dict[int, dict[str, float]] = {}
-        self._waiters = [Waiter() for _ in range(cells)]
+        self._waiters = [Wakeup(recheck_s=RECHECK_S) for _ in range(cells)]
         self._forget_jumps = clock.on_jump(self._jumped)
 
     def start(self) -> None:
@@ -108,8 +109,8 @@ class Timekeeper:
 
     async def _keep(self, cell: int) -> None:
         waiter = self._waiters[cell]
-        unlisten = self._wakeups.listen(names.due_topic(cell), lambda _: waiter.wake())
-        forget = self._clock.on_jump(waiter.wake)
+        unlisten = self._wakeups.listen(names.due_topic(cell), lambda _: waiter.set())
+        forget = self._clock.on_jump(waiter.set)
         try:
             while True:
                 waiter.clear()
@@ -180,7 +181,7 @@ class Timekeeper:
     ) -> float:
         """Handle one batch of a verb if it has any due; return the seconds until more is due."""
         if due_ms is None:
-            return RECHECK_SECONDS
+            return RECHECK_S
         if due_ms > now_ms:
             return (due_ms - now_ms) / 1000
         metrics.transaction_due_lag.note((now_ms - due_ms) / 1000)
@@ -190,7 +191,7 @@ class Timekeeper:
             return self._failed(cell, act.__name__.removeprefix("_"), error)
         count.inc(max(0, due.done - len(due.missing)))
         if due.next_ms < 0:
-            return RECHECK_SECONDS
+            return RECHECK_S
         if due.next_ms == 0 and not due.done:
             # The script says that more is due and handled nothing: do not spin.
             return _PAUSE_SECONDS
@@ -248,7 +249,7 @@ class Timekeeper:
             now = self._clock.uptime_s()
             gone = (key for key, each in loaded.items() if each.outcome in GONE)
             self._lost.setdefault(cell, {}).update(dict.fromkeys(gone, now))
-        self._waiters[cell].wake()
+        self._waiters[cell].set()
 
     def _lost_of(self, cell: int) -> list[str]:
         """Not for ever: what was lost may be found, or its parent swept."""

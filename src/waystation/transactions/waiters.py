@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from waystation.errors import StoreFullError
 from waystation.runtime.clock import Clock
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.head import parse
@@ -34,12 +35,12 @@ Abandonment = Callable[[], asyncio.Future[object]]
 class WaitingRoom:
     """See the module."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, signals: Signals, *, clock: Clock) -> None:
+    def __init__(self, store: Store, wakeups: PubSub, signals: Signals, *, clock: Clock) -> None:
         self._store = store
         self._wakeups = wakeups
         self._signals = signals
         self._clock = clock
-        self._waiters: dict[str, set[Waiter]] = {}
+        self._waiters: dict[str, set[Wakeup]] = {}
         #: By topic: what ends its subscription.
         self._subscribed: dict[bytes, Callable[[], None]] = {}
         #: How many ask for progress, by topic.
@@ -85,7 +86,7 @@ class WaitingRoom:
                     return False
                 if gone is None and abandonment is not None:
                     gone = abandonment()
-                    gone.add_done_callback(lambda _: waiter.wake())
+                    gone.add_done_callback(lambda _: waiter.set())
                 await waiter.wait(left)
         finally:
             if gone is not None:
@@ -118,8 +119,8 @@ class WaitingRoom:
             complete, at = found.head.state is State.COMPLETE, progress_at(found)
         return complete or (after is not None and at > after)
 
-    def _enter(self, transaction_id: str, *, curious: bool) -> Waiter:
-        cell, waiter = names.cell_of(transaction_id), Waiter()
+    def _enter(self, transaction_id: str, *, curious: bool) -> Wakeup:
+        cell, waiter = names.cell_of(transaction_id), Wakeup(recheck_s=RECHECK_S)
         metrics.transaction_waiters.inc()
         self._waiters.setdefault(transaction_id, set()).add(waiter)
         self._subscribe(names.ended_topic(cell))
@@ -129,7 +130,7 @@ class WaitingRoom:
             self._subscribe(topic)
         return waiter
 
-    def _leave(self, transaction_id: str, waiter: Waiter, *, curious: bool) -> None:
+    def _leave(self, transaction_id: str, waiter: Wakeup, *, curious: bool) -> None:
         waiters = self._waiters[transaction_id]
         waiters.discard(waiter)
         metrics.transaction_waiters.dec()
@@ -153,9 +154,9 @@ class WaitingRoom:
             return
         for each in payload.decode().split(" "):
             for waiter in self._waiters.get(each, ()):
-                waiter.wake()
+                waiter.set()
 
     def _wake_all(self) -> None:
         for waiters in self._waiters.values():
             for waiter in waiters:
-                waiter.wake()
+                waiter.set()

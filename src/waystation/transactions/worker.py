@@ -15,7 +15,7 @@ from waystation.errors import BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
-from waystation.store.pubsub import Wakeups
+from waystation.store.pubsub import PubSub
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX, Terms
@@ -62,7 +62,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        wakeups: Wakeups,
+        wakeups: PubSub,
         pipelines: Pipelines,
         book: StepBook,
         *,

@@ -1,4 +1,4 @@
-"""Wake-ups: nobody misses a publish, not between look and wait, not over a lost connection."""
+"""PubSub: no waiter misses a publish, neither between read and wait nor over a reconnect."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.store_faults import Fate, plain_server, proxy_to, store_at
+from waystation.runtime.service import Wakeup
 from waystation.store import pubsub
 from waystation.store.address import Address
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.pubsub import Waiter, Wakeups
+from waystation.store.pubsub import PubSub
 
 TOPIC = b"topic"
-#: A wake-up comes within milliseconds; RECHECK_SECONDS is 10. What lies between is a miss.
+#: A wake-up comes within milliseconds; RECHECK_S is 10. What lies between is a miss.
 SOON = 8.0
 
 
 @asynccontextmanager
-async def wakeups_at(address: Address) -> AsyncIterator[Wakeups]:
-    ours = Wakeups(address)
-    await ours.start()
-    try:
-        yield ours
-    finally:
-        await ours.close()
+async def pubsub_at(address: Address) -> AsyncIterator[PubSub]:
+    async with PubSub(address) as pubsub:
+        yield pubsub
 
 
-async def woken(waiter: Waiter) -> bool:
+async def woken(waiter: Wakeup) -> bool:
     """Whether a wake-up came soon, so that the recheck cannot have been its reason."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -40,16 +37,16 @@ async def woken(waiter: Waiter) -> bool:
     return loop.time() - began < SOON
 
 
-async def settled(waiter: Waiter) -> None:
+async def settled(waiter: Wakeup) -> None:
     """Waits for the wake-up that comes with the subscription itself, and forgets it."""
     assert await woken(waiter)
     waiter.clear()
 
 
-async def test_a_publish_wakes_those_who_wait_for_its_topic_and_no_one_else(
+async def test_publish_wakes_waiters_of_its_topic_only(
     store_server: EmbeddedServer,
 ) -> None:
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
         with ours.waiting(TOPIC) as one, ours.waiting(TOPIC) as two, ours.waiting(b"x") as other:
             for waiter in (one, two, other):
                 await settled(waiter)
@@ -64,10 +61,10 @@ async def test_a_publish_wakes_those_who_wait_for_its_topic_and_no_one_else(
             other_wait.cancel()
 
 
-async def test_a_publish_between_look_and_wait_is_not_missed(
+async def test_publish_between_read_and_wait_ends_the_wait(
     store_server: EmbeddedServer,
 ) -> None:
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
         with ours.waiting(TOPIC) as waiter, ours.waiting(TOPIC) as witness:
             await settled(waiter)
             await settled(witness)
@@ -79,10 +76,10 @@ async def test_a_publish_between_look_and_wait_is_not_missed(
             assert await woken(waiter)
 
 
-async def test_a_waiter_that_looks_before_its_subscription_takes_effect_looks_again(
+async def test_subscription_taking_effect_wakes_waiter(
     store_server: EmbeddedServer,
 ) -> None:
-    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+    async with proxy_to(store_server.address) as proxy, pubsub_at(proxy.address) as ours:
         with ours.waiting(b"first") as first:
             await settled(first)
         await proxy.set_fates(requests=Fate.HOLD)
@@ -95,10 +92,10 @@ async def test_a_waiter_that_looks_before_its_subscription_takes_effect_looks_ag
             assert await woken(waiter)
 
 
-async def test_nothing_is_missed_in_a_storm_of_publishes(store_server: EmbeddedServer) -> None:
+async def test_waiter_during_many_publishes_misses_none(store_server: EmbeddedServer) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
         await store.call("SET", "counter", 0)
 
         async def publish() -> None:
@@ -120,8 +117,8 @@ async def test_nothing_is_missed_in_a_storm_of_publishes(store_server: EmbeddedS
         await asyncio.gather(publish(), *(follow() for _ in range(10)))
 
 
-async def test_everybody_looks_again_after_a_reconnect(store_server: EmbeddedServer) -> None:
-    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+async def test_reconnect_wakes_all_waiters(store_server: EmbeddedServer) -> None:
+    async with proxy_to(store_server.address) as proxy, pubsub_at(proxy.address) as ours:
         with ours.waiting(b"one") as one, ours.waiting(b"two") as two:
             await settled(one)
             await settled(two)
@@ -139,11 +136,11 @@ async def test_everybody_looks_again_after_a_reconnect(store_server: EmbeddedSer
             assert proxy.connections == 2
 
 
-async def test_a_silent_connection_is_replaced(
+async def test_pubsub_with_silent_connection_reconnects(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.05)
-    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+    monkeypatch.setattr(pubsub, "_CHECK_S", 0.05)
+    async with proxy_to(store_server.address) as proxy, pubsub_at(proxy.address) as ours:
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
             await proxy.set_fates(replies=Fate.SWALLOW)
@@ -154,11 +151,11 @@ async def test_a_silent_connection_is_replaced(
             assert proxy.connections == 2
 
 
-async def test_a_topic_lingers_and_is_then_given_up(
+async def test_topic_without_waiters_is_unsubscribed_later(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.02)
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    monkeypatch.setattr(pubsub, "_CHECK_S", 0.02)
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
 
         async def subscribers() -> int:
             return int((await store.call("PUBSUB", "NUMSUB", TOPIC))[1])
@@ -168,13 +165,13 @@ async def test_a_topic_lingers_and_is_then_given_up(
         # Given a poller that comes back within the time: its topic is still subscribed
         await asyncio.sleep(0.1)
         assert await subscribers() == 1
-        assert repr(ours) == "<Wakeups [1 topics, 0 waiters]>"
+        assert repr(ours) == "<PubSub [1 topics, 0 waiters]>"
 
         # When nobody comes back
-        monkeypatch.setattr(pubsub, "_LINGER_SECONDS", 0.0)
+        monkeypatch.setattr(pubsub, "_LINGER_S", 0.0)
         while await subscribers():
             await asyncio.sleep(0.01)
-        assert repr(ours) == "<Wakeups [0 topics, 0 waiters]>"
+        assert repr(ours) == "<PubSub [0 topics, 0 waiters]>"
 
         # Then the next one subscribes afresh
         with ours.waiting(TOPIC) as waiter:
@@ -183,11 +180,11 @@ async def test_a_topic_lingers_and_is_then_given_up(
             assert await woken(waiter)
 
 
-async def test_many_waiters_share_one_connection_and_leave_nothing_behind(
+async def test_waiters_share_one_connection_and_leave_no_state(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 60.0)  # A tick would send something, too.
-    async with proxy_to(store_server.address) as proxy, wakeups_at(proxy.address) as ours:
+    monkeypatch.setattr(pubsub, "_CHECK_S", 60.0)  # A check would send a ping, too.
+    async with proxy_to(store_server.address) as proxy, pubsub_at(proxy.address) as ours:
         with ours.waiting(TOPIC) as first:
             await settled(first)
             chunks = proxy.chunks
@@ -200,29 +197,29 @@ async def test_many_waiters_share_one_connection_and_leave_nothing_behind(
                     await settled(waiter)
                 # Then the subscriptions of one turn travelled together
                 assert proxy.chunks == chunks + 1
-                assert repr(ours) == "<Wakeups [501 topics, 2001 waiters]>"
+                assert repr(ours) == "<PubSub [501 topics, 2001 waiters]>"
                 async with store_at(store_server.address) as store:
                     await store.pipeline([("PUBLISH", f"topic-{n}", "") for n in range(500)])
                 for waiter in waiters:
                     assert await woken(waiter)
-        assert repr(ours) == "<Wakeups [501 topics, 0 waiters]>"
+        assert repr(ours) == "<PubSub [501 topics, 0 waiters]>"
         assert proxy.connections == 1
 
 
-async def test_whoever_waits_looks_now_and_then_without_a_reason(
+async def test_wait_without_hint_ends_after_recheck_time(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "RECHECK_SECONDS", 0.05)
-    async with wakeups_at(store_server.address) as ours:
+    monkeypatch.setattr(pubsub, "RECHECK_S", 0.05)
+    async with pubsub_at(store_server.address) as ours:
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
             assert await woken(waiter)
 
 
-async def test_a_wait_ends_with_its_time_with_cancellation_and_with_the_end(
+async def test_wait_ends_on_timeout_cancellation_and_stop(
     store_server: EmbeddedServer,
 ) -> None:
-    async with wakeups_at(store_server.address) as ours:
+    async with pubsub_at(store_server.address) as ours:
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
             await waiter.wait(0)
@@ -236,14 +233,14 @@ async def test_a_wait_ends_with_its_time_with_cancellation_and_with_the_end(
 
             last = asyncio.ensure_future(woken(waiter))
             await asyncio.sleep(0)
-            await ours.close()
+            await ours.stop()
             assert await last
 
 
-async def test_a_store_that_is_away_at_first_is_found_later() -> None:
+async def test_pubsub_started_before_store_connects_later() -> None:
     with plain_server() as server:
         server.kill()
-        async with wakeups_at(server.address) as ours:
+        async with pubsub_at(server.address) as ours:
             with ours.waiting(TOPIC) as waiter:
                 # Given an attempt that has failed
                 await asyncio.sleep(0.05)
@@ -251,7 +248,7 @@ async def test_a_store_that_is_away_at_first_is_found_later() -> None:
                 assert await woken(waiter)
 
 
-async def test_a_subscription_asked_for_while_connecting_comes_after_the_handshake(
+async def test_subscription_while_connecting_follows_handshake(
     tmp_path: Path,
 ) -> None:
     """Before it, the store would refuse it, or refuse the handshake."""
@@ -266,7 +263,7 @@ async def test_a_subscription_asked_for_while_connecting_comes_after_the_handsha
                     return
 
     async with await asyncio.start_unix_server(listen, path):
-        waits = Wakeups(Address(path=path, password="open sesame"))
+        waits = PubSub(Address(path=path, password="open sesame"))
         await waits.start()
         for turn in range(100):
             # Asked for in every turn, so also in the one in which the connection is made.
@@ -276,7 +273,7 @@ async def test_a_subscription_asked_for_while_connecting_comes_after_the_handsha
             async with asyncio.timeout(SOON):
                 while b"last" not in b"".join(heard):
                     await asyncio.sleep(0.005)
-        await waits.close()
+        await waits.stop()
 
     said = b"".join(heard)
     assert said.index(b"AUTH") < said.index(b"SUBSCRIBE")
@@ -291,10 +288,10 @@ async def heard_until(heard: list[bytes | None], count: int) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_a_listener_gets_what_is_published_to_its_topic_in_order_and_nothing_else(
+async def test_listener_gets_payloads_of_its_topic_in_order(
     store_server: EmbeddedServer,
 ) -> None:
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
         one: list[bytes | None] = []
         two: list[bytes | None] = []
         ends = [ours.listen(TOPIC, one.append), ours.listen(TOPIC, two.append)]
@@ -316,12 +313,12 @@ async def test_a_listener_gets_what_is_published_to_its_topic_in_order_and_nothi
         assert two[-1] == b"d"
 
 
-async def test_a_listener_is_told_when_it_may_have_missed_something(
+async def test_listener_gets_none_after_reconnect(
     store_server: EmbeddedServer,
 ) -> None:
     async with (
         proxy_to(store_server.address) as proxy,
-        wakeups_at(proxy.address) as ours,
+        pubsub_at(proxy.address) as ours,
         store_at(store_server.address) as store,
     ):
         heard: list[bytes | None] = []
@@ -335,12 +332,12 @@ async def test_a_listener_is_told_when_it_may_have_missed_something(
         assert heard[-1] == b"after"
 
 
-async def test_a_topic_with_a_listener_stays_subscribed(
+async def test_topic_with_listener_stays_subscribed(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "_LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(pubsub, "_TICK_SECONDS", 0.02)
-    async with wakeups_at(store_server.address) as ours, store_at(store_server.address) as store:
+    monkeypatch.setattr(pubsub, "_LINGER_S", 0.0)
+    monkeypatch.setattr(pubsub, "_CHECK_S", 0.02)
+    async with pubsub_at(store_server.address) as ours, store_at(store_server.address) as store:
         heard: list[bytes | None] = []
         end = ours.listen(b"kept", heard.append)
         await heard_until(heard, 1)
