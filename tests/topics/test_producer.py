@@ -491,3 +491,65 @@ async def test_what_comes_behind_a_refused_part_of_its_batch_is_refused_too(
         assert [type(result) for result in others] == [Receipt], "nobody else suffers"
         kept = [each.id for _, _, each in await bench.contents(topic)]
         assert kept == ["first", "small"]
+
+
+async def test_produce_by_100_callers_to_full_partition_costs_one_append_each(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        options = TopicOptions(max_bytes=20_000)
+        await bench.topics.create("default", "orders", partitions=1, options=options)
+        filled = await bench.producer.produce("default", "orders", hundreds(300))
+        assert isinstance(filled[-1], LogFullError)
+        calls = count_calls(bench.store)
+
+        results = await asyncio.gather(
+            *(
+                bench.producer.produce("default", "orders", [envelope])
+                for envelope in hundreds(100)
+            )
+        )
+
+        assert {type(result) for (result,) in results} == {LogFullError}
+        assert calls() <= 103
+
+
+async def test_produce_after_unexpected_error_during_switch_succeeds(
+    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench:
+        await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a", group="g")
+        topic = await bench.topics.add_storage_topic("default", "orders", 1)
+        await bench.logs.seal(topic.log(topic.target), 0, 1)
+
+        async def fail(project: str, name: str) -> Topic:
+            raise RuntimeError("unexpected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.topics, "get", fail)
+            with pytest.raises(RuntimeError):
+                await bench.produce("orders", "b", group="g")
+
+        (receipt,) = await asyncio.wait_for(bench.produce("orders", "c", group="g"), 10)
+        assert receipt.storage == 1
+
+
+async def test_produce_during_slow_append_continues_on_other_partition(open_bench: Open) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=2)
+        logs = held_producer(bench)
+        router = topic.target.spread
+        groups = {router.partition_of(hash_of(name)): name for name in ("a", "b", "c", "d", "e")}
+        await bench.produce("orders", "1", group=groups[0])
+        gate = logs.held[topic.log(topic.target), 0] = asyncio.Event()
+        slow = asyncio.ensure_future(bench.produce("orders", "2", group=groups[0]))
+        await logs.arrived.wait()
+
+        # The topic is read again every two seconds, and it has not changed.
+        await asyncio.sleep(2.1)
+        await asyncio.wait_for(bench.produce("orders", "3", group=groups[1]), 5)
+
+        assert not slow.done()
+        gate.set()
+        await slow
