@@ -30,13 +30,12 @@ from waystation.store.membership import Membership
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
-from waystation.topics.dedup import Deduplication
-from waystation.topics.producer import Producer
-from waystation.topics.queries import Browser
-from waystation.topics.rate_limits import Limits
-from waystation.topics.schemas import Schemas
-from waystation.topics.service import Topics
-from waystation.topics.within import Within
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.producer import CheckedProducer, Producer
+from waystation.topics.queries import TopicQueries
+from waystation.topics.rate_limits import RateLimiter
+from waystation.topics.schemas import SchemaValidator
+from waystation.topics.service import TopicService
 from waystation.transactions.app import App
 from waystation.transactions.archive_opening import open_archive
 from waystation.transactions.callbacks import CallbackUrls, open_secret
@@ -61,11 +60,11 @@ class Node:
     channels: Channels
     delivery: Delivery
     logs: StreamLogs
-    topics: Topics
+    topics: TopicService
     producer: Producer
-    browser: Browser
-    limits: Limits
-    schemas: Schemas
+    browser: TopicQueries
+    limits: RateLimiter
+    schemas: SchemaValidator
     engine: Engine
     replies: Replies
     subscriptions: Dispatch
@@ -172,7 +171,7 @@ async def open_transactions(
 
 
 async def open_subscriptions(
-    ground: _Ground, topics: Topics, reach: Reach, engine: Engine
+    ground: _Ground, topics: TopicService, reach: Reach, engine: Engine
 ) -> Dispatch:
     """Subscriptions, and who delivers them."""
     settings = ground.settings
@@ -202,12 +201,12 @@ async def open_subscriptions(
 
 def open_topics(
     settings: Config, opened: OpenStore, catalogue: Catalogue, logs: StreamLogs, *, clock: Clock
-) -> tuple[Topics, Producer]:
+) -> tuple[TopicService, Producer]:
     """Topics, and who produces to them."""
     strict = settings.topics.strict_partitions
-    topics = Topics(catalogue, opened.store, logs, clock=clock, strict=strict)
-    remembered = Deduplication(opened.store, clock=clock)
-    return topics, Producer(topics, logs, remembered, durability=opened.durability)
+    topics = TopicService(catalogue, opened.store, logs, clock=clock, strict=strict)
+    dedup = Deduplicator(opened.store, clock=clock, durability=opened.durability)
+    return topics, Producer(topics, logs, dedup, durability=opened.durability)
 
 
 def open_catalogue(settings: Config) -> Catalogue:
@@ -315,11 +314,13 @@ async def open_node(
         delivery = await open_delivery(settings, opened, logs, guard, clock=clock)
         undo.push_async_callback(delivery.close)
         topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)
-        limits, schemas = Limits(clock=clock), Schemas()
+        limits, schemas = RateLimiter(clock=clock), SchemaValidator()
         pools = await open_pools(settings.pools, opened, catalogue, clock=clock)
         undo.push_async_callback(pools.close)
         urls = await open_callback_urls(settings, opened, identity=identity)
-        within = Within(topics, producer, schemas, limits, settings.topics.message_bytes_max)
+        within = CheckedProducer(
+            topics, producer, schemas, limits, settings.topics.message_bytes_max
+        )
         reach = Reach(
             guard, delivery.sender, channels, within, urls, pools.pools, delivery.attempts
         )
@@ -356,7 +357,7 @@ async def open_node(
         logs=logs,
         topics=topics,
         producer=producer,
-        browser=Browser(topics, logs),
+        browser=TopicQueries(topics, logs),
         limits=limits,
         schemas=schemas,
         engine=engine,

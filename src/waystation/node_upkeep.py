@@ -12,7 +12,7 @@ from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.store.opening import OpenStore
 from waystation.topics.maintenance import Upkeep
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 from waystation.transactions.engine import Engine
 from waystation.transactions.watch import Watch
 
@@ -22,7 +22,7 @@ class NodeUpkeep:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicService,
         logs: StreamLogs,
         engine: Engine,
         watch: Watch,

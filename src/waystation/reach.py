@@ -23,7 +23,7 @@ from waystation.pools.answers import ANSWER_TO
 from waystation.pools.held import Letter
 from waystation.pools.pools import Pools
 from waystation.runtime.ids import require_name
-from waystation.topics.within import Within
+from waystation.topics.producer import CheckedProducer
 from waystation.transactions.callbacks import CallbackUrls
 from waystation.transactions.services import Services
 from waystation.transactions.wanted import Wanted
@@ -37,7 +37,7 @@ class Reach:
         guard: AddressGuard,
         sender: Sender,
         channels: Channels,
-        within: Within,
+        within: CheckedProducer,
         urls: CallbackUrls,
         pools: Pools,
         attempts: AttemptLog | None = None,

@@ -19,13 +19,12 @@ from waystation.messages.envelope import unpack
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.topics.dedup import Deduplication
+from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Producer
-from waystation.topics.rate_limits import Limits
-from waystation.topics.schemas import Schemas
-from waystation.topics.service import Topics
-from waystation.topics.within import Within
+from waystation.topics.producer import CheckedProducer, Producer
+from waystation.topics.rate_limits import RateLimiter
+from waystation.topics.schemas import SchemaValidator
+from waystation.topics.service import TopicService
 
 LIST = "acapy-record-base"
 RULE = EventRule(list=LIST, topic="records")
@@ -36,8 +35,8 @@ class World:
     """A topic, and what is in it."""
 
     store: Store
-    topics: Topics
-    within: Within
+    topics: TopicService
+    within: CheckedProducer
     logs: StreamLogs
 
     async def create(self, **options: object) -> None:
@@ -63,9 +62,11 @@ async def world(server: EmbeddedServer, folder: Path) -> AsyncIterator[World]:
     store = Store(server.address)
     await store.call("FLUSHALL")
     logs = StreamLogs(store)
-    topics = Topics(catalogue, store, logs, clock=clock)
-    producer = Producer(topics, logs, Deduplication(store, clock=clock))
-    within = Within(topics, producer, Schemas(), Limits(clock=clock), 1_000_000)
+    topics = TopicService(catalogue, store, logs, clock=clock)
+    producer = Producer(topics, logs, Deduplicator(store, clock=clock))
+    within = CheckedProducer(
+        topics, producer, SchemaValidator(), RateLimiter(clock=clock), 1_000_000
+    )
     try:
         yield World(store, topics, within, logs)
     finally:

@@ -64,7 +64,7 @@ async def test_of_a_batch_refused_for_several_reasons_each_message_is_told_its_o
         topic = await running.node.topics.create("default", "t", partitions=2, options=options)
         # Sealed, and nothing follows: the catalogue came from a backup.
         await running.node.logs.seal(topic.log(topic.target), 1, 1)
-        homes = {topic.target.spread.partition_of(hash_of(group)): group for group in "abcdefgh"}
+        homes = {topic.target.router.partition_of(hash_of(group)): group for group in "abcdefgh"}
         path, kind = "/v1/topics/t/messages", {"Content-Type": BATCH}
         large = [{"group": homes[0], "text": "x" * 800}]
         small = [{"id": str(n), "group": homes[n], "text": "x" * 500} for n in range(2)]

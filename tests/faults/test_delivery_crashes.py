@@ -41,11 +41,11 @@ from waystation.subscriptions.operation import ENDED, Asked, Operation
 from waystation.testing import CrashPoint, Moment, crash_points, private_server, serving
 from waystation.testing.endpoint import Answer, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.model import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
 
 PROJECT = "default"
 SUBSCRIPTION = subscription_to("http://127.0.0.1:9/")
-TOPIC = Topic(
+TOPIC = TopicDefinition(
     project=PROJECT,
     name="orders",
     version=1,

@@ -24,11 +24,12 @@ from tests.helpers.processes import ended, parent_of
 from tests.helpers.server import problem
 from tests.helpers.waiting import until
 from waystation import App
-from waystation.config import Durability, StoreConfig
+from waystation.config import StoreConfig
 from waystation.errors import StoreUnavailableError
 from waystation.store import plan
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import Serving, quick_settings, serving
+from waystation.types.message import Durability
 
 MESSAGES = "/v1/topics/orders/messages"
 #: What the store's files may grow to; some dozens of messages.

@@ -47,7 +47,7 @@ from waystation.subscriptions.operation import ENDED, Asked
 from waystation.subscriptions.states import Poison
 from waystation.testing import private_server
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Receipt
+from waystation.types.message import Receipt
 
 PROJECT = "default"
 RETRY = RetryPolicy(

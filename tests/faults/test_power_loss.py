@@ -22,10 +22,10 @@ from tests.helpers.processes import ended, parent_of
 from tests.helpers.server import require_tool
 from tests.helpers.store_faults import STRACE, Synced, calls_in, newest_part, synced_part
 from waystation.channels.handles import encode_handle
-from waystation.config import Durability
 from waystation.node import open_node
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import quick_settings
+from waystation.types.message import Durability
 
 pytestmark = pytest.mark.slow
 

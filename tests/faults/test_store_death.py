@@ -18,10 +18,11 @@ import pytest
 from tests.helpers.processes import ended, parent_of
 from tests.helpers.store_faults import spoil, tear
 from waystation.channels.service import Channels
-from waystation.config import Config, Durability, StoreConfig
+from waystation.config import Config, StoreConfig
 from waystation.errors import StoreRefusedError, WaystationError
 from waystation.node import Node, open_node
 from waystation.testing.station import Serving, quick_settings, serving
+from waystation.types.message import Durability
 
 CHANNEL = ("default", "orders")
 

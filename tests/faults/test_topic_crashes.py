@@ -20,11 +20,12 @@ from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
-from waystation.topics.dedup import Deduplication
+from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Producer, Receipt
+from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
+from waystation.types.message import Receipt
 
 PROJECT, NAME = "default", "orders"
 GROUPS = [f"g{n}" for n in range(6)]
@@ -37,8 +38,8 @@ class Process:
         clock = Clock()
         self.store = store
         self.logs = StreamLogs(store)
-        self.topics = Topics(catalogue, store, self.logs, clock=clock)
-        self.producer = Producer(self.topics, self.logs, Deduplication(store, clock=clock))
+        self.topics = TopicService(catalogue, store, self.logs, clock=clock)
+        self.producer = Producer(self.topics, self.logs, Deduplicator(store, clock=clock))
 
     async def create(self) -> None:
         try:
@@ -95,7 +96,7 @@ class Process:
                 for entry in await self.logs.read(topic.log(storage), partition, 0, limit=1000):
                     message = unpack(entry.payload, project=PROJECT)
                     assert message.group is not None
-                    assert storage.spread.partition_of(hash_of(message.group)) == partition
+                    assert storage.router.partition_of(hash_of(message.group)) == partition
                     found[message.group].append(message.id)
         assert found == {
             group: [f"{group}-{number}" for number in range(numbers)] for group in GROUPS

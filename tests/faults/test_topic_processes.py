@@ -102,7 +102,7 @@ async def test_every_message_is_found_once_and_in_order_while_storage_topics_are
         used = set()
         for index, partition, message in await operator.contents(topic):
             assert message.group is not None
-            spread = topic.storage[index].spread
+            spread = topic.storage[index].router
             assert partition == spread.partition_of(hash_of(message.group))
             found[message.group].append(message.id)
             used.add(index)

@@ -17,8 +17,8 @@ from waystation.errors import StoreError
 from waystation.messages.envelope import Envelope
 from waystation.testing import private_server
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Receipt
 from waystation.topics.router import hash_of
+from waystation.types.message import Receipt
 
 GROUPS = [f"g{n}" for n in range(8)]
 
@@ -67,7 +67,7 @@ async def test_every_message_is_there_once_when_the_store_dies_under_its_produce
             found: dict[str, list[str]] = {group: [] for group in GROUPS}
             for _, partition, message in await bench.contents(topic):
                 assert message.group is not None
-                assert partition == topic.target.spread.partition_of(hash_of(message.group))
+                assert partition == topic.target.router.partition_of(hash_of(message.group))
                 found[message.group].append(message.id)
             for group, count in zip(GROUPS, counts, strict=True):
                 assert count > 0

@@ -101,7 +101,7 @@ class LogWriter:
         """Appends bytes as they are."""
 
         async def append() -> Appended:
-            receipt = Appended(0, 0)
+            receipt = Appended((), 0)
             for start in range(0, len(payloads), 500):
                 part = payloads[start : start + 500]
                 receipt = await self._logs.append(log, partition, part)
@@ -116,7 +116,7 @@ class LogWriter:
         async def trim() -> int:
             while (await self._logs.trim(log, partition, retention)).more:
                 pass
-            await self._logs.retain(log, partition, KEEP_ALL)
+            await self._logs.set_retention(log, partition, KEEP_ALL)
             return (await self._logs.state(log, partition)).first
 
         return self._runner.run(trim())

@@ -98,7 +98,7 @@ async def _trim(client: AsyncWaystation, running: Serving) -> None:
     log, logs = f"t.default.{TOPIC}.0", running.node.logs
     while (await logs.trim(log, 0, Retention(max_bytes=1, policy="drop_and_count"))).more:
         pass
-    await logs.retain(log, 0, Retention())
+    await logs.set_retention(log, 0, Retention())
     await client.subscriptions.resume(NAME)
     # What is gone is no lag any more: what comes after it tells when it was passed over
     await _produce(client, "kept-0")

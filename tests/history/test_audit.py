@@ -23,8 +23,8 @@ from waystation.history.options import StorePlace
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.keys import FORMAT
-from waystation.topics.definitions import definition_key
-from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
+from waystation.topics.keys import definition_key
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
 
 ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn.0"
 
@@ -154,7 +154,7 @@ def test_one_deleted_one_doubled_and_one_overtaken_message_are_found_by_their_id
     }  # fmt: skip
 
 
-def define(writer: LogWriter, topic: Topic) -> None:
+def define(writer: LogWriter, topic: TopicDefinition) -> None:
     """Write the working copy of a topic, as a node does."""
     writer.command("HSET", definition_key(topic.project, topic.name), "body", encode_topic(topic))
 
@@ -168,7 +168,7 @@ def event(source: str) -> Envelope:
 def test_audit_of_a_deduplicated_topic_finds_an_id_that_is_there_twice(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
 ) -> None:
-    plain = Topic(
+    plain = TopicDefinition(
         project="default",
         name="orders",
         version=1,

@@ -19,7 +19,7 @@ from waystation.history.lake import Lake, LakeTable
 from waystation.history.options import StorePlace
 from waystation.history.store_access import store_access
 from waystation.logs import keys
-from waystation.topics.definitions import definition_key
+from waystation.topics.keys import definition_key
 
 ORDERS = "t.default.orders.0"
 

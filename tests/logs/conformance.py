@@ -62,7 +62,7 @@ class LogConformance:
                 before = await logs.state("log", 0)
                 assert await logs.watch("log", 0) == before
                 assert await logs.watch("log", 0) == await logs.state("log", 0)
-                assert (await logs.append("log", 0, [b"a"])).offset == end
+                assert (await logs.append("log", 0, [b"a"])).offsets[0] == end
             with pytest.raises(LogNotFoundError):
                 await logs.watch("none", 0)
             assert await logs.create("none", 1, KEEP_ALL) is True
@@ -74,7 +74,7 @@ class LogConformance:
             await logs.create("log", 2, KEEP_ALL)
             first = await logs.append("log", 1, [b"a", b"b", b"c"])
             second = await logs.append("log", 1, [b"d"])
-            assert (first.offset, second.offset) == (0, 3)
+            assert (list(first.offsets), list(second.offsets)) == ([0, 1, 2], [3])
             entries = await logs.read("log", 1, 0, limit=10)
             assert [(entry.offset, entry.payload) for entry in entries] == [
                 (0, b"a"),
@@ -108,7 +108,7 @@ class LogConformance:
             expected = []
             for size in (1, 60, 2, 30, 1, 1, 26, 3):
                 done = await logs.append("log", 0, [b"x"] * size)
-                expected += [(done.offset + index, done.ms) for index in range(size)]
+                expected += [(offset, done.ms) for offset in done.offsets]
                 await asyncio.sleep(0.002)
             for start in (0, 1, 40, 63, len(expected) - 1):
                 entries = await logs.read("log", 0, start, limit=1000)
@@ -150,7 +150,7 @@ class LogConformance:
                     logs.state(name, partition),
                     logs.offset_at(name, partition, 1),
                     logs.hold(name, partition, "reader", 0),
-                    logs.retain(name, partition, KEEP_ALL),
+                    logs.set_retention(name, partition, KEEP_ALL),
                     logs.trim(name, partition),
                     logs.seal(name, partition, 1),
                 ):
@@ -171,7 +171,7 @@ class LogConformance:
                 await logs.append("log", 0, [b"b", b"c"])
             assert refusal.value.following == 1
             assert payloads(await logs.read("log", 0, 0, limit=10)) == [b"a"]
-            assert (await logs.append("log", 1, [b"b"])).offset == 0
+            assert (await logs.append("log", 1, [b"b"])).offsets[0] == 0
 
     async def test_nothing_lands_after_a_seal_that_races_appends(self, open_logs: Open) -> None:
         async with open_logs() as logs:
@@ -182,7 +182,7 @@ class LogConformance:
                 *appends[:20], seal, *appends[20:], return_exceptions=True
             )
             end = (await logs.state("log", 0)).end
-            accepted = [each for each in results if hasattr(each, "offset")]
+            accepted = [each for each in results if hasattr(each, "offsets")]
             assert len(accepted) == end == len(await logs.read("log", 0, 0, limit=100))
             refused = [each for each in results if isinstance(each, LogSealedError)]
             assert len(refused) == 40 - end
@@ -199,7 +199,7 @@ class LogConformance:
                 await asyncio.sleep(0.003)
             for batch in batches:
                 # Batches of one millisecond are one: the first of them counts.
-                first = next(each.offset for each in batches if each.ms == batch.ms)
+                first = next(each.offsets[0] for each in batches if each.ms == batch.ms)
                 assert await logs.offset_at("log", 0, batch.ms) == first
             assert await logs.offset_at("log", 0, 0) == 0
             assert await logs.offset_at("log", 0, batches[-1].ms + 1) == 111
@@ -244,7 +244,7 @@ class LogConformance:
             assert (await logs.trim("log", 0)).removed == 2
             state = await logs.state("log", 0)
             assert (state.first, state.end, state.bytes, state.dropped) == (10, 10, 0, 0)
-            assert (await logs.append("log", 0, [b"y"])).offset == 10
+            assert (await logs.append("log", 0, [b"y"])).offsets[0] == 10
             assert payloads(await logs.read("log", 0, 10, limit=5)) == [b"y"]
 
     async def test_a_hold_of_a_former_incarnation_moves_nothing(self, open_logs: Open) -> None:
@@ -273,7 +273,7 @@ class LogConformance:
             await logs.append("log", 0, [b"x" * 100] * 10)
             await logs.hold("log", 0, "quick", 9)
             await logs.hold("log", 0, "slow", 2)
-            assert (await logs.append("log", 0, [b"y" * 100] * 2)).offset == 10
+            assert (await logs.append("log", 0, [b"y" * 100] * 2)).offsets[0] == 10
             state = await logs.state("log", 0)
             assert (state.first, state.end, state.bytes, state.dropped) == (2, 12, 1000, 0)
             # The slow reader needs the rest.
@@ -281,7 +281,7 @@ class LogConformance:
                 await logs.append("log", 0, [b"z"])
             assert (await logs.state("log", 0)).end == 12
             await logs.hold("log", 0, "slow", 9)
-            assert (await logs.append("log", 0, [b"z" * 150])).offset == 12
+            assert (await logs.append("log", 0, [b"z" * 150])).offsets[0] == 12
             assert (await logs.state("log", 0)).first == 4
 
     async def test_a_reader_that_yields_spares_what_is_old_and_stops_no_producer(
@@ -300,7 +300,7 @@ class LogConformance:
             assert (await logs.trim("log", 0)).needed_bytes == 1000
             # Where all others have passed a message, it goes, and is counted.
             await logs.hold("log", 0, "quick", 5)
-            assert (await logs.append("log", 0, [b"z" * 100] * 3)).offset == 12
+            assert (await logs.append("log", 0, [b"z" * 100] * 3)).offsets[0] == 12
             state = await logs.state("log", 0)
             assert (state.first, state.end, state.dropped) == (5, 15, 3)
             with pytest.raises(LogFullError):
@@ -359,12 +359,12 @@ class LogConformance:
         async with open_logs() as logs:
             await logs.create("log", 1, KEEP_ALL)
             await logs.append("log", 0, [b"x" * 100] * 10)
-            await logs.retain("log", 0, Retention(max_bytes=300, policy="drop_and_count"))
+            await logs.set_retention("log", 0, Retention(max_bytes=300, policy="drop_and_count"))
             assert (await logs.trim("log", 0)).removed == 7
-            await logs.retain("log", 0, Retention(max_bytes=300))
+            await logs.set_retention("log", 0, Retention(max_bytes=300))
             with pytest.raises(LogFullError):
                 await logs.append("log", 0, [b"y"])
-            await logs.retain("log", 0, KEEP_ALL)
+            await logs.set_retention("log", 0, KEEP_ALL)
             await logs.append("log", 0, [b"y" * 1000])
             assert (await logs.state("log", 0)).first == 7
 
@@ -372,8 +372,8 @@ class LogConformance:
         async with open_logs() as logs:
             first, second, third = (Retention(max_bytes=n * 100, version=n) for n in (1, 2, 3))
             await logs.create("log", 1, first)
-            await logs.retain("log", 0, third)
-            await logs.retain("log", 0, second)
+            await logs.set_retention("log", 0, third)
+            await logs.set_retention("log", 0, second)
             assert (await logs.trim("log", 0)).retention == third
             assert (await logs.trim("log", 0, second)).retention == third
             assert await logs.create("log", 1, second) is False
@@ -435,7 +435,7 @@ class LogConformance:
             with pytest.raises(LogNotFoundError):
                 await logs.append("log", 0, [b"a"])
             assert await logs.create("log", 2, KEEP_ALL) is True
-            assert (await logs.append("log", 0, [b"b"])).offset == 0
+            assert (await logs.append("log", 0, [b"b"])).offsets[0] == 0
 
     async def test_concurrent_appenders_interleave_whole_batches(self, open_logs: Open) -> None:
         async with open_logs() as logs:
@@ -445,7 +445,7 @@ class LogConformance:
                 receipts = []
                 for n in range(20):
                     batch = [b"%b-%d-%d" % (name, n, i) for i in range(5)]
-                    receipts.append((await logs.append("log", 0, batch)).offset)
+                    receipts.append((await logs.append("log", 0, batch)).offsets[0])
                 return receipts
 
             offsets = await asyncio.gather(*(appender(b"w%d" % n) for n in range(4)))

@@ -53,7 +53,7 @@ class TestStreams(LogConformance):
             await logs.create("log", 1, KEEP_ALL)
             for _ in range(3):
                 await logs.append("log", 0, [b"x"] * TRIM_STEP)
-            await logs.retain("log", 0, Retention(max_bytes=100, policy="drop_and_count"))
+            await logs.set_retention("log", 0, Retention(max_bytes=100, policy="drop_and_count"))
             steps = [await logs.trim("log", 0) for _ in range(4)]
             assert [step.removed for step in steps] == [TRIM_STEP, TRIM_STEP, TRIM_STEP - 100, 0]
             assert [step.more for step in steps] == [True, True, False, False]
@@ -62,7 +62,7 @@ class TestStreams(LogConformance):
         async with open_logs() as logs:
             await logs.create("log", 1, KEEP_ALL)
             await logs.append("log", 0, [b"x"] * 100 + [b"x" * 300_000] * 20)
-            await logs.retain("log", 0, Retention(max_bytes=1, policy="drop_and_count"))
+            await logs.set_retention("log", 0, Retention(max_bytes=1, policy="drop_and_count"))
             removed = []
             while (step := await logs.trim("log", 0)).more:
                 removed.append(step.removed)
@@ -252,7 +252,7 @@ class TestHoles:
     ) -> None:
         async with self.damaged(store_server, 0, 1, 2, 3) as (logs, _):
             await logs.hold("log", 0, "reader", 6)
-            await logs.retain("log", 0, Retention(max_bytes=1))
+            await logs.set_retention("log", 0, Retention(max_bytes=1))
             trimmed = await logs.trim("log", 0)
             assert (trimmed.removed, trimmed.dropped) == (2, 0)
             assert (await logs.state("log", 0)).first == 6
@@ -263,11 +263,11 @@ class TestHoles:
         self, store_server: EmbeddedServer
     ) -> None:
         async with self.damaged(store_server) as (logs, store):
-            await logs.retain("log", 0, Retention(max_bytes=10))
+            await logs.set_retention("log", 0, Retention(max_bytes=10))
             with pytest.raises(LogFullError):
                 await logs.append("log", 0, [b"x"])
             await store.call("DEL", keys.entries("log", 0))
-            assert (await logs.append("log", 0, [b"x"])).offset == 10
+            assert (await logs.append("log", 0, [b"x"])).offsets[0] == 10
             state = await logs.state("log", 0)
             assert (state.end, state.bytes) == (11, 1)
 

@@ -8,7 +8,7 @@ from waystation.errors import WaystationError
 from waystation.messages.envelope import MESSAGE_BYTES_MAX, Envelope
 from waystation.messages.formats import ReceivedMessages, read_request
 from waystation.runtime.ids import CountingIds, SequentialIds
-from waystation.topics.model import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
 
 #: Headers that HTTP clients send with every request.
 USUAL_HEADERS = (
@@ -20,8 +20,8 @@ USUAL_HEADERS = (
 FIRST_ID = "0" * 19 + "1" + "0" * 11 + "1"
 
 
-def topic(*, grouped: bool = False) -> Topic:
-    return Topic(
+def topic(*, grouped: bool = False) -> TopicDefinition:
+    return TopicDefinition(
         project="shop",
         name="orders",
         version=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from waystation.topics.router import Spread, hash_of
+from waystation.topics.router import Router, hash_of
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class ModelPartition:
 class ModelTopic:
     """A topic with deduplication that never forgets."""
 
-    spreads: list[Spread]
+    spreads: list[Router]
     storage: list[list[ModelPartition]]
     pointer: int = 0
     places: dict[tuple[str | None, str], tuple[int, int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, partitions: int) -> ModelTopic:
-        return cls([Spread(partitions)], [[ModelPartition() for _ in range(partitions)]])
+        return cls([Router(partitions)], [[ModelPartition() for _ in range(partitions)]])
 
     def add_storage(self, partitions: int) -> None:
         self.spreads.append(self.spreads[-1].followed_by(partitions))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.store_faults import peer_that, plain_server, store_at
-from waystation.config import Config, Durability, StoreConfig
+from waystation.config import Config, StoreConfig
 from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
 from waystation.runtime.clock import Clock
 from waystation.store.checks import check_facts, read_facts
 from waystation.store.opening import open_store
+from waystation.types.message import Durability
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 

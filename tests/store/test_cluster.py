@@ -47,11 +47,11 @@ from waystation.subscriptions.looks import DeadQuery
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import PurgeStep, RedriveStep
 from waystation.subscriptions.operation import Asked
-from waystation.topics.dedup import Deduplication
+from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Producer, Receipt
+from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.cells import Terms, open_cells
@@ -60,6 +60,7 @@ from waystation.transactions.holding import Holding
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.restoring import Restoration, Restoring
 from waystation.transactions.signals import Signals
+from waystation.types.message import Receipt
 
 
 @pytest.fixture(scope="module")
@@ -261,8 +262,8 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
     await catalogue.open()
     async with store_at(cluster.address) as store:
         logs = StreamLogs(store)
-        topics = Topics(catalogue, store, logs, clock=clock)
-        producer = Producer(topics, logs, Deduplication(store, clock=clock))
+        topics = TopicService(catalogue, store, logs, clock=clock)
+        producer = Producer(topics, logs, Deduplicator(store, clock=clock))
 
         async def produce(message_id: str) -> bool:
             envelope = Envelope(id=message_id, project="default", data=b"x", group="}g{")
@@ -280,7 +281,7 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
         topic = await topics.switch_produce("default", "orders")
         assert await produce("{a}")
         assert not await produce("{b}")
-        log, partition = topic.log(topic.target), topic.target.spread.partition_of(hash_of("}g{"))
+        log, partition = topic.log(topic.target), topic.target.router.partition_of(hash_of("}g{"))
         await logs.hold(log, partition, "reader", 0)
         assert await logs.offset_at(log, partition, 1) == 0
         assert (await logs.trim(log, partition)).removed == 0

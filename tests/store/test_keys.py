@@ -71,10 +71,10 @@ from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.states import Verdict as ShardVerdict
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.terms import Terms as ShardTerms
-from waystation.topics.dedup import Deduplication
+from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.callbacks import open_secret
@@ -247,10 +247,10 @@ async def use_topics(opened: OpenStore, clock: Clock) -> None:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
         logs = StreamLogs(opened.store)
-        topics = Topics(catalogue, opened.store, logs, clock=clock)
+        topics = TopicService(catalogue, opened.store, logs, clock=clock)
         options = TopicOptions(dedup_seconds=60)
         topic = await topics.create("default", "orders", partitions=1, options=options)
-        producer = Producer(topics, logs, Deduplication(opened.store, clock=clock))
+        producer = Producer(topics, logs, Deduplicator(opened.store, clock=clock))
         envelope = Envelope(id="{a} }b{ ü\n\0", project="default", data=b"", group="}{")
         await producer.produce("default", "orders", [envelope])
         await logs.hold(topic.log(topic.target), 0, "reader", 0)
@@ -458,7 +458,7 @@ async def use_definitions(opened: OpenStore, clock: Clock) -> None:
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
-        topics = Topics(catalogue, store, logs, clock=clock)
+        topics = TopicService(catalogue, store, logs, clock=clock)
         await topics.create("default", "orders", partitions=1)
         parts = {"clock": clock, "identity": RandomIds(), "dataset": "ds"}
         subscriptions = Subscriptions(

@@ -44,7 +44,7 @@ from waystation.subscriptions.slots import Slots
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.terms import NO_EPOCH
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
-from waystation.topics.model import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
 
 DATASET = "ds-1"
 QUICK = RetryPolicy(attempts=3, first_seconds=0.02, jitter=0)
@@ -132,7 +132,7 @@ class AtWork:
     sender: Sender
     leases: Leases
     subscription: Subscription
-    topic: Topic
+    topic: TopicDefinition
     counts: Counted = field(default_factory=Counted)
     standings: dict[str, Standing] = field(default_factory=dict)
     slots: Slots = field(default_factory=Slots)
@@ -170,7 +170,7 @@ class AtWork:
         }
         return ShardMeans(**{**given, **more})
 
-    async def _topic(self, project: str, name: str) -> Topic:
+    async def _topic(self, project: str, name: str) -> TopicDefinition:
         if not self.topic_is_there:
             raise TopicNotFoundError(f"There is no topic {name}.")
         return self.topic
@@ -349,7 +349,7 @@ async def at_work(
     """A topic with a subscription from its beginning, on an empty store; no shard runs yet."""
     store = Store(server.address, test_mode=True)
     subscription = subscription_to(url or "http://127.0.0.1:9/", shards=shards, **options)
-    topic = Topic(
+    topic = TopicDefinition(
         project="default",
         name="orders",
         version=1,
@@ -367,7 +367,7 @@ async def at_work(
 
 @asynccontextmanager
 async def working(
-    store: Store, subscription: Subscription, topic: Topic, *, lease_ms: int = 10_000
+    store: Store, subscription: Subscription, topic: TopicDefinition, *, lease_ms: int = 10_000
 ) -> AsyncIterator[AtWork]:
     """A process that works for a subscription, on a store as it is."""
     wakeups, clock = PubSub(store.address), Clock()

@@ -29,10 +29,10 @@ from waystation.subscriptions.log_entry import Fact, unpack
 from waystation.subscriptions.operations import Operations
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
-from waystation.topics.dedup import Deduplication
-from waystation.topics.model import Topic
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.model import TopicDefinition
 from waystation.topics.producer import Producer
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 
 PROJECT = "default"
 DATASET = "ds-1"
@@ -60,7 +60,7 @@ class SubscriptionBench:
     store: Store
     logs: StreamLogs
     clock: Clock
-    topics: Topics
+    topics: TopicService
     producer: Producer
     subscriptions: Subscriptions
     operations: Operations
@@ -79,7 +79,7 @@ class SubscriptionBench:
         """A subscription of `orders`."""
         return await self.subscriptions.create(PROJECT, name, new(**more))
 
-    async def ends(self, topic: Topic) -> dict[str, int]:
+    async def ends(self, topic: TopicDefinition) -> dict[str, int]:
         """The end of each partition of all storage topics."""
         return {
             f"{storage.number}.{partition}": (
@@ -99,7 +99,7 @@ class SubscriptionBench:
             found |= here
         return found
 
-    async def holds(self, topic: Topic, name: str = "crm") -> dict[str, int]:
+    async def holds(self, topic: TopicDefinition, name: str = "crm") -> dict[str, int]:
         """What a subscription holds of a topic."""
         found = {}
         for storage in topic.storage:
@@ -123,7 +123,7 @@ class SubscriptionBench:
 def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
     """All parts on a catalogue and a store that are open."""
     clock, logs = Clock(), StreamLogs(store)
-    topics = Topics(catalogue, store, logs, clock=clock)
+    topics = TopicService(catalogue, store, logs, clock=clock)
     subscriptions = Subscriptions(
         catalogue,
         store,
@@ -135,7 +135,7 @@ def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
         keeps=Retention(max_bytes=1_048_576, policy="drop_and_count"),
         check=check_endpoint,
     )
-    producer = Producer(topics, logs, Deduplication(store, clock=clock))
+    producer = Producer(topics, logs, Deduplicator(store, clock=clock))
     operations = Operations(
         subscriptions,
         store,

@@ -41,9 +41,9 @@ from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Receipt
 from waystation.topics.router import hash_of
 from waystation.transactions.pipeline import define
+from waystation.types.message import Receipt
 
 #: Keys by which started transactions are found again.
 STARTED = "{tx.*}:externalId:*"

@@ -36,7 +36,7 @@ from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.shards import growth_warning, readable
 from waystation.testing import CrashPoint, crash_points, serving
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.topics.router import Spread
+from waystation.topics.router import Router
 
 
 @asynccontextmanager
@@ -204,7 +204,7 @@ async def test_subscription_reset_to_before_growth_that_it_cannot_follow_is_refu
 def test_growth_warning_is_given_exactly_where_no_growth_can_be_followed(
     partitions: list[int], shards: int, factor: int
 ) -> None:
-    spreads = [Spread(partitions[0])]
+    spreads = [Router(partitions[0])]
     for count in partitions[1:]:
         spreads.append(spreads[-1].followed_by(count))
     warning = growth_warning(spreads, shards)

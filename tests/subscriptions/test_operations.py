@@ -34,7 +34,7 @@ from waystation.subscriptions.means import RedriveLimit
 from waystation.subscriptions.operation import Asked, Operation
 from waystation.subscriptions.shards import shards_of_key
 from waystation.subscriptions.states import OperationState, Verdict
-from waystation.topics.router import Spread
+from waystation.topics.router import Router
 
 
 @dataclass
@@ -54,11 +54,11 @@ class Desk:
     def group(self, shard: int, n: int = 0) -> str:
         """The n-th group of a shard."""
         names = (f"g-{i}" for i in range(10_000))
-        own_ones = (each for each in names if shards_of_key(each, [Spread(2)], 2) == [shard])
+        own_ones = (each for each in names if shards_of_key(each, [Router(2)], 2) == [shard])
         return next(each for i, each in enumerate(own_ones) if i == n)
 
     def owner_of(self, group: str) -> ShardOwner:
-        return self.owners[shards_of_key(group, [Spread(2)], 2)[0]]
+        return self.owners[shards_of_key(group, [Router(2)], 2)[0]]
 
     async def park(self, group: str, count: int = 1) -> list[str]:
         return await self.owner_of(group).park(group, count)
@@ -538,4 +538,4 @@ def test_an_operation_that_dies_anywhere_is_done_once_or_never_was(
 
 def _group_of_first_shard() -> str:
     names = (f"g-{i}" for i in range(1000))
-    return next(each for each in names if shards_of_key(each, [Spread(3)], 2) == [0])
+    return next(each for each in names if shards_of_key(each, [Router(3)], 2) == [0])

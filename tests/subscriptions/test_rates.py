@@ -25,7 +25,7 @@ from waystation.subscriptions.shards import shards_of_key
 from waystation.testing import serving
 from waystation.testing.endpoint import FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.router import Spread
+from waystation.topics.router import Router
 
 NEVER = 403
 
@@ -33,7 +33,7 @@ NEVER = 403
 def groups_of(shard: int, count: int) -> list[str]:
     """Groups of one shard of four."""
     names = (f"x{n}" for n in range(100_000))
-    own = (each for each in names if shards_of_key(each, [Spread(4)], 4) == [shard])
+    own = (each for each in names if shards_of_key(each, [Router(4)], 4) == [shard])
     return [next(own) for _ in range(count)]
 
 

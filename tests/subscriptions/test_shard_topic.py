@@ -107,7 +107,7 @@ async def test_what_was_trimmed_under_it_is_passed_over_and_recorded(
             pass
         first = (await work.logs.state(log, 0)).first
         assert first > 0
-        await work.logs.retain(log, 0, Retention())
+        await work.logs.set_retention(log, 0, Retention())
         kept = await work.produce("g", "h")
         await work.start()
         await work.until_low(8)
@@ -139,7 +139,7 @@ async def test_what_was_trimmed_while_its_body_was_let_go_of_is_passed_over_too(
         small = Retention(max_bytes=1, policy="drop_and_count")
         while (await work.logs.trim(log, 0, small)).more:
             pass
-        await work.logs.retain(log, 0, Retention())
+        await work.logs.set_retention(log, 0, Retention())
         released.set()
         last = await work.produce("slow", "z")
         await work.until_low(34)

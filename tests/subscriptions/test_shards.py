@@ -17,15 +17,15 @@ from waystation.subscriptions.shards import (
     readable,
     shards_of_key,
 )
-from waystation.topics.router import Spread, hash_of, shard_of
+from waystation.topics.router import Router, hash_of, shard_of
 
 HASHES = st.integers(0, 2**64 - 1)
 COUNTS = st.integers(1, 64)
 
 
-def chain(*counts: int) -> list[Spread]:
+def chain(*counts: int) -> list[Router]:
     """Storage topics of these many partitions, one after the other."""
-    spreads = [Spread(counts[0])]
+    spreads = [Router(counts[0])]
     for count in counts[1:]:
         spreads.append(spreads[-1].followed_by(count))
     return spreads
@@ -52,19 +52,19 @@ def test_every_partition_of_every_storage_topic_has_exactly_one_shard(
 @given(COUNTS, st.integers(1, 200))
 def test_shards_differ_by_one_partition_at_most(partitions: int, shards: int) -> None:
     sizes = [
-        len(assignments(shard, [Spread(partitions)], shards)[0].partitions)
+        len(assignments(shard, [Router(partitions)], shards)[0].partitions)
         for shard in range(shards)
     ]
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_ranges_are_multiplied_before_they_are_divided() -> None:
-    ranges = [assignments(shard, [Spread(10)], 4)[0].partitions for shard in range(4)]
+    ranges = [assignments(shard, [Router(10)], 4)[0].partitions for shard in range(4)]
     assert ranges == [range(2), range(2, 5), range(5, 7), range(7, 10)]
 
 
 def test_more_shards_than_partitions_leave_some_idle() -> None:
-    ranges = [assignments(shard, [Spread(2)], 5)[0].partitions for shard in range(5)]
+    ranges = [assignments(shard, [Router(2)], 5)[0].partitions for shard in range(5)]
     assert [len(each) for each in ranges] == [0, 0, 1, 0, 1]
 
 
@@ -72,7 +72,7 @@ def test_more_shards_than_partitions_leave_some_idle() -> None:
 def test_the_owner_of_a_partition_is_the_shard_that_reads_it(partitions: int, shards: int) -> None:
     for partition in range(partitions):
         owner = partition_owner(partition, partitions, shards)
-        assert partition in assignments(owner, [Spread(partitions)], shards)[0].partitions
+        assert partition in assignments(owner, [Router(partitions)], shards)[0].partitions
 
 
 @given(st.data(), COUNTS, st.lists(st.integers(1, 8), max_size=3), HASHES)
@@ -142,7 +142,7 @@ def test_a_subscription_has_up_to_four_shards_that_divide_the_base(base: int, sh
 def test_the_shards_of_a_key_are_those_that_have_its_partitions(
     key: str, base: int, factor: int, shards: int
 ) -> None:
-    spreads = [Spread(base), Spread(base * factor, factor)]
+    spreads = [Router(base), Router(base * factor, factor)]
     found = shards_of_key(key, spreads, shards)
     for spread in spreads:
         partition = spread.partition_of(hash_of(key))
@@ -172,7 +172,7 @@ def test_uneven_numbers_of_shards_are_allowed() -> None:
 
 def test_what_is_no_shard_or_partition_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="no shard"):
-        assignments(2, [Spread(4)], 2)
+        assignments(2, [Router(4)], 2)
     with pytest.raises(ValueError, match="no partition"):
         partition_owner(4, 4, 2)
     with pytest.raises(ValueError, match="no multiple"):

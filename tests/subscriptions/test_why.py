@@ -27,7 +27,7 @@ from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings
 from waystation.topics.model import TopicOptions
-from waystation.topics.readers import NoReaders
+from waystation.topics.service import NoReaders
 
 
 @pytest.fixture

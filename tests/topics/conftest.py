@@ -16,11 +16,12 @@ from waystation.messages.envelope import Envelope, unpack
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.topics.dedup import Deduplication
-from waystation.topics.model import Topic
-from waystation.topics.producer import Producer, Receipt
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.model import TopicDefinition
+from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
+from waystation.types.message import Receipt
 
 
 @dataclass
@@ -30,7 +31,7 @@ class TopicBench:
     catalogue: SqliteCatalogue
     store: Store
     logs: StreamLogs
-    topics: Topics
+    topics: TopicService
     producer: Producer
 
     async def produce(self, topic: str, *ids: str, group: str | None = None) -> list[Receipt]:
@@ -42,7 +43,7 @@ class TopicBench:
             assert isinstance(result, Receipt), result
         return results  # type: ignore[return-value]
 
-    async def contents(self, topic: Topic) -> list[tuple[int, int, Envelope]]:
+    async def contents(self, topic: TopicDefinition) -> list[tuple[int, int, Envelope]]:
         """All messages as (storage index, partition, message), in the order of each partition."""
         found = []
         for index, storage in enumerate(topic.storage):
@@ -54,13 +55,13 @@ class TopicBench:
                         found.append((index, partition, unpack(entry.payload, project="default")))
         return found
 
-    async def check(self, topic: Topic, sent: dict[str, list[str]]) -> None:
+    async def check(self, topic: TopicDefinition, sent: dict[str, list[str]]) -> None:
         """Each message is there once, in the order of its group, in the router's partition."""
         found: dict[str, list[str]] = defaultdict(list)
         # They come storage topic by storage topic, and a group has one partition in each.
         for index, partition, message in await self.contents(topic):
             assert message.group is not None
-            spread = topic.storage[index].spread
+            spread = topic.storage[index].router
             assert partition == spread.partition_of(hash_of(message.group))
             found[message.group].append(message.id)
         assert found == sent
@@ -76,8 +77,8 @@ async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicB
     await catalogue.open()
     store, clock = Store(server.address), Clock()
     logs = StreamLogs(store)
-    topics = Topics(catalogue, store, logs, clock=clock)
-    deduplication = Deduplication(store, clock=clock)
+    topics = TopicService(catalogue, store, logs, clock=clock)
+    deduplication = Deduplicator(store, clock=clock)
     try:
         yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
     finally:

@@ -18,12 +18,12 @@ from waystation.logs import keys
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope
 from waystation.topics import queries as browser_module
-from waystation.topics.queries import Browser, Page
+from waystation.topics.queries import Page, TopicQueries
 from waystation.topics.router import hash_of
 
 
-def browser(bench: TopicBench) -> Browser:
-    return Browser(bench.topics, bench.logs)
+def browser(bench: TopicBench) -> TopicQueries:
+    return TopicQueries(bench.topics, bench.logs)
 
 
 def ids(page: Page) -> list[str]:
@@ -115,7 +115,7 @@ async def test_an_offset_out_of_range_is_told_with_what_is_valid(open_bench: Ope
         at = {"storage": 0, "partition": 0}
         page = await look.partition("default", "orders", **at, limit=1)
         await bench.logs.hold(log, 0, "reader", 4)
-        await bench.logs.retain(log, 0, Retention(max_age_ms=0))
+        await bench.logs.set_retention(log, 0, Retention(max_age_ms=0))
         await asyncio.sleep(0.003)
         await bench.logs.trim(log, 0)
         for offset in (-1, 3, 7, 10**15):
@@ -281,7 +281,7 @@ async def test_where_a_group_is_is_told_for_every_storage_topic_and_number_of_sh
             found = await look.where("default", "orders", group, shards=2)
             assert (found.hash, found.consistent) == (hash_of(group), True)
             assert [position.partition for position in found.positions] == [
-                storage.spread.partition_of(hash_of(group)) for storage in topic.storage
+                storage.router.partition_of(hash_of(group)) for storage in topic.storage
             ]
             assert len({position.shard for position in found.positions}) == 1
             assert [position.current for position in found.positions] == [False, True]

@@ -1,4 +1,4 @@
-"""Deduplication: an id is found again within its window, over switches, whatever clocks say."""
+"""Deduplicator: an id is found again within its window, over switches, whatever clocks say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.topics.conftest import Open
 from waystation.logs import keys
 from waystation.runtime.clock import Clock
-from waystation.topics.dedup import Deduplication
+from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 
@@ -39,7 +39,7 @@ async def test_deduplication_goes_by_the_store_s_time_whatever_a_process_s_clock
             return super().now_ms() + hours * 3_600_000
 
     async with open_bench() as bench:
-        wrong = Deduplication(bench.store, clock=WrongClock())
+        wrong = Deduplicator(bench.store, clock=WrongClock())
         bench.producer = Producer(bench.topics, bench.logs, wrong)
         options = TopicOptions(dedup_seconds=60)
         topic = await bench.topics.create("default", "orders", partitions=2, options=options)
@@ -54,7 +54,7 @@ async def test_deduplication_goes_by_the_store_s_time_whatever_a_process_s_clock
         for partition in range(2):
             head = keys.head(topic.log(topic.target), partition)
             await bench.store.call("HSET", head, "sealed_ms", "1")
-        later = Deduplication(bench.store, clock=WrongClock())
+        later = Deduplicator(bench.store, clock=WrongClock())
         bench.producer = Producer(bench.topics, bench.logs, later)
         assert not (await bench.produce("orders", "b", group="g"))[0].duplicate
 

@@ -12,8 +12,8 @@ from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
 from waystation.telemetry import metrics
 from waystation.topics import rate_limits as limits_module
-from waystation.topics.model import RateLimit, RateMode, StorageTopic, Topic, TopicOptions
-from waystation.topics.rate_limits import Admission, Limits, check_rate
+from waystation.topics.model import RateLimit, RateMode, StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.rate_limits import Admission, RateLimiter, check_rate
 
 
 class HandClock(Clock):
@@ -33,9 +33,9 @@ def topic(
     name: str = "orders",
     qps: float | None = None,
     bytes_per_second: float | None = None,
-) -> Topic:
+) -> TopicDefinition:
     rate = RateLimit(mode=mode, qps=qps, bytes_per_second=bytes_per_second)
-    return Topic(
+    return TopicDefinition(
         project="default",
         name=name,
         version=1,
@@ -44,7 +44,7 @@ def topic(
     )
 
 
-def admit(limits: Limits, of: Topic, messages: int = 1, size: int = 1) -> Admission:
+def admit(limits: RateLimiter, of: TopicDefinition, messages: int = 1, size: int = 1) -> Admission:
     admission = limits.admit(of, messages=messages, size=size)
     assert admission is not None
     return admission
@@ -52,7 +52,7 @@ def admit(limits: Limits, of: Topic, messages: int = 1, size: int = 1) -> Admiss
 
 def test_a_full_bucket_admits_a_seconds_worth_then_refuses_then_recovers() -> None:
     clock, orders = HandClock(), topic(qps=5)
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     assert [admit(limits, orders).refused for _ in range(7)] == [False] * 5 + [True] * 2
     refused = admit(limits, orders)
     assert refused.retry_after_seconds == 1
@@ -62,7 +62,7 @@ def test_a_full_bucket_admits_a_seconds_worth_then_refuses_then_recovers() -> No
 
 def test_both_limits_must_have_credit() -> None:
     clock, orders = HandClock(), topic(qps=100, bytes_per_second=1000)
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=1000).refused
     refused = admit(limits, orders, size=1)
     assert refused.refused
@@ -72,7 +72,7 @@ def test_both_limits_must_have_credit() -> None:
 
 def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> None:
     clock, orders = HandClock(), topic(bytes_per_second=1000)
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=5000).refused
     refused = admit(limits, orders)
     assert refused.retry_after_seconds == 5  # 4000 are owed, and 1 more brings credit.
@@ -84,7 +84,7 @@ def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> Non
 
 def test_a_batch_is_admitted_or_refused_as_a_whole() -> None:
     clock, orders = HandClock(), topic(qps=10)
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     admitted = admit(limits, orders, messages=100)
     assert not admitted.refused
     assert [quota.credit for quota in admitted.quotas] == [-90]
@@ -94,14 +94,14 @@ def test_a_batch_is_admitted_or_refused_as_a_whole() -> None:
 
 @pytest.mark.parametrize("mode", ["disabled", "shadow"])
 def test_shadow_and_disabled_never_refuse(mode: RateMode) -> None:
-    orders, limits = topic(mode, qps=1), Limits(clock=HandClock())
+    orders, limits = topic(mode, qps=1), RateLimiter(clock=HandClock())
     for _ in range(50):
         admission = limits.admit(orders, messages=10, size=1000)
         assert admission is None or not (admission.refused or admission.headers)
 
 
 def test_shadow_counts_what_would_have_been_refused() -> None:
-    orders, limits = topic("shadow", qps=2), Limits(clock=HandClock())
+    orders, limits = topic("shadow", qps=2), RateLimiter(clock=HandClock())
     messages = metrics.topic_messages_over_limit.of("shadow")
     size = metrics.topic_bytes_over_limit.of("shadow")
     before = messages.value, size.value
@@ -112,7 +112,7 @@ def test_shadow_counts_what_would_have_been_refused() -> None:
 
 
 def test_refused_messages_are_counted() -> None:
-    orders, limits = topic(qps=1), Limits(clock=HandClock())
+    orders, limits = topic(qps=1), RateLimiter(clock=HandClock())
     count = metrics.topic_messages_over_limit.of("enforced")
     before = count.value
     admit(limits, orders)
@@ -121,7 +121,7 @@ def test_refused_messages_are_counted() -> None:
 
 
 def test_topics_do_not_share_credit() -> None:
-    limits = Limits(clock=HandClock())
+    limits = RateLimiter(clock=HandClock())
     assert not admit(limits, topic(name="one", qps=1)).refused
     assert admit(limits, topic(name="one", qps=1)).refused
     assert not admit(limits, topic(name="two", qps=1)).refused
@@ -129,14 +129,14 @@ def test_topics_do_not_share_credit() -> None:
 
 def test_a_process_has_its_share() -> None:
     clock, orders = HandClock(), topic(qps=12)
-    processes = [Limits(clock=clock, processes=4) for _ in range(4)]
+    processes = [RateLimiter(clock=clock, processes=4) for _ in range(4)]
     admitted = sum(not admit(limits, orders).refused for limits in processes for _ in range(10))
     assert admitted == 12
 
 
 def test_another_number_of_processes_counts_from_the_next_request_on() -> None:
     clock, orders = HandClock(), topic(qps=10)
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     admit(limits, orders, messages=4)
     limits.processes = 2
     # 6 were left, but the share is 5 now.
@@ -145,7 +145,7 @@ def test_another_number_of_processes_counts_from_the_next_request_on() -> None:
 
 def test_a_changed_limit_forgives_no_debt() -> None:
     clock = HandClock()
-    limits = Limits(clock=clock)
+    limits = RateLimiter(clock=clock)
     admit(limits, topic(qps=10), messages=110)
     assert admit(limits, topic(qps=1000)).refused
     clock.seconds += 0.2  # 100 were owed: paid back at the new rate.
@@ -158,13 +158,13 @@ def test_a_fault_of_the_limit_admits_and_is_counted() -> None:
             raise OSError("no time")
 
     before = metrics.topic_limit_failures.value
-    assert Limits(clock=BrokenClock()).admit(topic(qps=1), messages=1, size=1) is None
+    assert RateLimiter(clock=BrokenClock()).admit(topic(qps=1), messages=1, size=1) is None
     assert metrics.topic_limit_failures.value == before + 1
 
 
 def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_TOPICS_MAX", 3)
-    limits = Limits(clock=HandClock())
+    limits = RateLimiter(clock=HandClock())
     for number in range(10):
         admit(limits, topic(name=f"t{number}", qps=1))
     assert len(limits._buckets) == 3
@@ -173,7 +173,7 @@ def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 def test_headers_tell_policy_and_what_is_left() -> None:
     clock = HandClock()
-    limits, orders = Limits(clock=clock), topic(qps=2.5, bytes_per_second=4000)
+    limits, orders = RateLimiter(clock=clock), topic(qps=2.5, bytes_per_second=4000)
     assert admit(limits, orders, size=100).headers == (
         (b"ratelimit-policy", b'"messages";q=2;w=1, "bytes";q=4000;qu="content-bytes";w=1'),
         (b"ratelimit", b'"messages";r=2, "bytes";r=3900'),
@@ -186,14 +186,14 @@ def test_headers_tell_policy_and_what_is_left() -> None:
 
 
 def test_less_than_one_a_second_is_told_in_whole_numbers() -> None:
-    limits, orders = Limits(clock=HandClock()), topic(qps=0.3)
+    limits, orders = RateLimiter(clock=HandClock()), topic(qps=0.3)
     admission = admit(limits, orders)
     assert admission.headers[0] == (b"ratelimit-policy", b'"messages";q=1;w=4')
     assert admission.headers[1] == (b"ratelimit", b'"messages";r=0;t=3')
 
 
 def test_a_refusal_is_an_error_with_a_code_and_a_time() -> None:
-    limits, orders = Limits(clock=HandClock()), topic(qps=1)
+    limits, orders = RateLimiter(clock=HandClock()), topic(qps=1)
     admit(limits, orders).require()
     with pytest.raises(RateLimitedError) as raised:
         admit(limits, orders).require()
@@ -243,7 +243,7 @@ def test_over_any_window_no_more_is_admitted_than_capacity_and_time_and_one_debt
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     clock = HandClock()
-    limits, orders = Limits(clock=clock), topic(bytes_per_second=rate)
+    limits, orders = RateLimiter(clock=clock), topic(bytes_per_second=rate)
     admitted: list[tuple[float, int]] = []
     for wait, size in requests:
         clock.seconds += wait
@@ -260,7 +260,7 @@ def test_over_any_window_no_more_is_admitted_than_capacity_and_time_and_one_debt
 @given(rate=st.floats(0.1, 100), requests=REQUESTS)
 def test_whoever_waits_as_told_is_admitted(rate: float, requests: list[tuple[float, int]]) -> None:
     clock = HandClock()
-    limits, orders = Limits(clock=clock), topic(bytes_per_second=rate)
+    limits, orders = RateLimiter(clock=clock), topic(bytes_per_second=rate)
     for wait, size in requests:
         clock.seconds += wait
         admission = admit(limits, orders, size=size)
@@ -274,7 +274,7 @@ def test_a_debt_is_never_larger_than_one_request(
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     clock = HandClock()
-    limits, orders = Limits(clock=clock), topic(qps=rate)
+    limits, orders = RateLimiter(clock=clock), topic(qps=rate)
     for wait, messages in requests:
         clock.seconds += wait
         (quota,) = admit(limits, orders, messages=messages).quotas

@@ -31,7 +31,7 @@ from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope, pack, unpack
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Receipt
+from waystation.types.message import Receipt
 
 _T = TypeVar("_T")
 
@@ -162,7 +162,7 @@ class TopicMachine(RuleBasedStateMachine):
         topics = self.benches[process].topics
         topic = self.wait(topics.add_storage_topic("default", self.name, partitions))
         self.model.add_storage(partitions)
-        assert [storage.spread for storage in topic.storage] == self.model.spreads
+        assert [storage.router for storage in topic.storage] == self.model.spreads
         assert topic.produce_pointer == self.model.pointer
 
     @rule(process=processes)
@@ -202,10 +202,10 @@ class TopicMachine(RuleBasedStateMachine):
 
         async def trimmed() -> None:
             logs = self.benches[0].logs
-            await logs.retain(log, number, Retention(max_bytes=max_bytes, policy=policy))
+            await logs.set_retention(log, number, Retention(max_bytes=max_bytes, policy=policy))
             while (await logs.trim(log, number)).more:
                 pass
-            await logs.retain(log, number, Retention())
+            await logs.set_retention(log, number, Retention())
 
         self.wait(trimmed())
         found.trim(max_bytes, drops=drops)

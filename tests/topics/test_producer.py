@@ -22,10 +22,11 @@ from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
-from waystation.topics.dedup import Deduplication
-from waystation.topics.model import Topic, TopicOptions
-from waystation.topics.producer import Producer, Receipt
-from waystation.topics.router import Spread, hash_of
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.model import TopicDefinition, TopicOptions
+from waystation.topics.producer import Producer
+from waystation.topics.router import Router, hash_of
+from waystation.types.message import Receipt
 
 
 def hundreds(count: int) -> list[Envelope]:
@@ -40,7 +41,7 @@ async def test_a_message_is_where_its_receipt_says(open_bench: Open) -> None:
         topic = await bench.topics.create("default", "orders", partitions=4)
         receipts = await bench.produce("orders", *(f"m{n}" for n in range(50)))
         for receipt in receipts:
-            spread = topic.target.spread
+            spread = topic.target.router
             assert receipt.partition == spread.partition_of(hash_of(receipt.id))
             log = topic.log(topic.storage[receipt.storage])
             (entry,) = await bench.logs.read(log, receipt.partition, receipt.offset, limit=1)
@@ -153,7 +154,7 @@ class HeldLogs(StreamLogs):
 def held_producer(bench: TopicBench) -> HeldLogs:
     """Gives the bench a producer whose appends can be held up."""
     logs = HeldLogs(bench.store)
-    deduplication = Deduplication(bench.store, clock=Clock())
+    deduplication = Deduplicator(bench.store, clock=Clock())
     bench.producer = Producer(bench.topics, logs, deduplication)
     return logs
 
@@ -165,7 +166,7 @@ async def test_a_message_waits_for_an_earlier_one_that_is_under_way_to_the_older
         topic = await bench.topics.create("default", "orders", partitions=1)
         logs = held_producer(bench)
         # One that has another partition after the switch, and so another lane.
-        group = next(name for name in "abcdef" if Spread(2, 2).partition_of(hash_of(name)) == 1)
+        group = next(name for name in "abcdef" if Router(2, 2).partition_of(hash_of(name)) == 1)
         await bench.produce("orders", "a", group=group)
         gate = logs.held[topic.log(topic.target), 0] = asyncio.Event()
         first = asyncio.ensure_future(bench.produce("orders", "b", group=group))
@@ -185,7 +186,7 @@ async def test_a_refusal_waits_for_what_is_under_way_to_other_partitions(open_be
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=2)
         logs = held_producer(bench)
-        spread = topic.target.spread
+        spread = topic.target.router
         groups = {spread.partition_of(hash_of(name)): name for name in ("a", "b", "c", "d", "e")}
         await bench.topics.add_storage_topic("default", "orders", 2)
         gate = logs.held[topic.log(topic.target), 1] = asyncio.Event()
@@ -293,7 +294,7 @@ async def test_nobody_is_refused_for_what_another_brought(open_bench: Open) -> N
 async def test_more_than_may_wait_is_refused_and_nothing_of_it_produced(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waystation.topics.flow._WAITING_MESSAGES_MAX", 5)
+    monkeypatch.setattr("waystation.topics.producer.PENDING_MESSAGES_MAX", 5)
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=1)
         first = asyncio.ensure_future(bench.produce("orders", "a", "b", "c"))
@@ -308,7 +309,7 @@ async def test_more_than_may_wait_is_refused_and_nothing_of_it_produced(
 async def test_what_waits_is_bounded_over_all_topics_of_a_process(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waystation.topics.flow._WAITING_BYTES_MAX", 1000)
+    monkeypatch.setattr("waystation.topics.producer.PENDING_BYTES_MAX", 1000)
     async with open_bench() as bench:
         for name in ("one", "two"):
             await bench.topics.create("default", name, partitions=1)
@@ -329,7 +330,7 @@ async def test_a_seal_of_a_topic_that_was_purged_ends_nothing_of_the_one_that_ha
         await bench.logs.seal(old.log(old.target), 0, 1)
         get = bench.topics.get
 
-        async def late(project: str, name: str) -> Topic:
+        async def late(project: str, name: str) -> TopicDefinition:
             monkeypatch.setattr(bench.topics, "get", get)
             # The producer was refused, and comes to look at the topic only now.
             await other.topics.delete(project, name)
@@ -355,7 +356,7 @@ async def test_a_topic_that_is_sealed_with_nothing_behind_it_says_so_and_can_be_
         envelope = Envelope(id="a", project="default", data=b"")
         (result,) = await bench.producer.produce("default", "orders", [envelope])
         assert isinstance(result, LogSealedError)
-        assert "no storage topic follows" in str(result)
+        assert "has no further storage topic" in str(result)
         await bench.topics.add_storage_topic("default", "orders", 2)
         await bench.topics.switch_produce("default", "orders")
         assert (await bench.produce("orders", "a"))[0].storage == 1
@@ -390,7 +391,7 @@ async def test_a_full_partition_refuses_its_own_messages_only(open_bench: Open) 
     async with open_bench() as bench:
         options = TopicOptions(max_bytes=2000)
         await bench.topics.create("default", "orders", partitions=2, options=options)
-        partition_of = Spread(2).partition_of
+        partition_of = Router(2).partition_of
         there, elsewhere = (
             next(name for name in "abcdef" if partition_of(hash_of(name)) == partition)
             for partition in range(2)
@@ -504,10 +505,7 @@ async def test_produce_by_100_callers_to_full_partition_costs_one_append_each(
         calls = count_calls(bench.store)
 
         results = await asyncio.gather(
-            *(
-                bench.producer.produce("default", "orders", [envelope])
-                for envelope in hundreds(100)
-            )
+            *(bench.producer.produce("default", "orders", [envelope]) for envelope in hundreds(100))
         )
 
         assert {type(result) for (result,) in results} == {LogFullError}
@@ -523,7 +521,7 @@ async def test_produce_after_unexpected_error_during_switch_succeeds(
         topic = await bench.topics.add_storage_topic("default", "orders", 1)
         await bench.logs.seal(topic.log(topic.target), 0, 1)
 
-        async def fail(project: str, name: str) -> Topic:
+        async def fail(project: str, name: str) -> TopicDefinition:
             raise RuntimeError("unexpected")
 
         with monkeypatch.context() as patch:
@@ -539,7 +537,7 @@ async def test_produce_during_slow_append_continues_on_other_partition(open_benc
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=2)
         logs = held_producer(bench)
-        router = topic.target.spread
+        router = topic.target.router
         groups = {router.partition_of(hash_of(name)): name for name in ("a", "b", "c", "d", "e")}
         await bench.produce("orders", "1", group=groups[0])
         gate = logs.held[topic.log(topic.target), 0] = asyncio.Event()

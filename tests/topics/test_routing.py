@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.topics.router import (
-    Spread,
+    Router,
     hash_of,
     is_advised,
     is_consistent,
@@ -21,21 +21,21 @@ from waystation.topics.router import (
 HASHES = st.integers(0, 2**64 - 1)
 
 
-def chain(*counts: int) -> list[Spread]:
+def chain(*counts: int) -> list[Router]:
     """Storage topics of these many partitions, one after the other."""
-    spreads = [Spread(counts[0])]
+    spreads = [Router(counts[0])]
     for count in counts[1:]:
         spreads.append(spreads[-1].followed_by(count))
     return spreads
 
 
-def by_the_seed(hashed: int, spread: Spread) -> int:
+def by_the_seed(hashed: int, spread: Router) -> int:
     """The formula as the design writes it, in integers of any size."""
     count, factor = spread.partitions, spread.factor
     return factor * hashed % count + hashed // count % factor
 
 
-def shard_in(spread: Spread, hashed: int, shards: int) -> int:
+def shard_in(spread: Router, hashed: int, shards: int) -> int:
     return shard_of_partition(spread.partition_of(hashed), spread.partitions, shards)
 
 
@@ -83,21 +83,21 @@ def test_known_hashes_have_known_partitions(
 
 @given(base=st.integers(1, 64), factor=st.integers(1, 32), hashed=HASHES)
 def test_a_partition_is_in_range_and_as_the_seed_says(base: int, factor: int, hashed: int) -> None:
-    spread = Spread(base * factor, factor)
+    spread = Router(base * factor, factor)
     partition = spread.partition_of(hashed)
     assert 0 <= partition < spread.partitions
     assert partition == by_the_seed(hashed, spread)
 
 
-@pytest.mark.parametrize("spread", [Spread(1), Spread(12, 3), Spread(10, 5), Spread(96, 24)])
-def test_every_partition_gets_its_even_part_of_a_full_turn(spread: Spread) -> None:
+@pytest.mark.parametrize("spread", [Router(1), Router(12, 3), Router(10, 5), Router(96, 24)])
+def test_every_partition_gets_its_even_part_of_a_full_turn(spread: Router) -> None:
     turn = spread.factor * spread.partitions
     hits = Counter(spread.partition_of(hashed) for hashed in range(7 * turn, 8 * turn))
     assert hits == dict.fromkeys(range(spread.partitions), spread.factor)
 
 
-@pytest.mark.parametrize("spread", [Spread(4), Spread(12, 3), Spread(96, 24)])
-def test_groups_spread_evenly(spread: Spread) -> None:
+@pytest.mark.parametrize("spread", [Router(4), Router(12, 3), Router(96, 24)])
+def test_groups_spread_evenly(spread: Router) -> None:
     groups = 20_000
     hits = Counter(spread.partition_of(hash_of(f"customer-{n}")) for n in range(groups))
     expected = groups / spread.partitions
@@ -115,7 +115,7 @@ def test_groups_spread_evenly(spread: Spread) -> None:
 def test_a_group_keeps_its_shard_where_the_shard_count_divides_the_base(
     base: int, factors: list[int], shards: int, hashes: list[int]
 ) -> None:
-    spreads = [Spread(base), *(Spread(base * factor, factor) for factor in factors)]
+    spreads = [Router(base), *(Router(base * factor, factor) for factor in factors)]
     consistent = base % shards == 0 or shards == 1
     assert is_consistent(spreads, shards) is consistent
     for hashed in hashes:
@@ -165,7 +165,7 @@ def test_the_rule_of_partition_counts(count: int, advised: int) -> None:
 @pytest.mark.parametrize("wrong", [(0, 1), (4, 0), (4, 3), (-1, 1)])
 def test_a_spread_that_cannot_be_is_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="partitions"):
-        Spread(*wrong)
+        Router(*wrong)
 
 
 def test_the_picture_that_explains_k_is_true() -> None:

@@ -12,9 +12,9 @@ import pytest
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
 from waystation.messages.envelope import Envelope
 from waystation.topics import schemas as schemas_module
-from waystation.topics.model import StorageTopic, Topic, TopicOptions
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
 from waystation.topics.schema_cost import states_of
-from waystation.topics.schemas import Schemas, check_schema
+from waystation.topics.schemas import SchemaValidator, check_schema
 
 ORDER: dict[str, object] = {
     "type": "object",
@@ -30,8 +30,8 @@ ORDER: dict[str, object] = {
 
 def topic(
     schema: dict[str, object] | None, *, version: int = 1, created_ms: int = 0, name: str = "orders"
-) -> Topic:
-    return Topic(
+) -> TopicDefinition:
+    return TopicDefinition(
         project="default",
         name=name,
         version=version,
@@ -45,23 +45,23 @@ def messages(*payloads: bytes) -> list[Envelope]:
     return [Envelope(id=f"m{n}", project="default", data=data) for n, data in enumerate(payloads)]
 
 
-def check(schemas: Schemas, of: Topic, *payloads: bytes) -> None:
+def check(schemas: SchemaValidator, of: TopicDefinition, *payloads: bytes) -> None:
     asyncio.run(schemas.check(of, messages(*payloads), batch=len(payloads) > 1))
 
 
 def mismatch(schema: dict[str, object], *payloads: bytes) -> SchemaMismatchError:
     with pytest.raises(SchemaMismatchError) as raised:
-        check(Schemas(), topic(schema), *payloads)
+        check(SchemaValidator(), topic(schema), *payloads)
     return raised.value
 
 
 def test_without_a_schema_everything_is_accepted() -> None:
-    check(Schemas(), topic(None), b"\xff\x00")
+    check(SchemaValidator(), topic(None), b"\xff\x00")
 
 
 def test_what_matches_is_accepted() -> None:
     payload = b' {"id": "a", "lines": [{"a/b~c": 123456789012345678901234567890}]} '
-    check(Schemas(), topic(ORDER), payload, b'{"id":""}')
+    check(SchemaValidator(), topic(ORDER), payload, b'{"id":""}')
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_mismatch_in_a_batch_names_the_message() -> None:
 
 async def test_a_batch_of_one_is_told_as_a_batch() -> None:
     with pytest.raises(SchemaMismatchError) as raised:
-        await Schemas().check(topic(ORDER), messages(b"{}"), batch=True)
+        await SchemaValidator().check(topic(ORDER), messages(b"{}"), batch=True)
     assert (raised.value.position, raised.value.field) == (0, "messages[0].data")
 
 
@@ -211,7 +211,7 @@ def test_strict_objects_inside_one_another_are_no_trap() -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(30):
         schema = {"properties": {"a": schema}, "unevaluatedProperties": False}
-    check(Schemas(), topic(schema), b'{"a":{"a":{}}}')
+    check(SchemaValidator(), topic(schema), b'{"a":{"a":{}}}')
     assert mismatch(schema, b'{"a":{"a":{"b":1}}}').path == "/a/a"
 
 
@@ -219,7 +219,7 @@ def test_the_largest_schema_that_is_accepted_costs_little() -> None:
     wide: dict[str, object] = {"$defs": {"d": {"enum": [*range(100)]}}}
     wide["allOf"] = [{"$ref": "#/$defs/d"}] * 190
     for each, payload in ((unevaluated(7), b'{"a":1}'), (wide, b"99")):
-        schemas = Schemas()
+        schemas = SchemaValidator()
         check(schemas, topic(each), payload)
         begun = time.process_time()
         check(schemas, topic(each), payload)
@@ -262,7 +262,7 @@ TRAPS: dict[str, tuple[dict[str, object], bytes]] = {
 def test_schema_and_payload_together_may_not_ask_for_endless_work(trap: str) -> None:
     """Work is the product of both; it is refused before it is begun, and takes no time."""
     schema, payload = TRAPS[trap]
-    schemas = Schemas()
+    schemas = SchemaValidator()
     with contextlib.suppress(SchemaMismatchError):
         check(schemas, topic(schema), b"[]")  # Compiled, which is not what is measured.
     begun = time.process_time()
@@ -290,7 +290,7 @@ def test_what_is_just_within_the_bound_of_work_is_checked_soon(
         part = msgspec.json.encode(
             dict(list(value.items())[:share]) if isinstance(value, dict) else value[:share]
         )
-    schemas = Schemas()
+    schemas = SchemaValidator()
     check(schemas, topic(schema), b"[]" if part[:1] == b"[" else part)
     begun = time.process_time()
     check(schemas, topic(schema), part)
@@ -302,7 +302,7 @@ def test_large_payloads_of_usual_schemas_are_accepted() -> None:
     order = b'{"id":"a","at":"2030-01-01T00:00:00Z","lines":[%b]}' % b",".join([line] * 65_000)
     assert len(order) > 4_500_000
     usual = {**ORDER, "$defs": {"line": {"properties": {"a/b~c": {"minimum": 0}}}}}
-    check(Schemas(), topic(usual), order)
+    check(SchemaValidator(), topic(usual), order)
     code = {"type": "string", "pattern": "^[A-Z0-9-]{1,40}$", "enum": [f"C{n}" for n in range(200)]}
     wide: dict[str, object] = {
         "items": {
@@ -312,12 +312,12 @@ def test_large_payloads_of_usual_schemas_are_accepted() -> None:
         }
     }
     row = b"{%b}" % b",".join(b'"p%d":"C7"' % number for number in range(30))
-    check(Schemas(), topic(wide), b"[%b]" % b",".join([row] * 3000))
+    check(SchemaValidator(), topic(wide), b"[%b]" % b",".join([row] * 3000))
 
 
 def test_texts_full_of_commas_and_digits_are_no_more_work_than_they_are() -> None:
     schema: dict[str, object] = {"items": {"anyOf": [*CONSTANTS, {"type": "string"}]}}
-    check(Schemas(), topic(schema), b'["%b", "%b"]' % (b"[,{" * 100_000, b"9" * 4000))
+    check(SchemaValidator(), topic(schema), b'["%b", "%b"]' % (b"[,{" * 100_000, b"9" * 4000))
 
 
 async def test_others_have_their_turn_between_the_messages_of_a_batch() -> None:
@@ -332,7 +332,7 @@ async def test_others_have_their_turn_between_the_messages_of_a_batch() -> None:
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(take_turns())
-    await Schemas().check(topic(schema), batch, batch=True)
+    await SchemaValidator().check(topic(schema), batch, batch=True)
     other.cancel()
     assert turns >= 10
 
@@ -380,7 +380,7 @@ def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:
             "definitions": {"mail": {"format": "email"}},
             "properties": {"$ref": {"type": "string"}, "mail": {"$ref": "#/definitions/mail"}},
         }
-        check(Schemas(), topic(schema), b'{"mail":"a@example.com","$ref":"x"}')
+        check(SchemaValidator(), topic(schema), b'{"mail":"a@example.com","$ref":"x"}')
         assert mismatch(schema, b'{"mail":"nobody"}').path == "/mail"
 
 
@@ -390,7 +390,7 @@ def test_a_schema_is_compiled_once_for_each_version(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         schemas_module, "_compile", lambda schema: compiled.append(schema) or compile_it(schema)
     )
-    schemas = Schemas()
+    schemas = SchemaValidator()
     for _ in range(3):
         check(schemas, topic({"const": 1}), b"1")
     assert len(compiled) == 1
@@ -404,7 +404,7 @@ def test_compiled_schemas_are_bounded_and_the_least_used_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(schemas_module, "_COMPILED_MAX", 2)
-    schemas = Schemas()
+    schemas = SchemaValidator()
     for name in ("a", "b", "a", "c"):
         check(schemas, topic({}, name=name), b"1")
     assert list(schemas._known) == [("default", "a"), ("default", "c")]

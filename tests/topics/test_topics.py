@@ -12,8 +12,14 @@ from waystation.catalogue import DefinitionRecord
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
 from waystation.messages.envelope import Envelope
 from waystation.topics import model as topic_module
-from waystation.topics.model import StorageTopic, Topic, TopicOptions, decode_topic, encode_topic
-from waystation.topics.service import Topics
+from waystation.topics.model import (
+    StorageTopic,
+    TopicDefinition,
+    TopicOptions,
+    decode_topic,
+    encode_topic,
+)
+from waystation.topics.service import TopicService
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
 
@@ -51,7 +57,7 @@ async def test_the_rule_of_partition_counts_is_an_error_only_where_it_is_strict(
 ) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "seven", partitions=7)
-        strict = Topics(
+        strict = TopicService(
             bench.catalogue, bench.store, bench.logs, clock=bench.topics._clock, strict=True
         )
         with pytest.raises(InvalidInputError, match="evenly"):
@@ -294,7 +300,7 @@ async def test_a_switch_of_a_version_can_be_repeated_without_skipping_a_storage_
         assert (await bench.logs.state(topic.log(topic.storage[1]), 0)).sealed is None
 
 
-async def purge_and_begin_anew(bench: TopicBench) -> Topic:
+async def purge_and_begin_anew(bench: TopicBench) -> TopicDefinition:
     await bench.topics.delete("default", "orders")
     await bench.topics.purge("default", "orders")
     await bench.topics.create("default", "orders", partitions=2)
@@ -307,13 +313,13 @@ async def test_a_switch_over_a_purge_moves_nothing_of_the_new_topic(
     async with open_bench() as bench, open_bench() as other:
         await bench.topics.create("default", "orders", partitions=2)
         await bench.topics.add_storage_topic("default", "orders", 4)
-        provide = bench.topics.provide
+        create_logs = bench.topics.create_logs
 
-        async def late(topic: Topic) -> None:
+        async def late(topic: TopicDefinition) -> None:
             await purge_and_begin_anew(other)
-            await provide(topic)
+            await create_logs(topic)
 
-        monkeypatch.setattr(bench.topics, "provide", late)
+        monkeypatch.setattr(bench.topics, "create_logs", late)
         answer = await bench.topics.switch_produce("default", "orders")
         new = await other.topics.get("default", "orders")
         assert answer == new
@@ -339,7 +345,7 @@ async def test_a_purge_forgets_the_ids_of_its_messages_and_no_others(open_bench:
         assert all(each.duplicate for each in await bench.produce("other", "m1", group="a person"))
 
 
-async def back_to(bench: TopicBench, topic: Topic) -> None:
+async def back_to(bench: TopicBench, topic: TopicDefinition) -> None:
     """The catalogue comes from a backup that was made when the topic was this one."""
     now = await bench.catalogue.definition("topic", "default", topic.name)
     assert now is not None
@@ -418,7 +424,7 @@ def test_stored_topic_without_limits_keeps_none() -> None:
     """A topic that was created before topics had default limits says null in its definition."""
     storage = (StorageTopic(number=0, partitions=1),)
     options = TopicOptions(max_bytes=None, max_age_seconds=None)
-    topic = Topic(project="p", name="t", version=1, options=options, storage=storage)
+    topic = TopicDefinition(project="p", name="t", version=1, options=options, storage=storage)
     stored = encode_topic(topic)
     assert b'"max_bytes":null,"max_age_seconds":null' in stored
     retention = decode_topic(stored).retention

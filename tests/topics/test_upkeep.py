@@ -22,7 +22,7 @@ from waystation.store.room import StoreRoom
 from waystation.telemetry import metrics
 from waystation.topics import maintenance
 from waystation.topics.maintenance import LEASE_KEY, Upkeep
-from waystation.topics.model import StorageTopic, Topic, TopicOptions, encode_topic
+from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def fill(bench: TopicBench, topic: str, count: int, size: int = 100) -> No
     assert not [each for each in results if isinstance(each, Exception)]
 
 
-def record_of(topic: Topic) -> DefinitionRecord:
+def record_of(topic: TopicDefinition) -> DefinitionRecord:
     return DefinitionRecord(
         kind="topic",
         project=topic.project,
@@ -64,7 +64,7 @@ def record_of(topic: Topic) -> DefinitionRecord:
     )
 
 
-async def row_only(bench: TopicBench, topic: Topic) -> None:
+async def row_only(bench: TopicBench, topic: TopicDefinition) -> None:
     """A change that died after the catalogue had it."""
     await bench.catalogue.change_definition(record_of(topic))
 
@@ -302,7 +302,7 @@ async def test_records_of_other_parts_are_trimmed_too(open_bench: Open) -> None:
         retention = Retention(max_bytes=100, policy="drop_and_count")
         await bench.logs.create("s.default.mails.0", 1, Retention())
         await bench.logs.append("s.default.mails.0", 0, [b"x" * 10] * 30)
-        await bench.logs.retain("s.default.mails.0", 0, retention)
+        await bench.logs.set_retention("s.default.mails.0", 0, retention)
         assert (await upkeep.pass_once()).trimmed == 20
 
 
@@ -476,7 +476,7 @@ async def test_a_creation_that_died_after_its_row_has_logs_before_it_has_a_worki
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench, open_bench() as other, upkeep_of(bench) as upkeep:
-        topic = Topic(
+        topic = TopicDefinition(
             project="default",
             name="orders",
             version=1,

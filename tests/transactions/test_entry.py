@@ -246,7 +246,7 @@ async def test_a_full_log_that_refuses_refuses_starts_and_nothing_is_written(
 ) -> None:
     async with open_cell_store(store_server) as cells:
         kept = await cells.start(detail=b"\xc4\xff" + b"x" * 255)
-        await cells.logs.retain(names.LOG, 0, Retention(max_bytes=400, policy="refuse"))
+        await cells.logs.set_retention(names.LOG, 0, Retention(max_bytes=400, policy="refuse"))
         await cells.logs.hold(names.LOG, 0, "history", 0)
         before = await cells.keys()
         with pytest.raises(LogFullError):
@@ -268,7 +268,7 @@ async def test_a_full_log_that_refuses_refuses_starts_and_nothing_is_written(
 async def test_a_log_that_drops_never_refuses(store_server: EmbeddedServer) -> None:
     async with open_cell_store(store_server) as cells:
         retention = Retention(max_bytes=1000, policy="drop_and_count")
-        await cells.logs.retain(names.LOG, 0, retention)
+        await cells.logs.set_retention(names.LOG, 0, retention)
         for _ in range(20):
             await cells.start(detail=b"\xc4\xff" + b"x" * 255)
         assert len(await cells.listed("qInL:workers")) == 20

@@ -192,7 +192,7 @@ async def test_a_full_log_refuses_children_whole_and_they_can_be_created_later(
 ) -> None:
     async with open_cell_store(store_server) as cells:
         parent = await open_fan(cells)
-        await cells.logs.retain(names.LOG, 0, Retention(max_bytes=10, policy="refuse"))
+        await cells.logs.set_retention(names.LOG, 0, Retention(max_bytes=10, policy="refuse"))
         await cells.logs.hold(names.LOG, 0, "history", 0)
         before, fields = await cells.keys(), await cells.fields(parent.id)
         with pytest.raises(LogFullError):
@@ -200,5 +200,5 @@ async def test_a_full_log_refuses_children_whole_and_they_can_be_created_later(
         assert await cells.keys() == before
         assert await cells.fields(parent.id) == fields
 
-        await cells.logs.retain(names.LOG, 0, Retention())
+        await cells.logs.set_retention(names.LOG, 0, Retention())
         assert (await fan_out(cells, parent, 1, 2, 3)).created == 3

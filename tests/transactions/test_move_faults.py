@@ -104,7 +104,7 @@ async def test_a_full_record_log_stops_nothing_that_is_under_way(
 ) -> None:
     async with open_transactions(store_server) as tx:
         helds = [await tx.running() for _ in range(3)]
-        await tx.logs.retain(names.LOG, CELL, Retention(max_bytes=1, policy="refuse"))
+        await tx.logs.set_retention(names.LOG, CELL, Retention(max_bytes=1, policy="refuse"))
         await tx.logs.hold(names.LOG, CELL, "history", 0)
         await tx.progress.commit(CELL, [Commit(held=helds[0], state=b"s")])
         await tx.progress.sleep(CELL, [Sleep(held=helds[1], state=b"s", switch="go")])

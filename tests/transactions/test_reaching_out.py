@@ -28,7 +28,7 @@ from waystation.reach import Reach
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import Serving, quick_settings, serving
 from waystation.topics.model import RateLimit, TopicOptions
-from waystation.topics.within import Within
+from waystation.topics.producer import CheckedProducer
 from waystation.transactions import names
 from waystation.transactions.order import Order
 from waystation.transactions.outcomes import Failure, Outcome, Pause, Success
@@ -41,7 +41,7 @@ REMEMBERING = TopicOptions(dedup_seconds=60)
 
 
 def services_of(node: Node) -> Services:
-    within = Within(node.topics, node.producer, node.schemas, node.limits, 1000)
+    within = CheckedProducer(node.topics, node.producer, node.schemas, node.limits, 1000)
     guard = node.channels._guard
     parts = (guard, node.delivery.sender, node.channels, within, node.engine.urls)
     return Reach(*parts, node.pools.pools).services()

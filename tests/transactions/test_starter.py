@@ -272,12 +272,14 @@ async def test_a_full_record_log_refuses_starts_and_takes_them_when_there_is_roo
     async with open_outside(store_server.address, tmp_path) as outside:
         await outside.define()
         full = Retention(max_bytes=1, policy="refuse")
-        await outside.logs.retain(names.LOG, 0, full)
+        await outside.logs.set_retention(names.LOG, 0, full)
         await outside.logs.hold(names.LOG, 0, "history", 0)
         with pytest.raises(LogFullError):
             await outside.engine.starter.start("default", ORDER)
         assert await outside.keys() == set()
-        await outside.logs.retain(names.LOG, 0, Retention(max_bytes=1_000_000, policy="refuse"))
+        await outside.logs.set_retention(
+            names.LOG, 0, Retention(max_bytes=1_000_000, policy="refuse")
+        )
         assert not (await outside.engine.starter.start("default", ORDER)).duplicate
 
 

@@ -22,7 +22,7 @@ from waystation.runtime.logging import logger
 from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
 from waystation.store.pubsub import RECHECK_S
-from waystation.topics.within import Within
+from waystation.topics.producer import CheckedProducer
 
 _log = logger("events")
 
@@ -39,7 +39,7 @@ _JSON = (("content-type", "application/json"),)
 class EventPump:
     """Produces one list to one topic, until it is stopped; any number may do so."""
 
-    def __init__(self, store: Store, within: Within, rule: EventRule) -> None:
+    def __init__(self, store: Store, within: CheckedProducer, rule: EventRule) -> None:
         self._rule = rule
         self._within = within
         self._queue = OutboundQueue(store, rule.list)

@@ -25,12 +25,13 @@ from waystation.messages.envelope import check_key, check_time_ms
 from waystation.messages.formats import message_json, read_request
 from waystation.runtime.ids import IdSource, SequentialIds
 from waystation.runtime.logging import logger
-from waystation.topics.flow import require_open
-from waystation.topics.producer import Producer, Receipt, Result
-from waystation.topics.queries import LIMIT_DEFAULT, Browser, Found, Page
-from waystation.topics.rate_limits import Limits
-from waystation.topics.schemas import Schemas
-from waystation.topics.service import Topics
+from waystation.topics.model import require_open
+from waystation.topics.producer import Producer, ProduceResult
+from waystation.topics.queries import LIMIT_DEFAULT, Page, StoredMessage, TopicQueries
+from waystation.topics.rate_limits import RateLimiter
+from waystation.topics.schemas import SchemaValidator
+from waystation.topics.service import TopicService
+from waystation.types.message import Receipt
 
 _log = logger("http")
 
@@ -44,14 +45,14 @@ class TopicRoutes:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicService,
         producer: Producer,
-        browser: Browser,
+        browser: TopicQueries,
         *,
         ids: IdSource,
         message_bytes_max: int,
-        schemas: Schemas,
-        limits: Limits,
+        schemas: SchemaValidator,
+        limits: RateLimiter,
         body_bytes_max: int,
     ) -> None:
         self._topics = topics
@@ -91,11 +92,11 @@ class TopicRoutes:
                 return reply
             headers += admission.headers
         batch, ids = received.batch, [each.id for each in envelopes]
-        under_way = self._producer.begin(project, name, envelopes)
-        # They are packed by now: held until the reply, those of many requests fill the caches.
+        call = self._producer.begin(project, name, envelopes)
+        # The messages are packed now. Free the originals before the wait, because those of many
+        # waiting requests would fill the processor's caches.
         del body, received, envelopes
-        await under_way.done
-        results = under_way.results()
+        results = await call.wait()
         if batch:
             return Reply(200, _told(results, ids), headers)
         (result,) = results
@@ -183,7 +184,7 @@ class TopicRoutes:
         ]
 
 
-def _told(results: Sequence[Result], ids: Sequence[str]) -> bytes:
+def _told(results: Sequence[ProduceResult], ids: Sequence[str]) -> bytes:
     """What became of each message of a batch; raises what was said of all of them."""
     problems = [each for each in results if isinstance(each, WaystationError)]
     if len(problems) == len(results) and len({each.code for each in problems}) == 1:
@@ -223,7 +224,7 @@ def _page(page: Page) -> Reply:
     )
 
 
-def _shown(found: Found) -> dict[str, object]:
+def _shown(found: StoredMessage) -> dict[str, object]:
     return {
         "storage": found.storage,
         "partition": found.partition,

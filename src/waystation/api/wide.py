@@ -53,8 +53,8 @@ from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.desk import Desk as SubscriptionDesk
 from waystation.subscriptions.dispatch import Dispatch
 from waystation.topics.overview import Overview
-from waystation.topics.queries import Browser
-from waystation.topics.service import Topics
+from waystation.topics.queries import TopicQueries
+from waystation.topics.service import TopicService
 from waystation.transactions.archive_standing import ArchiveStanding
 from waystation.transactions.engine import Engine
 from waystation.transactions.reply_desk import ReplyDesk
@@ -112,8 +112,8 @@ def wide_app(
     listing: ChannelListing,
     admission: ChannelAdmission,
     desk: Desk,
-    topics: Topics,
-    browser: Browser,
+    topics: TopicService,
+    browser: TopicQueries,
     overview: Overview,
     engine: Engine,
     replies: ReplyDesk,

@@ -22,14 +22,14 @@ from waystation.runtime.ids import NAME_PATTERN
 from waystation.topics.model import (
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
-    Topic,
+    TopicDefinition,
     TopicOptions,
     TopicState,
 )
 from waystation.topics.overview import Overview, TopicStanding
-from waystation.topics.queries import Browser, Whereabouts
+from waystation.topics.queries import TopicQueries, Whereabouts
 from waystation.topics.router import is_advised
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Partitions = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
@@ -252,7 +252,7 @@ class TopicController(Controller):
         check_key(group, field="group")
         if shards is not None and not 1 <= shards <= _SHARDS_MAX:
             raise InvalidInputError(f"There are 1 to {_SHARDS_MAX} shards.", field="shards")
-        browser: Browser = state["browser"]
+        browser: TopicQueries = state["browser"]
         return await browser.where(_project(request), topic, group, shards=shards)
 
     @get("/{topic:str}/state", opt={"scope": Scope.READ}, summary="See how a topic stands")
@@ -273,7 +273,7 @@ def _warning(partitions: int) -> str | None:
     )
 
 
-def _shown(topic: Topic, *, warning: str | None = None) -> ShownTopic:
+def _shown(topic: TopicDefinition, *, warning: str | None = None) -> ShownTopic:
     return ShownTopic(
         name=topic.name,
         version=topic.version,
@@ -295,6 +295,6 @@ def _project(request: Request[Any, Any, Any]) -> str:
     return access.project
 
 
-def _topics(state: State) -> Topics:
-    topics: Topics = state["topics"]
+def _topics(state: State) -> TopicService:
+    topics: TopicService = state["topics"]
     return topics

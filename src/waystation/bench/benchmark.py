@@ -10,9 +10,9 @@ from pathlib import Path
 
 from waystation.bench.peers import Peer
 from waystation.bench.report import Process, Promise, Row, Sample, row_of
-from waystation.config import Durability
 from waystation.errors import WaystationError
 from waystation.runtime.clock import Clock
+from waystation.types.message import Durability
 
 #: Called before each step with how many are done, how many there are, and what comes now.
 Progress = Callable[[int, int, str], None]

@@ -20,8 +20,8 @@ from waystation.bench.preparation import make_key, store_version
 from waystation.bench.report import Process, Promise, Row, Sample
 from waystation.bench.store_load import CALLERS, PUBLISHERS
 from waystation.bench.target import Target
-from waystation.config import Durability
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.types.message import Durability
 
 POLLS = 5000
 #: Run by name, in processes of their own.

@@ -22,7 +22,7 @@ from waystation.subscriptions.definition import NewSubscription, Subscription, S
 from waystation.subscriptions.states import Verdict
 from waystation.telemetry import metrics
 from waystation.topics.model import TopicOptions
-from waystation.topics.producer import Receipt
+from waystation.types.message import Receipt
 
 #: Payload of a message.
 DATA_BYTES = 100

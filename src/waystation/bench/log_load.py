@@ -23,9 +23,10 @@ from waystation.messages.envelope import Envelope, pack
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.topics.dedup import Deduplication
-from waystation.topics.producer import Producer, Receipt
-from waystation.topics.service import Topics
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.producer import Producer
+from waystation.topics.service import TopicService
+from waystation.types.message import Receipt
 
 #: Payload of a message, and messages of one append.
 DATA = b"x" * 100
@@ -121,7 +122,7 @@ async def grow(target: Target, pairs: int) -> Sample:
                 begun = clock.monotonic()
                 for _ in range(20):
                     appended = await logs.append(log, 0, [_PACKED] * BATCH)
-                    await logs.read(log, 0, appended.offset, limit=BATCH)
+                    await logs.read(log, 0, appended.offsets[0], limit=BATCH)
                 took.append((clock.monotonic() - begun) / 20 / BATCH * 1e6)
             times.append((took[0], took[1]))
         sample = window.close(pairs * 40 * BATCH)
@@ -199,9 +200,9 @@ async def _producer(store: Store, logs: StreamLogs, partitions: int) -> AsyncIte
         catalogue, clock = SqliteCatalogue(Path(folder) / "catalogue.db"), Clock()
         await catalogue.open()
         try:
-            topics = Topics(catalogue, store, logs, clock=clock)
+            topics = TopicService(catalogue, store, logs, clock=clock)
             await topics.create(DEFAULT_PROJECT, "bench", partitions=partitions)
-            yield Producer(topics, logs, Deduplication(store, clock=clock))
+            yield Producer(topics, logs, Deduplicator(store, clock=clock))
         finally:
             await catalogue.close()
 

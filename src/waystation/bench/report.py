@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.config import Durability
+from waystation.types.message import Durability
 
 #: Whose CPU time `cpu_us` of a row is: the HTTP server's, or that of the process that calls.
 Process = Literal["server", "caller"]

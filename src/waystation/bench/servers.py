@@ -33,7 +33,6 @@ from waystation.config import (
     Config,
     DeliveryConfig,
     DoorRule,
-    Durability,
     HistoryConfig,
     HttpConfig,
     RecordLogs,
@@ -49,6 +48,7 @@ from waystation.runtime.logging import configure_logging
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.types.message import Durability
 
 #: A receiver that hangs is given up on after this.
 _RECEIVER_SECONDS_MAX = 2.0

@@ -10,11 +10,12 @@ import msgspec
 from waystation.bench.processes import cpu_seconds
 from waystation.bench.report import Sample
 from waystation.channels.service import Channels
-from waystation.config import ChannelConfig, Durability, HistoryConfig, RecordLogs
+from waystation.config import ChannelConfig, HistoryConfig, RecordLogs
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.pubsub import PubSub
+from waystation.types.message import Durability
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from waystation.bench.log_load import BATCH, CALLERS, DATA, LONG, PRODUCERS, REA
 from waystation.bench.preparation import store_version
 from waystation.bench.report import Promise, Row, Sample
 from waystation.bench.target import Target
-from waystation.config import Durability
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.types.message import Durability
 
 #: Run by name, in a process of its own.
 _DRIVER = driver.__name__

@@ -19,7 +19,7 @@ from waystation.bench.report import Promise, Row
 from waystation.bench.start_load import BATCH
 from waystation.bench.transaction_peers import BULLMQ, PYTHON_PEERS
 from waystation.bench.workshop import Workshop
-from waystation.config import Durability
+from waystation.types.message import Durability
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ from waystation.bench.preparation import make_key
 from waystation.bench.report import Sample
 from waystation.bench.target import Target
 from waystation.bench.transaction_peers import Rival, quantiles
-from waystation.config import Durability, RecordLogs
+from waystation.config import RecordLogs
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.types.message import Durability
 
 #: Run by name, in processes of their own.
 _SERVERS = servers.__name__

@@ -47,7 +47,7 @@ class AttemptLog:
         """Makes the log usable, as often as it is called."""
         if not await self._logs.create(LOG, _PARTITIONS, _RETENTION):
             for partition in range(_PARTITIONS):
-                await self._logs.retain(LOG, partition, _RETENTION)
+                await self._logs.set_retention(LOG, partition, _RETENTION)
 
     async def write(self, lane: str, records: Sequence[bytes]) -> None:
         """Writes down attempts of a lane. Raises only if the store is away."""

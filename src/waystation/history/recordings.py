@@ -10,7 +10,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
 from waystation.messages.redaction import FULL, Pointers, Record, RedactionPolicy, redaction_policy
 from waystation.runtime.logging import logger
-from waystation.topics.definitions import definition_key
+from waystation.topics.keys import definition_key
 
 _log = logger("history")
 

@@ -50,9 +50,9 @@ def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Re
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """The receipt of a batch: its first message's offset, and the time that all of it has."""
+    """Offsets of the appended messages in order, and the time that all of them have."""
 
-    offset: int
+    offsets: Sequence[int]
     ms: int
 
 
@@ -173,7 +173,7 @@ class Logs(Protocol):
         """Says that a reader needs nothing any more; whether it had held anything."""
         ...
 
-    async def retain(self, log: str, partition: int, retention: Retention) -> None:
+    async def set_retention(self, log: str, partition: int, retention: Retention) -> None:
         """Changes how much of a partition is kept, unless that is newer."""
         ...
 

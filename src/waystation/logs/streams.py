@@ -83,7 +83,8 @@ class StreamLogs:
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
         reply = await self._store.run(_APPEND, keys.all_of(log, partition), payloads)
         raise_refusal(reply, log, partition)
-        return Appended(int(reply[1]), int(reply[2]))
+        offset = int(reply[1])
+        return Appended(range(offset, offset + len(payloads)), int(reply[2]))
 
     async def read(
         self,
@@ -159,7 +160,7 @@ class StreamLogs:
         holds = keys.holds(log, partition)
         return bool(await self._store.call("HDEL", holds, reader, repeatable=True))
 
-    async def retain(self, log: str, partition: int, retention: Retention) -> None:
+    async def set_retention(self, log: str, partition: int, retention: Retention) -> None:
         head = keys.head(log, partition)
         if not await self._store.run(_RETAIN, [head], _limits(retention)):
             raise _missing(log, partition)

@@ -23,9 +23,9 @@ from waystation.relay.status import status_plan
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.opening import OpenStore, open_store
-from waystation.topics.rate_limits import Limits
-from waystation.topics.schemas import Schemas
-from waystation.topics.within import Within
+from waystation.topics.producer import CheckedProducer
+from waystation.topics.rate_limits import RateLimiter
+from waystation.topics.schemas import SchemaValidator
 
 #: A status door takes no bodies.
 _BODY_BYTES_MAX = 1024
@@ -92,7 +92,9 @@ async def _pump_events(
     logs = StreamLogs(opened.store)
     topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)
     bytes_max = settings.topics.message_bytes_max
-    within = Within(topics, producer, Schemas(), Limits(clock=clock), bytes_max)
+    within = CheckedProducer(
+        topics, producer, SchemaValidator(), RateLimiter(clock=clock), bytes_max
+    )
     for rule in rules:
         pump = EventPump(opened.store, within, rule)
         await pump.start()

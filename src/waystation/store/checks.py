@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from waystation.config import Durability
 from waystation.errors import StoreRefusedError, StoreReplyError
 from waystation.store.client import Store
+from waystation.types.message import Durability
 
 #: The oldest server whose scripts and commands we use: EXPIRE GT and `#!lua` came with 7.0.
 VERSION_MIN = (7, 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.config import Config, Durability
+from waystation.config import Config
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds
@@ -22,6 +22,7 @@ from waystation.store.format import accept_loss, has_lost, stamp_format
 from waystation.store.pubsub import PubSub
 from waystation.store.room import StoreRoom
 from waystation.store.time_machine import TimeMachine
+from waystation.types.message import Durability
 
 _log = logger("store")
 

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from waystation.config import Durability
 from waystation.errors import StoreRefusedError
 from waystation.runtime.data_files import write_private
+from waystation.types.message import Durability
 
 #: Longest path of a Unix socket, less one for the closing zero: 107 on Linux, 103 on macOS.
 SOCKET_PATH_MAX = 103

@@ -17,7 +17,7 @@ from waystation.store.client import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.positions import at_of
-from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, TopicDefinition
 from waystation.topics.router import partitions_of
 
 
@@ -41,7 +41,11 @@ class Backlogs:
         self._logs = logs
 
     async def of(
-        self, subscription: Subscription, topic: Topic, place: Place, low: Mapping[str, int]
+        self,
+        subscription: Subscription,
+        topic: TopicDefinition,
+        place: Place,
+        low: Mapping[str, int],
     ) -> Backlog:
         """What a shard, whose positions are `low`, has before it."""
         found = Backlog()
@@ -65,7 +69,7 @@ class Backlogs:
 
     async def _partition(
         self,
-        topic: Topic,
+        topic: TopicDefinition,
         place: Place,
         storage: StorageTopic,
         partition: int,

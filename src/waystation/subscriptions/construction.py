@@ -24,8 +24,8 @@ from waystation.subscriptions.positions import at_of, parse_at
 from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.shards import assignments
 from waystation.subscriptions.terms import NO_EPOCH
-from waystation.topics.model import StorageTopic, Topic
-from waystation.topics.service import Topics
+from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.service import TopicService
 
 _REMOVE = script(__package__, "remove")
 #: How long the rest of a removed shard keeps everyone off who still believes in it.
@@ -39,7 +39,13 @@ class Construction:
     """Builds shards, moves them, removes them."""
 
     def __init__(
-        self, store: Store, logs: StreamLogs, topics: Topics, *, dataset: str, keeps: Retention
+        self,
+        store: Store,
+        logs: StreamLogs,
+        topics: TopicService,
+        *,
+        dataset: str,
+        keeps: Retention,
     ) -> None:
         self._store = store
         self._logs = logs
@@ -147,13 +153,13 @@ class Construction:
         operations = (names.operations(*named), names.open_operations(*named))
         await self._store.call("UNLINK", *operations, repeatable=True)
 
-    async def hold_new(self, subscription: Subscription, topic: Topic | None) -> None:
+    async def hold_new(self, subscription: Subscription, topic: TopicDefinition | None) -> None:
         """Holds the storage topics that come after the one that is produced to, whole."""
         new = topic.storage[topic.produce_pointer + 1 :] if topic else ()
         wanted = {at_of(each.number, i): 0 for each in new for i in range(each.partitions)}
         await self._hold(subscription, topic, wanted)
 
-    async def hold_next(self, subscription: Subscription, topic: Topic) -> None:
+    async def hold_next(self, subscription: Subscription, topic: TopicDefinition) -> None:
         """The same before a switch, which many may begin: what has messages was held before."""
         following = topic.storage[topic.produce_pointer + 1 :][:1]
         ends = {
@@ -177,7 +183,7 @@ class Construction:
 
     # -- Where a shard begins, and what it needs ---------------------------------------------
 
-    async def _topic(self, subscription: Subscription) -> Topic | None:
+    async def _topic(self, subscription: Subscription) -> TopicDefinition | None:
         try:
             return await self._topics.get_any(subscription.project, subscription.topic)
         except TopicNotFoundError:
@@ -186,7 +192,7 @@ class Construction:
     async def _hold_at(
         self,
         subscription: Subscription,
-        topic: Topic | None,
+        topic: TopicDefinition | None,
         shard: int,
         start: StartAt,
         present: Mapping[str, int] = _NOWHERE,
@@ -212,7 +218,7 @@ class Construction:
         return state.end if start == "end" else state.first
 
     async def _hold_positions(
-        self, subscription: Subscription, topic: Topic | None, shard: int
+        self, subscription: Subscription, topic: TopicDefinition | None, shard: int
     ) -> None:
         """Holds from the positions on that a shard really has, whoever wrote them."""
         await self._hold(subscription, topic, await self._positions(subscription, shard))
@@ -223,7 +229,7 @@ class Construction:
         return {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
 
     async def _hold(
-        self, subscription: Subscription, topic: Topic | None, wanted: Mapping[str, int]
+        self, subscription: Subscription, topic: TopicDefinition | None, wanted: Mapping[str, int]
     ) -> None:
         async def hold(at: str) -> None:
             assert topic is not None
@@ -243,7 +249,7 @@ class Construction:
 
 
 def _partitions(
-    subscription: Subscription, topic: Topic | None, shard: int, *, produced: bool = False
+    subscription: Subscription, topic: TopicDefinition | None, shard: int, *, produced: bool = False
 ) -> list[tuple[StorageTopic, int]]:
     """The partitions of a shard; only of storage topics that were produced to, if so asked."""
     if topic is None:
@@ -253,7 +259,7 @@ def _partitions(
         for each in topic.storage[: topic.produce_pointer + 1 if produced else None]
         if each.number >= subscription.first_storage
     ]
-    spreads = [each.spread for each in storage]
+    spreads = [each.router for each in storage]
     return [
         (storage[each.storage], partition)
         for each in assignments(shard, spreads, subscription.shards)

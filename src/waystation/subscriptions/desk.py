@@ -24,7 +24,7 @@ from waystation.subscriptions.overview import Overview
 from waystation.subscriptions.owned import Owned
 from waystation.subscriptions.selecting import Selecting
 from waystation.subscriptions.why import Why
-from waystation.topics.queries import Browser
+from waystation.topics.queries import TopicQueries
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Desk:
 
 
 def open_desk(
-    dispatch: Dispatch, store: Store, logs: Logs, browser: Browser, *, clock: Clock
+    dispatch: Dispatch, store: Store, logs: Logs, browser: TopicQueries, *, clock: Clock
 ) -> Desk:
     """The desk of a process."""
     subscriptions, host = dispatch.subscriptions, dispatch.host

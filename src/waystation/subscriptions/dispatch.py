@@ -44,7 +44,7 @@ from waystation.subscriptions.subscriptions import EndpointCheck, Subscriptions
 from waystation.subscriptions.survey import Survey
 from waystation.subscriptions.tally import Labels, Tally
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 
 _DAY_MS = 86_400_000
 #: What notices get that are on their way to their URL when we stop.
@@ -170,7 +170,7 @@ async def open_dispatch(
     opened: OpenStore,
     catalogue: Catalogue,
     logs: StreamLogs,
-    topics: Topics,
+    topics: TopicService,
     means: Means,
     *,
     check: EndpointCheck,

@@ -28,7 +28,7 @@ from waystation.subscriptions.record_room import bounds_reading, is_full
 from waystation.subscriptions.shards import readable
 from waystation.subscriptions.states import ShardState
 from waystation.subscriptions.subscriptions import Subscriptions
-from waystation.topics.model import Topic
+from waystation.topics.model import TopicDefinition
 from waystation.topics.router import partitions_of
 
 #: A delivery node that was silent for so long is gone.
@@ -69,7 +69,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     subscription: Subscription
     #: None: it was purged.
-    topic: Topic | None
+    topic: TopicDefinition | None
     target: str
     disabled: Disabled | None
     held_ms: int
@@ -181,7 +181,7 @@ class Hindrances:
         topic, subscription = around.topic, around.subscription
         if topic is None:
             return None
-        spreads = [each.spread for each in topic.storage]
+        spreads = [each.router for each in topic.storage]
         first = next(
             (
                 i
@@ -198,7 +198,7 @@ class Hindrances:
         return None
 
     async def _is_finished(
-        self, around: Circumstances, topic: Topic, index: int, shard: int, look: ShardLook
+        self, around: Circumstances, topic: TopicDefinition, index: int, shard: int, look: ShardLook
     ) -> bool:
         storage = topic.storage[index]
         partitions = partitions_of(shard, storage.partitions, around.subscription.shards)

@@ -23,7 +23,7 @@ from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.slots import Slots
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.terms import Terms
-from waystation.topics.model import Topic
+from waystation.topics.model import TopicDefinition
 
 
 class Counts(Protocol):
@@ -93,7 +93,7 @@ class ShardMeans:
     #: Whether the store is above its memory limit.
     store_is_full: Callable[[], bool] = lambda: False
     #: The topic of a project by its name; TopicNotFoundError if it is gone.
-    topic: Callable[[str, str], Awaitable[Topic]]
+    topic: Callable[[str, str], Awaitable[TopicDefinition]]
     #: The endpoint of a subscription as it is defined now, with its secrets.
     endpoint: Callable[[Subscription], Awaitable[Endpoint]]
     #: The one standing that a target has in this process.

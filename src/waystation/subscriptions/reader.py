@@ -22,7 +22,7 @@ from waystation.subscriptions.held import Opened
 from waystation.subscriptions.positions import at_of
 from waystation.subscriptions.shards import readable
 from waystation.subscriptions.window import Waiting, Window
-from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, TopicDefinition
 from waystation.topics.router import partitions_of
 
 _log = logger("subscriptions")
@@ -55,7 +55,7 @@ class Reader:
         shard: int,
         opened: Opened,
         *,
-        topic: Callable[[str, str], Awaitable[Topic]],
+        topic: Callable[[str, str], Awaitable[TopicDefinition]],
         pass_over: PassOver,
     ) -> None:
         self._logs = logs
@@ -64,7 +64,7 @@ class Reader:
         self._opened = opened
         self._find_topic = topic
         self._pass_over = pass_over
-        self._topic: Topic | None = None
+        self._topic: TopicDefinition | None = None
         #: Number of the storage topic that is read, and its partitions that are ours.
         self._number = -1
         self._windows: list[Window] = []
@@ -156,7 +156,7 @@ class Reader:
             return
         if index + 1 == len(topic.storage):
             return
-        spreads = [each.spread for each in topic.storage]
+        spreads = [each.router for each in topic.storage]
         if readable(spreads, index, subscription.shards) == index + 1:
             if not was_at_barrier:
                 name, log = subscription.name, topic.log(topic.storage[index + 1])
@@ -167,7 +167,7 @@ class Reader:
             return
         self._enter(topic, topic.storage[index + 1])
 
-    def _enter(self, topic: Topic, storage: StorageTopic) -> None:
+    def _enter(self, topic: TopicDefinition, storage: StorageTopic) -> None:
         self._left += self._windows
         self._number, self._turn = storage.number, 0
         self._windows = [

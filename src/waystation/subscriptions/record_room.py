@@ -31,7 +31,7 @@ class RecordRoom:
 
     async def _look(self) -> None:
         if not self._opened:
-            await self._logs.retain(*self._log, self._keeps)
+            await self._logs.set_retention(*self._log, self._keeps)
             self._opened = True
         if bounds_reading(self._keeps):
             # It lets go of what history has read, if room is short.

@@ -51,7 +51,7 @@ class Selecting:
     async def shards(self, subscription: Subscription, group: str) -> Sequence[int]:
         """The shards where something of a group may be, the likeliest first."""
         topic = await self._subscriptions.topic_of(subscription)
-        spreads = [each.spread for each in topic.storage] if topic else []
+        spreads = [each.router for each in topic.storage] if topic else []
         # A topic that is gone tells no shard: what is left of it may be anywhere.
         return shards_of_key(group, spreads, subscription.shards) or range(subscription.shards)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from waystation.errors import InvalidInputError
 from waystation.topics.router import (
-    Spread,
+    Router,
     hash_of,
     is_consistent,
     partitions_of,
@@ -55,7 +55,7 @@ def check_shards(shards: int) -> int:
     return shards
 
 
-def assignments(shard: int, spreads: Sequence[Spread], shards: int) -> tuple[ShardAssignment, ...]:
+def assignments(shard: int, spreads: Sequence[Router], shards: int) -> tuple[ShardAssignment, ...]:
     """What a shard reads, storage topic after storage topic; some may have nothing for it."""
     _check_place(shard, shards)
     return tuple(
@@ -64,7 +64,7 @@ def assignments(shard: int, spreads: Sequence[Spread], shards: int) -> tuple[Sha
     )
 
 
-def readable(spreads: Sequence[Spread], first: int, shards: int) -> int:
+def readable(spreads: Sequence[Router], first: int, shards: int) -> int:
     """Storage topics that may be read one after the other from `first` on: the end of that range.
 
     Beyond it a group could have another shard: before that all shards must have come so far.
@@ -75,7 +75,7 @@ def readable(spreads: Sequence[Spread], first: int, shards: int) -> int:
     return end
 
 
-def growth_warning(spreads: Sequence[Spread], shards: int) -> str | None:
+def growth_warning(spreads: Sequence[Router], shards: int) -> str | None:
     """Return why a subscription with so many shards will stop; None if it can follow its topic.
 
     `spreads` are those of the storage topics that it reads, the first one first.
@@ -117,7 +117,7 @@ def partition_owner(partition: int, partitions: int, shards: int) -> int:
     return shard_of_partition(partition, partitions, shards)
 
 
-def shards_of_key(key: str, spreads: Sequence[Spread], shards: int) -> list[int]:
+def shards_of_key(key: str, spreads: Sequence[Router], shards: int) -> list[int]:
     """The shards that a group, or an id without one, has in these storage topics; the newest first.
 
     More than one only where the number of shards is not consistent over them.

@@ -41,9 +41,9 @@ from waystation.subscriptions.definitions import THERE, SubscriptionDefinitions
 from waystation.subscriptions.lifecycle import Lifecycle
 from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
-from waystation.subscriptions.topic_readers import TopicReaders
-from waystation.topics.model import StorageTopic, Topic
-from waystation.topics.service import Topics
+from waystation.subscriptions.topic_readers import SubscriptionReaders
+from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.service import TopicService
 
 #: Asks whether an endpoint of a project can be delivered to; raises InvalidInputError if not.
 EndpointCheck = Callable[[str, str], Awaitable[None]]
@@ -61,7 +61,7 @@ class Subscriptions:
         catalogue: Catalogue,
         store: Store,
         logs: StreamLogs,
-        topics: Topics,
+        topics: TopicService,
         *,
         clock: Clock,
         identity: IdSource,
@@ -80,7 +80,7 @@ class Subscriptions:
         self._clock = clock
         self._check = check
         # They are asked before a topic is deleted or switched, and stand below us.
-        topics.readers = TopicReaders(self._definitions, construction)
+        topics.readers = SubscriptionReaders(self._definitions, construction)
 
     # -- Looking -----------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Subscriptions:
         """The secrets that sign its requests, the one in force first."""
         return await self._secrets.get(subscription)
 
-    async def topic_of(self, subscription: Subscription) -> Topic | None:
+    async def topic_of(self, subscription: Subscription) -> TopicDefinition | None:
         """Its topic, also a deleted one; None if it was purged."""
         try:
             return await self._topics.get_any(subscription.project, subscription.topic)
@@ -159,10 +159,10 @@ class Subscriptions:
         await self._require_as_it_was(subscription, topic)
         return await self.lifecycle.finish_creation(subscription)
 
-    async def _require_as_it_was(self, subscription: Subscription, topic: Topic) -> None:
+    async def _require_as_it_was(self, subscription: Subscription, topic: TopicDefinition) -> None:
         """Undo a creation whose topic grew meanwhile to where the subscription cannot follow.
 
-        From the row on, `Topics.switch_produce` sees the subscription. What another node added and
+        From the row on, `switch_produce` sees the subscription. What another node added and
         switched to before it could see the row is seen here: one of the two always sees the other.
         """
         warning = _growth_warning(subscription, topic)
@@ -332,26 +332,27 @@ class Subscriptions:
             raise kind("There are no messages of the future.", field=field)
 
 
-def _check_options(options: SubscriptionOptions, topic: Topic | None) -> None:
+def _check_options(options: SubscriptionOptions, topic: TopicDefinition | None) -> None:
     check_headers(options.headers)
     if options.grouped and topic is not None and not topic.options.grouped:
         raise GroupMismatchError(
-            f"Topic {topic.name} is not grouped, so there is no order to keep.", field="grouped"
+            f"Topic {topic.name} is not grouped, so there is no order to keep.",
+            field="grouped",
         )
 
 
-def _growth_warning(subscription: Subscription, topic: Topic) -> str | None:
-    read = [each.spread for each in topic.storage if each.number >= subscription.first_storage]
+def _growth_warning(subscription: Subscription, topic: TopicDefinition) -> str | None:
+    read = [each.router for each in topic.storage if each.number >= subscription.first_storage]
     return growth_warning(read, subscription.shards) if read else None
 
 
-def _default_shards(topic: Topic, start: StartAt) -> int:
+def _default_shards(topic: TopicDefinition, start: StartAt) -> int:
     """As many as keep a group in its shard over all storage topics that will be read."""
     first = _first_storage(topic, start)
-    bases = {each.spread.base for each in topic.storage if each.number >= first}
+    bases = {each.router.base for each in topic.storage if each.number >= first}
     return default_shards(bases.pop()) if len(bases) == 1 else 1
 
 
-def _first_storage(topic: Topic, start: StartAt) -> int:
+def _first_storage(topic: TopicDefinition, start: StartAt) -> int:
     """The number of the storage topic that is read first."""
     return (topic.target if start == "end" else topic.storage[0]).number

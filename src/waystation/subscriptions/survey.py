@@ -21,7 +21,7 @@ from waystation.subscriptions.owned import Owned
 from waystation.subscriptions.states import ShardState
 from waystation.subscriptions.tally import Labels
 from waystation.telemetry import metrics
-from waystation.topics.model import Topic
+from waystation.topics.model import TopicDefinition
 
 _log = logger("subscriptions")
 
@@ -46,7 +46,7 @@ class Survey:
         backlogs: Backlogs,
         *,
         subscription: Callable[[str, str], Awaitable[Subscription]],
-        topic: Callable[[str, str], Awaitable[Topic]],
+        topic: Callable[[str, str], Awaitable[TopicDefinition]],
         labels: Labels,
     ) -> None:
         self._shards = shards

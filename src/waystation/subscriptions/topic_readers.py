@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from waystation.subscriptions.construction import Construction
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.definitions import ALIVE, THERE, SubscriptionDefinitions
-from waystation.topics.model import Topic
+from waystation.topics.model import TopicDefinition
 from waystation.topics.router import is_consistent
 
 _PAGE = 200
 
 
-class TopicReaders:
+class SubscriptionReaders:
     """`topics.Readers`, by the book of subscriptions."""
 
     def __init__(self, definitions: SubscriptionDefinitions, construction: Construction) -> None:
@@ -23,9 +23,9 @@ class TopicReaders:
     async def names(self, project: str, topic: str) -> list[str]:
         return [each.name async for each in self._of(project, topic)]
 
-    async def stopped_by(self, topic: Topic, index: int) -> list[str]:
+    async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
         before = topic.storage[index - 1]
-        spreads = (before.spread, topic.storage[index].spread)
+        spreads = (before.router, topic.storage[index].router)
         return [
             f"{each.name} ({each.shards} shards)"
             async for each in self._of(topic.project, topic.name)
@@ -35,7 +35,7 @@ class TopicReaders:
             and not is_consistent(spreads, each.shards)
         ]
 
-    async def hold(self, topic: Topic) -> None:
+    async def hold(self, topic: TopicDefinition) -> None:
         async for each in self._of(topic.project, topic.name):
             await self._construction.hold_next(each, topic)
 

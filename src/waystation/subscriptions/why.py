@@ -18,7 +18,7 @@ from waystation.subscriptions.trail import Trails
 from waystation.subscriptions.why_group import GroupReasons
 from waystation.subscriptions.why_message import MessageReasons
 from waystation.subscriptions.why_shard import ShardReasons
-from waystation.topics.queries import Browser
+from waystation.topics.queries import TopicQueries
 
 
 class Why:
@@ -32,7 +32,7 @@ class Why:
         hindrances: Hindrances,
         overview: Overview,
         *,
-        browser: Browser,
+        browser: TopicQueries,
         logs: Logs,
     ) -> None:
         self._subscriptions = subscriptions

@@ -20,8 +20,8 @@ from waystation.subscriptions.states import MessageState
 from waystation.subscriptions.trail import Trails
 from waystation.subscriptions.why_group import GroupReasons
 from waystation.subscriptions.why_shard import ShardReasons
-from waystation.topics.queries import Browser
-from waystation.topics.queries import Found as Produced
+from waystation.topics.queries import StoredMessage as Produced
+from waystation.topics.queries import TopicQueries
 
 #: Pages of the topic that are gone through for a message whose group is not said.
 _PAGES_MAX = 20
@@ -38,7 +38,7 @@ class MessageReasons:
         overview: Overview,
         shards: ShardReasons,
         groups: GroupReasons,
-        browser: Browser,
+        browser: TopicQueries,
         trails: Trails,
     ) -> None:
         self._looking = looking

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.config import Durability
 from waystation.errors import SettingsError
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.types.message import Durability
 
 
 def on_cluster() -> bool:

@@ -1,1 +1,1 @@
-"""Topics: ordered logs that grow without moving a group to another shard."""
+"""Topics: ordered, partitioned streams of messages that grow without losing their order."""

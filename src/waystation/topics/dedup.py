@@ -1,11 +1,12 @@
-"""Deduplication: a message whose id was produced within the window is not appended again.
+"""Deduplication: append only messages whose id is new within the window of the topic.
 
-The memory of ids is in each partition's slot, written by the script that appends. A message that
-was produced before a switch is remembered in the storage topic of that time: those sealed within
-the window are asked first. What is sealed takes nothing more, so the answer stays true.
+Each partition remembers the ids of its messages in the same slot, written by the script that
+appends. After a switch, ids of older messages are in the storage topic of that time, so the
+deduplicator asks every storage topic that was sealed within the window first. A sealed storage
+topic receives no further ids, so its answer stays valid.
 
-Ids count within their group, or, without one, in the whole topic: both find the same partition.
-A CloudEvent's own id counts within its source besides, since that is where it is unique.
+An id is unique within its group, or within the topic if the message has no group; both lead to one
+partition. The id of a CloudEvent is unique only within its source, which is therefore part of it.
 """
 
 from __future__ import annotations
@@ -13,59 +14,69 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-
-import msgspec
+from typing import Protocol
 
 from waystation.logs import keys
 from waystation.logs.streams import raise_refusal
 from waystation.messages.cloudevents import event_source
+from waystation.messages.envelope import Headers
 from waystation.runtime.clock import Clock
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
 from waystation.store.scripts import script
-from waystation.topics.lane import Routed
-from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.types.message import Durability, Receipt
 
 _APPEND_ONCE = script(__package__, "append_once")
 _SEAL_AGE = script(__package__, "seal_age")
-#: A process's seconds are not quite the store's; to ask once too often does no harm.
-_MARGIN_SECONDS = 60
-_SEALS_KEPT = 10_000
+#: Added to the window, because clocks of processes and store differ. One question too many is
+#: harmless.
+_MARGIN_S = 60
+_SEALS_MAX = 10_000
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a message is; a duplicate is where the first one is."""
+class Routable(Protocol):
+    """A packed message with the fields that routing and deduplication need."""
 
-    #: Index of the storage topic.
-    storage: int
-    partition: int
-    offset: int
-    ms: int
-    duplicate: bool = False
+    @property
+    def id(self) -> str: ...
+    @property
+    def group(self) -> str | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def hash(self) -> int: ...
+    @property
+    def packed(self) -> bytes: ...
 
 
-class Deduplication:
-    """Appends what is new."""
+class Deduplicator:
+    """Appends messages with new ids. The state is when each sealed storage topic was sealed."""
 
-    def __init__(self, store: Store, *, clock: Clock) -> None:
+    def __init__(self, store: Store, *, clock: Clock, durability: Durability = "memory") -> None:
         self._store = store
         self._clock = clock
-        #: When a storage topic's last partition was sealed; it never changes. By the seconds of
-        #: this process from when it asked the store: what time each of them has is no matter.
+        self._durability: Durability = durability
+        #: Monotonic time of the seal by log. It never changes.
         self._sealed_at: dict[str, float] = {}
 
-    async def append(self, topic: Topic, partition: int, messages: Sequence[Routed]) -> list[Place]:
-        """Appends to a partition of the present storage topic what is not remembered anywhere."""
-        places = await self._in_earlier_storage(topic, messages)
-        fresh = [index for index in range(len(messages)) if index not in places]
-        if fresh:
-            appended = await self._append(topic, partition, [messages[index] for index in fresh])
-            places |= zip(fresh, appended, strict=True)
-        return [places[index] for index in range(len(messages))]
+    async def append(
+        self, topic: TopicDefinition, partition: int, messages: Sequence[Routable]
+    ) -> list[Receipt]:
+        """Append messages with new ids to the current storage topic.
+
+        Return a receipt per message; that of a duplicate has the location of the first message.
+        """
+        receipts = await self._find_in_earlier_storage(topic, messages)
+        new = [index for index in range(len(messages)) if index not in receipts]
+        if new:
+            appended = await self._append(topic, partition, [messages[index] for index in new])
+            receipts |= zip(new, appended, strict=True)
+        return [receipts[index] for index in range(len(messages))]
 
     async def _append(
-        self, topic: Topic, partition: int, messages: Sequence[Routed]
-    ) -> list[Place]:
+        self, topic: TopicDefinition, partition: int, messages: Sequence[Routable]
+    ) -> list[Receipt]:
         log = topic.log(topic.target)
         arguments: list[str | bytes | int] = [_window_ms(topic)]
         for message in messages:
@@ -73,21 +84,27 @@ class Deduplication:
         reply = await self._store.run(_APPEND_ONCE, keys.all_of(log, partition), arguments)
         raise_refusal(reply, log, partition)
         return [
-            _place(topic.produce_pointer, partition, reply[i], duplicate=bool(reply[i + 1]))
-            for i in range(1, len(reply), 2)
+            self._receipt(
+                message,
+                topic.produce_pointer,
+                partition,
+                reply[1 + 2 * index],
+                duplicate=bool(reply[2 + 2 * index]),
+            )
+            for index, message in enumerate(messages)
         ]
 
-    async def _in_earlier_storage(
-        self, topic: Topic, messages: Sequence[Routed]
-    ) -> dict[int, Place]:
-        """Messages that are remembered from before a switch, by their indices."""
-        found: dict[int, Place] = {}
+    async def _find_in_earlier_storage(
+        self, topic: TopicDefinition, messages: Sequence[Routable]
+    ) -> dict[int, Receipt]:
+        """Return receipts of messages that were produced before a switch, by their index."""
+        receipts: dict[int, Receipt] = {}
         for number in range(topic.produce_pointer):
             storage = topic.storage[number]
-            if await self._forgotten(topic, storage):
+            if await self._is_expired(topic, storage):
                 continue
-            partitions = [storage.spread.partition_of(message.hashed) for message in messages]
-            known = await asyncio.gather(
+            partitions = [storage.router.partition_of(message.hash) for message in messages]
+            locations = await asyncio.gather(
                 *(
                     self._store.call(
                         "GET",
@@ -97,56 +114,70 @@ class Deduplication:
                     for message, partition in zip(messages, partitions, strict=True)
                 )
             )
-            for index, (partition, place) in enumerate(zip(partitions, known, strict=True)):
-                if place is not None:
-                    found[index] = _place(number, partition, place, duplicate=True)
-        return found
+            for index, location in enumerate(locations):
+                if location is not None:
+                    receipts[index] = self._receipt(
+                        messages[index], number, partitions[index], location, duplicate=True
+                    )
+        return receipts
 
-    async def _forgotten(self, topic: Topic, storage: StorageTopic) -> bool:
-        """Whether a storage topic was sealed so long ago that it remembers nothing."""
+    def _receipt(
+        self, message: Routable, storage: int, partition: int, location: bytes, *, duplicate: bool
+    ) -> Receipt:
+        offset, _, ms = location.partition(b"-")
+        return Receipt(
+            id=message.id,
+            storage=storage,
+            partition=partition,
+            offset=int(offset),
+            ms=int(ms),
+            duplicate=duplicate,
+            durability=self._durability,
+        )
+
+    async def _is_expired(self, topic: TopicDefinition, storage: StorageTopic) -> bool:
+        """Whether a storage topic was sealed so long ago that all its ids have expired."""
         log = topic.log(storage)
         if log not in self._sealed_at:
-            age_seconds = await self._seal_age(log, storage.partitions)
-            if age_seconds is None:
+            age_s = await self._seal_age_s(log, storage.partitions)
+            if age_s is None:
                 return True
-            if not age_seconds:
+            if not age_s:
                 return False
-            if len(self._sealed_at) >= _SEALS_KEPT:
+            if len(self._sealed_at) >= _SEALS_MAX:
                 self._sealed_at.clear()
-            self._sealed_at[log] = self._clock.monotonic() - age_seconds
-        age_seconds = self._clock.monotonic() - self._sealed_at[log]
-        return age_seconds > _window_ms(topic) / 1000 + _MARGIN_SECONDS
+            self._sealed_at[log] = self._clock.monotonic() - age_s
+        age_s = self._clock.monotonic() - self._sealed_at[log]
+        return age_s > _window_ms(topic) / 1000 + _MARGIN_S
 
-    async def _seal_age(self, log: str, partitions: int) -> float | None:
-        """How long ago a log's last partition was sealed; 0: not all are. None: it is gone."""
-        found: list[int] = []
+    async def _seal_age_s(self, log: str, partitions: int) -> float | None:
+        """Return the time since the last partition was sealed.
 
-        async def look(partition: int) -> None:
-            found.extend(await self._store.run(_SEAL_AGE, [keys.head(log, partition)], ()))
+        Return 0 if a partition is not sealed, and None if the log does not exist.
+        """
+        ages_ms: list[int] = []
 
-        await for_each(range(partitions), look)
-        return max(0.0, min(found) / 1000) if found else None
+        async def ask(partition: int) -> None:
+            ages_ms.extend(await self._store.run(_SEAL_AGE, [keys.head(log, partition)], ()))
+
+        await for_each(range(partitions), ask)
+        return max(0.0, min(ages_ms) / 1000) if ages_ms else None
 
 
-def scoped_id(message: Routed) -> str:
-    """What a message is known by: its id within its group, or within the topic."""
-    # A colon, a length or a letter first, so that no two can be read as one another.
+def scoped_id(message: Routable) -> str:
+    """Return the id with its group and the source of a CloudEvent, unique within the topic."""
+    # The texts start with a colon, a length or a letter, so that no two of them are ambiguous.
     group = message.group
     scoped = f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
     source = event_source(message.headers, message.id) if message.headers else None
-    return scoped if source is None else f"s{_short(source)}{scoped}"
+    return scoped if source is None else f"s{_digest(source)}{scoped}"
 
 
-def _short(source: str) -> str:
-    """A source may be long, and is remembered with each id."""
+def _digest(source: str) -> str:
+    # A source may be long, and each id of it is stored with it.
     return hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
 
 
-def _window_ms(topic: Topic) -> int:
-    # One at least: a key that expires in no time cannot be written.
+def _window_ms(topic: TopicDefinition) -> int:
+    # At least 1, because the store rejects an expiry of 0.
     return max(1, round(topic.options.dedup_seconds * 1000))
-
-
-def _place(storage: int, partition: int, text: bytes, *, duplicate: bool) -> Place:
-    offset, _, ms = text.partition(b"-")
-    return Place(storage, partition, int(offset), int(ms), duplicate)

@@ -30,8 +30,8 @@ from waystation.runtime.tasks import for_each
 from waystation.store.leases import Lease, Leases
 from waystation.store.room import StoreRoom
 from waystation.telemetry import metrics
-from waystation.topics.model import Topic
-from waystation.topics.service import Topics
+from waystation.topics.model import TopicDefinition
+from waystation.topics.service import TopicService
 
 _log = logger("upkeep")
 
@@ -88,7 +88,7 @@ class Upkeep:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicService,
         logs: Logs,
         leases: Leases,
         room: StoreRoom,
@@ -144,11 +144,11 @@ class Upkeep:
         wanted: dict[str, Retention] = {}
         tally = Tally()
 
-        async def tend(topic: Topic) -> None:
+        async def tend(topic: TopicDefinition) -> None:
             if topic.state != "purged":
                 wanted.update((topic.log(each), topic.retention) for each in topic.storage)
-            await tally.attempt(self._topics.mend(topic))
-            await tally.attempt(self._topics.sweep(topic, registered))
+            await tally.attempt(self._topics.reconcile(topic))
+            await tally.attempt(self._topics.delete_purged_logs(topic, registered))
 
         async def tend_all() -> None:
             async for page in self._topics.everything():

@@ -1,6 +1,7 @@
-"""A topic: a sequence of storage topics, of which one is produced to.
+"""Topic definitions: options, storage topics, states, and the pure changes of a definition.
 
-The truth is in the catalogue. The store has a working copy, which every process reads.
+A topic is a sequence of storage topics, and the produce pointer names the one that producers
+append to. The database holds the definition; the store caches it for all processes.
 """
 
 from __future__ import annotations
@@ -11,52 +12,55 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, TopicBlockedError, TopicNotFoundError
 from waystation.logs.protocol import FullPolicy, Retention
 from waystation.messages.redaction import Pointers, Record
-from waystation.topics.router import Spread
+from waystation.topics.router import Router
 
 PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
-#: Each search, each look back for a repetition, and each pass of upkeep goes over all of them.
+#: Limit of storage topics, because searches, deduplication and maintenance visit all of them.
 STORAGE_TOPICS_MAX = 100
 
-#: Limits of a topic whose creator names none. Both are as users know them from other logs, but
-#: the limit of bytes is lower because the messages are in memory.
+#: Default limits of a topic. The limit of bytes is lower than in other logs, because messages are
+#: in memory.
 MAX_BYTES_DEFAULT = 256 * 1_048_576
 MAX_AGE_SECONDS_DEFAULT = 7 * 86_400.0
 
-#: Lua and JavaScript count safely up to here.
-_WHOLE_MAX = 2**53 - 1
+#: Largest integer that Lua and JavaScript represent exactly.
+_INTEGER_MAX = 2**53 - 1
 _AGE_SECONDS_MAX = 100 * 365 * 86400
 
 RateMode = Literal["disabled", "shadow", "enforced"]
-#: A deleted topic can be restored. Of a purged one only a row is left, which knows what numbers
-#: were used; a new topic of that name goes on from there.
+#: A deleted topic can be restored. Of a purged topic only the row in the database is left; it
+#: remembers which numbers of storage topics were used, so that a new topic does not reuse them.
 TopicState = Literal["active", "blocked", "deleted", "purged"]
 
+#: States in which a topic can be read.
+ALIVE: tuple[TopicState, ...] = ("active", "blocked")
+EVERY: tuple[TopicState, ...] = (*ALIVE, "deleted", "purged")
 
-#: One for all that are alike: it is asked for with each request.
-_spread = lru_cache(maxsize=4096)(Spread)
+#: Equal routers are one object, because every produced message asks for one.
+_router = lru_cache(maxsize=4096)(Router)
 
 
 class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
     """One log of a topic."""
 
-    #: Part of the log's name. Never used twice under one name of a topic, a deleted one included.
+    #: Part of the log's name. A number is never reused under the name of a topic.
     number: int
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
-    #: K of the routing formula: how many times it has the partitions that its chain began with.
+    #: K of the routing formula (`waystation.topics.router`).
     factor: int = 1
 
     @property
-    def spread(self) -> Spread:
-        """How it spreads hashes."""
-        return _spread(self.partitions, self.factor)
+    def router(self) -> Router:
+        """Router of its messages."""
+        return _router(self.partitions, self.factor)
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much may be produced in a second; None: no bound."""
+    """Limits of what clients produce per second; None: unlimited."""
 
     mode: RateMode = "disabled"
     qps: Annotated[float, Meta(gt=0)] | None = None
@@ -64,47 +68,47 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user decides about a topic."""
+    """Options of a topic that a user sets."""
 
-    #: Every message needs a group; those of one group keep their order.
+    #: Whether every message needs a group. Messages of one group keep their order.
     grouped: bool = False
-    #: Limit of each partition. Over it, messages that all readers have passed are deleted, oldest
-    #: first; if that is not enough, `full_policy` decides. None: no limit.
-    max_bytes: Annotated[int, Meta(ge=1, le=_WHOLE_MAX)] | None = MAX_BYTES_DEFAULT
-    #: Older messages are deleted unless a reader still needs them. None: messages are kept forever.
+    #: Limit of each partition in bytes. Above it, the oldest messages that all readers have passed
+    #: are deleted; if that is not enough, `full_policy` decides. None: unlimited.
+    max_bytes: Annotated[int, Meta(ge=1, le=_INTEGER_MAX)] | None = MAX_BYTES_DEFAULT
+    #: Age after which messages are deleted unless a reader still needs them. None: never.
     max_age_seconds: Annotated[float, Meta(ge=0.001, le=_AGE_SECONDS_MAX)] | None = (
         MAX_AGE_SECONDS_DEFAULT
     )
     full_policy: FullPolicy = "refuse"
-    #: How long a message id is remembered; 0: not at all.
+    #: Time for which message ids are remembered; 0: no deduplication.
     dedup_seconds: Annotated[float, Meta(ge=0, le=7 * 86400)] = 0.0
     #: JSON Schema that every payload must match.
     json_schema: dict[str, object] | None = None
     rate: RateLimit = RateLimit()
-    #: What history keeps of its messages.
+    #: How much of its messages history keeps.
     record: Record = "full"
-    #: JSON pointers of values in payloads that history does not keep.
+    #: JSON pointers of values in payloads that history replaces.
     redact: Pointers = ()
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is now."""
+class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a topic."""
 
     project: str
     name: str
     version: int
     options: TopicOptions
     storage: tuple[StorageTopic, ...]
-    #: Index of the storage topic that is produced to.
+    #: Index of the storage topic that producers append to.
     produce_pointer: int = 0
     state: TopicState = "active"
-    #: What a deleted topic is again once it is restored.
+    #: State that a deleted topic returns to when it is restored.
     state_before: TopicState = "active"
     created_ms: int = 0
-    #: Where the numbers of storage topics began. Those from here on that it does not have any more
-    #: were purged; those before were another's, of whom the catalogue knows nothing.
+    #: First number of its storage topics. Numbers from here on that it no longer has were purged;
+    #: lower numbers belong to a topic that this database never had.
     first_number: int = 0
-    #: When `dedup_seconds` was changed last; 0: never, the topic was created with it.
+    #: Time of the last change of `dedup_seconds`; 0: it has not changed since the creation.
     dedup_since_ms: int = 0
 
     @property
@@ -114,12 +118,12 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> StorageTopic:
-        """The storage topic that is produced to."""
+        """The storage topic that producers append to."""
         return self.storage[self.produce_pointer]
 
     @property
     def retention(self) -> Retention:
-        """What its logs keep."""
+        """Retention of its logs."""
         age = self.options.max_age_seconds
         return Retention(
             max_bytes=self.options.max_bytes,
@@ -130,65 +134,84 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def purged_numbers(self) -> range:
-        """Numbers of storage topics whose logs are to be deleted, if there is anything left."""
+        """Numbers of storage topics whose logs must not exist any longer."""
         purged = self.state == "purged"
         end = self.storage[-1].number + 1 if purged else self.storage[0].number
         return range(self.first_number, end)
 
     @property
     def next_number(self) -> int:
-        """The first number that was never used."""
+        """First number that was never used for a storage topic."""
         return self.storage[-1].number + 1
 
     def log(self, storage: StorageTopic) -> str:
-        """The name of a storage topic's log."""
+        """Return the name of a storage topic's log."""
         return self.log_of(storage.number)
 
     def log_of(self, number: int) -> str:
-        """The name of the log of a storage topic that has this number, or had it."""
+        """Return the name of the log of a present or purged storage topic."""
         return f"t.{self.project}.{self.name}.{number}"
 
-    def with_storage(self, partitions: int) -> Topic:
-        """The topic with one more storage topic at its end; the pointer stays."""
+    # -- Changes -----------------------------------------------------------------------------
+
+    def with_storage(self, partitions: int) -> TopicDefinition:
+        """Return the topic with one more storage topic, which producers do not use yet."""
         if len(self.storage) >= STORAGE_TOPICS_MAX:
             raise InvalidInputError(
-                f"Topic {self.name} has {STORAGE_TOPICS_MAX} storage topics, and no more are"
-                " allowed.",
+                f"Topic '{self.name}' has {STORAGE_TOPICS_MAX} storage topics, which is the limit.",
                 field="partitions",
-                hint="Grow in larger steps; a new topic can take over from here.",
+                hint="Create another topic, or grow in larger steps.",
             )
-        factor = self.storage[-1].spread.followed_by(partitions).factor
+        factor = self.storage[-1].router.followed_by(partitions).factor
         added = StorageTopic(number=self.next_number, partitions=partitions, factor=factor)
         return self._changed(storage=(*self.storage, added))
 
-    def switched(self) -> Topic:
-        """The topic with its pointer one further; at the last storage topic it stays there."""
+    def switched(self) -> TopicDefinition:
+        """Return the topic with its pointer at the next storage topic; unchanged at the last."""
         if self.produce_pointer + 1 >= len(self.storage):
             return self
         return self._changed(produce_pointer=self.produce_pointer + 1)
 
-    def in_state(self, state: TopicState) -> Topic:
-        """The topic in another state."""
+    def in_state(self, state: TopicState) -> TopicDefinition:
+        """Return the topic in another state."""
         return self._changed(state=state)
 
-    def deleted(self) -> Topic:
-        """The topic as one that can be restored to what it is now."""
+    def deleted(self) -> TopicDefinition:
+        """Return the deleted topic, which remembers its present state."""
         return self._changed(state="deleted", state_before=self.state)
 
-    def restored(self) -> Topic:
-        """The topic in the state that it had before it was deleted."""
+    def restored(self) -> TopicDefinition:
+        """Return the topic in the state that it had before its deletion."""
         return self._changed(state=self.state_before)
 
-    def with_options(self, options: TopicOptions, *, now_ms: int) -> Topic:
-        """The topic with other options, which hold from now on."""
+    def with_options(self, options: TopicOptions, *, now_ms: int) -> TopicDefinition:
+        """Return the topic with other options."""
         same = options.dedup_seconds == self.options.dedup_seconds
         return self._changed(
             options=options, dedup_since_ms=self.dedup_since_ms if same else now_ms
         )
 
-    def _changed(self, **changes: object) -> Topic:
+    def _changed(self, **changes: object) -> TopicDefinition:
         return msgspec.structs.replace(self, version=self.version + 1, **changes)
 
 
 encode_topic = msgspec.json.Encoder().encode
-decode_topic = msgspec.json.Decoder(Topic).decode
+decode_topic = msgspec.json.Decoder(TopicDefinition).decode
+
+
+def topic_not_found(name: str) -> TopicNotFoundError:
+    """Return the error for a topic that is missing, deleted or in another project."""
+    return TopicNotFoundError(
+        f"Topic '{name}' does not exist.", hint=f"Create it with `waystation topic create {name}`."
+    )
+
+
+def require_open(topic: TopicDefinition) -> None:
+    """Raise TopicBlockedError or TopicNotFoundError if the topic accepts no messages."""
+    if topic.state == "blocked":
+        raise TopicBlockedError(
+            f"Topic '{topic.name}' is blocked.",
+            hint=f"Unblock it with `waystation topic unblock {topic.name}`.",
+        )
+    if topic.state != "active":
+        raise topic_not_found(topic.name)

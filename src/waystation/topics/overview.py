@@ -7,8 +7,8 @@ import msgspec
 from waystation.errors import LogNotFoundError
 from waystation.logs.protocol import Logs
 from waystation.runtime.tasks import for_each
-from waystation.topics.model import Topic
-from waystation.topics.service import Topics
+from waystation.topics.model import TopicDefinition
+from waystation.topics.service import TopicService
 
 
 class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class TopicStanding(msgspec.Struct, frozen=True, kw_only=True):
 class Overview:
     """Looks at all partitions of a topic."""
 
-    def __init__(self, topics: Topics, logs: Logs) -> None:
+    def __init__(self, topics: TopicService, logs: Logs) -> None:
         self._topics = topics
         self._logs = logs
 
@@ -75,7 +75,9 @@ class Overview:
             warnings=_warnings(topic, found),
         )
 
-    async def _look(self, topic: Topic, index: int, partition: int) -> PartitionStanding | None:
+    async def _look(
+        self, topic: TopicDefinition, index: int, partition: int
+    ) -> PartitionStanding | None:
         try:
             state = await self._logs.state(topic.log(topic.storage[index]), partition)
         except LogNotFoundError:
@@ -93,7 +95,7 @@ class Overview:
         )
 
 
-def _warnings(topic: Topic, partitions: list[PartitionStanding]) -> list[str]:
+def _warnings(topic: TopicDefinition, partitions: list[PartitionStanding]) -> list[str]:
     warnings = []
     if near := sum(each.warned_ms > 0 for each in partitions):
         warnings.append(

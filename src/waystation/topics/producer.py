@@ -1,64 +1,199 @@
-"""Producing: routes messages to partitions, and keeps their order over a switch.
+"""Producers: append messages to topics and keep the order of each group over a switch.
 
-Each partition has a lane: one append is under way, and what comes meanwhile goes with the next, all
-of it in one call. So many small requests cost few calls, and a later message can never be before an
-earlier one of its group, whatever happens to a call. When a seal refuses a call, its messages stay
-at the front of their lane; once all lanes have stopped, all that they have goes to the next storage
-topic in its order, and only then whatever came later.
+Each topic has a writer with one queue per partition (a `Batcher`), so that many small requests
+share few appends. When a partition rejects an append because it is sealed or missing, the writer
+stops sending, waits until no append is in flight, reads the topic, and routes all queued messages
+to the storage topic that is current then. Messages that arrive meanwhile are routed after those.
+Therefore no message overtakes an earlier message of its group.
 
-Callers may give up: what they handed over is produced without them.
+A caller that is cancelled does not withdraw its messages: they are appended without it.
+
+Invariants of a writer, to check with each change:
+
+1. All queued messages were routed by `_topic`.
+2. Only `_write_to` changes `_topic`, while the batcher is paused and no append is in flight.
+3. While `_follower` runs, `take` only appends to `_arrivals`.
+4. `_append` (after a rejection) and `_stop_sending` pause the batcher. Only the end of
+   `_follow_topic` resumes it, also after a bug.
+5. Messages of one call and one group are adjacent in their queue, also after they were routed
+   again. So one append per run of a caller keeps their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from waystation.config import Durability
+import msgspec
+
+from waystation.errors import (
+    BusyError,
+    LogFullError,
+    LogNotFoundError,
+    LogSealedError,
+    WaystationError,
+)
 from waystation.logs.protocol import Logs
-from waystation.messages.envelope import Envelope, pack
-from waystation.topics.dedup import Deduplication
-from waystation.topics.flow import Backlog, Flow
-from waystation.topics.lane import Batch, Receipt, Result, Routed
+from waystation.messages.envelope import (
+    Envelope,
+    Headers,
+    check_header_name,
+    check_header_value,
+    check_message,
+    pack,
+)
+from waystation.runtime.batcher import Batcher
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.model import TopicDefinition, require_open
+from waystation.topics.rate_limits import RateLimiter
 from waystation.topics.router import hash_of
-from waystation.topics.service import Topics
+from waystation.topics.schemas import SchemaValidator
+from waystation.topics.service import TopicService
+from waystation.types.message import Durability, Receipt
 
-__all__ = ["Producer", "Receipt", "Result"]
+ProduceResult = Receipt | WaystationError
 
-_FLOWS_MAX = 10_000
+#: Messages and bytes of one append, so that it occupies the store for a moment only.
+APPEND_MESSAGES_MAX = 500
+APPEND_BYTES_MAX = 1_048_576
+#: Unsettled messages of one topic, and their bytes in all topics of a process. A call that
+#: exceeds them is rejected.
+PENDING_MESSAGES_MAX = 100_000
+PENDING_BYTES_MAX = 256 * 1_048_576
+_WRITERS_MAX = 10_000
+#: Rejections without a success after which messages fail instead of being routed again.
+_REJECTIONS_MAX = 100
+
+
+class ProduceCall:
+    """The messages of one caller, and their results."""
+
+    __slots__ = ("_done", "_missing", "_results", "_writer", "size")
+
+    def __init__(self, writer: _TopicWriter, count: int) -> None:
+        self._writer = writer
+        self._results: list[ProduceResult | None] = [None] * count
+        self._missing = count
+        #: Bytes of all messages.
+        self.size = 0
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> list[ProduceResult]:
+        """Wait until each message has its result; return them in the order of the messages."""
+        await self._done
+        return [result for result in self._results if result is not None]
+
+    def settle(self, position: int, result: ProduceResult) -> None:
+        """Record the result of one message."""
+        self._results[position] = result
+        self._missing -= 1
+        if not self._missing:
+            self._writer.release(len(self._results), self.size)
+            # A caller that was cancelled has cancelled the future.
+            if not self._done.done():
+                self._done.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the whole call: no message of it was sent, or the outcome is unknown."""
+        if self._missing > 0:
+            # Messages that are settled later count below zero and change nothing.
+            self._missing = 0
+            self._writer.release(len(self._results), self.size)
+        if not self._done.done():
+            self._done.set_exception(error)
+            self._done.exception()  # Mark it as read, because the caller may have been cancelled.
+
+
+class _Message(msgspec.Struct, frozen=True, gc=False):
+    call: ProduceCall
+    position: int
+    id: str
+    group: str | None
+    headers: Headers
+    hash: int
+    packed: bytes
 
 
 class Producer:
-    """Produces to all topics."""
+    """Appends messages to all topics. The state is one writer per topic in use."""
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicService,
         logs: Logs,
-        deduplication: Deduplication,
+        dedup: Deduplicator,
         *,
         durability: Durability = "memory",
     ) -> None:
-        self._topics = topics
-        self._logs = logs
-        self._deduplication = deduplication
-        self._durability: Durability = durability
-        self._flows: dict[tuple[str, str], Flow] = {}
-        self._backlog = Backlog()
+        self.topics = topics
+        self.logs = logs
+        self.dedup = dedup
+        self.durability: Durability = durability
+        self.pending_bytes = 0
+        self._writers: dict[tuple[str, str], _TopicWriter] = {}
 
-    async def produce(self, project: str, name: str, envelopes: Sequence[Envelope]) -> list[Result]:
-        """Produces messages in their order; each has a receipt or an error of its own."""
+    async def produce(
+        self, project: str, topic: str, envelopes: Sequence[Envelope]
+    ) -> list[ProduceResult]:
+        """Append messages in order. Return a receipt or an error for each of them."""
         if not envelopes:
             return []
-        batch = self.begin(project, name, envelopes)
-        await batch.done
-        return batch.results()
+        return await self.begin(project, topic, envelopes).wait()
 
-    def begin(self, project: str, name: str, envelopes: Sequence[Envelope]) -> Batch:
-        """Takes messages over, at least one. Who lets go of them now keeps memory for others."""
-        batch = Batch(len(envelopes))
+    def begin(self, project: str, topic: str, envelopes: Sequence[Envelope]) -> ProduceCall:
+        """Queue at least one message and return without waiting.
+
+        The caller can drop the envelopes, because the messages are packed when this returns.
+        """
+        return self._writer(project, topic).take(envelopes)
+
+    def _writer(self, project: str, topic: str) -> _TopicWriter:
+        writer = self._writers.get((project, topic))
+        if writer is None:
+            if len(self._writers) >= _WRITERS_MAX:
+                self._writers = {key: each for key, each in self._writers.items() if each.busy}
+            writer = self._writers[project, topic] = _TopicWriter(self, project, topic)
+        return writer
+
+
+class _TopicWriter:
+    """Appends the messages of this process to one topic.
+
+    The state: the definition by which messages are routed, the queues (in the batcher), the
+    arrivals, and the rejections.
+    """
+
+    def __init__(self, producer: Producer, project: str, name: str) -> None:
+        self._producer = producer
+        self._name = (project, name)
+        self._topic: TopicDefinition | None = None
+        self._pending_messages = 0
+        #: Messages of calls that wait until the topic is read, in order.
+        self._arrivals: deque[list[_Message]] = deque()
+        self._rejections: list[LogSealedError | LogNotFoundError] = []
+        self._rejections_in_a_row = 0
+        self._follower: asyncio.Task[None] | None = None
+        self._batcher: Batcher[int, _Message, Receipt] = Batcher(
+            self._append,
+            _settle,
+            items_max=APPEND_MESSAGES_MAX,
+            bytes_max=APPEND_BYTES_MAX,
+            size_of=lambda message: len(message.packed),
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or is in flight."""
+        return self._follower is not None or self._batcher.busy
+
+    def take(self, envelopes: Sequence[Envelope]) -> ProduceCall:
+        """Queue messages behind all messages that were taken before."""
+        call = ProduceCall(self, len(envelopes))
         messages = [
-            Routed(
-                batch,
+            _Message(
+                call,
                 position,
                 each.id,
                 each.group,
@@ -68,22 +203,238 @@ class Producer:
             )
             for position, each in enumerate(envelopes)
         ]
-        self._flow(project, name).take(messages)
-        return batch
-
-    def _flow(self, project: str, name: str) -> Flow:
-        flow = self._flows.get((project, name))
-        if flow is None:
-            if len(self._flows) >= _FLOWS_MAX:
-                self._flows = {key: each for key, each in self._flows.items() if each.busy}
-            flow = Flow(
-                self._topics,
-                self._logs,
-                self._deduplication,
-                project,
-                name,
-                durability=self._durability,
-                backlog=self._backlog,
+        count, size, producer = (
+            len(messages),
+            sum([len(m.packed) for m in messages]),
+            self._producer,
+        )
+        if (self._pending_messages and self._pending_messages + count > PENDING_MESSAGES_MAX) or (
+            producer.pending_bytes and producer.pending_bytes + size > PENDING_BYTES_MAX
+        ):
+            raise BusyError(
+                f"Too many messages wait to be produced to topic '{self._name[1]}'.",
+                hint="Repeat the request later.",
             )
-            self._flows[project, name] = flow
-        return flow
+        topic = producer.topics.known(*self._name)
+        if self._follower is not None or topic is not self._topic:
+            topic = None
+        if topic is not None:
+            require_open(topic)
+        call.size = size
+        self._pending_messages += count
+        producer.pending_bytes += size
+        if topic is not None:
+            self._route(topic, messages)
+        else:
+            # Reading the topic takes a while, and no later message may overtake these.
+            self._arrivals.append(messages)
+            self._follow_soon()
+        return call
+
+    def release(self, count: int, size: int) -> None:
+        """Count the messages of an ended call as no longer pending."""
+        self._pending_messages -= count
+        self._producer.pending_bytes -= size
+
+    def _route(self, topic: TopicDefinition, messages: Iterable[_Message]) -> None:
+        partition_of, add = topic.target.router.partition_of, self._batcher.add
+        for message in messages:
+            add(partition_of(message.hash), message)
+
+    # -- Appending ---------------------------------------------------------------------------
+
+    async def _append(self, partition: int, messages: list[_Message]) -> Sequence[ProduceResult]:
+        """Append a batch. Return no results if the partition rejected it: it is sent again."""
+        topic = self._topic
+        assert topic is not None, "routed without a topic"
+        try:
+            receipts = await self._append_to(topic, partition, messages)
+        except (LogSealedError, LogNotFoundError) as rejection:
+            self._rejections.append(rejection)
+            self._batcher.pause()
+            self._follow_soon()
+            return ()
+        except WaystationError as error:
+            calls = {message.call for message in messages}
+            if isinstance(error, LogFullError) and len(calls) > 1:
+                return await self._append_apart(partition, messages)
+            # Fail the rest of these calls too, so that a caller that repeats its call keeps the
+            # order of its messages.
+            rest = self._batcher.withdraw(partition, lambda message: message.call in calls)
+            _settle(rest, [error] * len(rest))
+            return [error] * len(messages)
+        self._rejections_in_a_row = 0
+        return receipts
+
+    async def _append_apart(
+        self, partition: int, messages: list[_Message]
+    ) -> Sequence[ProduceResult]:
+        """Append the messages of each caller alone, so that no caller fails for another's bytes."""
+        results: list[ProduceResult] = []
+        for _, group in groupby(messages, key=lambda message: message.call):
+            own = list(group)
+            results += await self._append(partition, own)
+            if self._rejections:
+                break
+        return results
+
+    async def _append_to(
+        self, topic: TopicDefinition, partition: int, messages: list[_Message]
+    ) -> Sequence[Receipt]:
+        if topic.options.dedup_seconds:
+            return await self._producer.dedup.append(topic, partition, messages)
+        packed = [message.packed for message in messages]
+        done = await self._producer.logs.append(topic.log(topic.target), partition, packed)
+        # Read once: this loop runs for every message of every producer.
+        storage, ms, durability = topic.produce_pointer, done.ms, self._producer.durability
+        return [
+            Receipt(
+                id=message.id,
+                storage=storage,
+                partition=partition,
+                offset=offset,
+                ms=ms,
+                durability=durability,
+            )
+            for offset, message in zip(done.offsets, messages, strict=True)
+        ]
+
+    # -- Following the topic -----------------------------------------------------------------
+
+    def _follow_soon(self) -> None:
+        if self._follower is None:
+            self._follower = asyncio.create_task(self._follow_topic())
+
+    async def _follow_topic(self) -> None:
+        """Route rejected messages again, then the arrivals, until none is left."""
+        try:
+            while self._rejections or self._arrivals:
+                if self._rejections:
+                    await self._reroute_rejected()
+                else:
+                    await self._admit_arrivals()
+        except BaseException as error:
+            # A bug, or the end of the process: no caller may wait forever because of it.
+            self._fail_queued(error)
+            self._fail_arrivals(error)
+            raise
+        finally:
+            self._follower = None
+            self._batcher.resume()
+
+    async def _admit_arrivals(self) -> None:
+        topics = self._producer.topics
+        try:
+            topic = topics.known(*self._name) or await topics.get(*self._name)
+            require_open(topic)
+        except WaystationError as error:
+            self._fail_arrivals(error)
+            return
+        # An unchanged topic is the same object. It is read every two seconds, and a partition that
+        # answers slowly must not delay the others each time.
+        if topic is not self._topic:
+            await self._stop_sending()
+            if self._rejections:
+                return
+            self._write_to(topic)
+        while self._arrivals:
+            self._route(topic, self._arrivals.popleft())
+
+    async def _reroute_rejected(self) -> None:
+        await self._stop_sending()
+        rejections, self._rejections = self._rejections, []
+        try:
+            self._write_to(await self._topic_after(rejections))
+        except WaystationError as error:
+            self._fail_queued(error)
+
+    async def _stop_sending(self) -> None:
+        self._batcher.pause()
+        await self._batcher.quiet()
+
+    def _write_to(self, topic: TopicDefinition) -> None:
+        """Route all queued messages by another definition, while no append is in flight."""
+        self._topic = topic
+        # A batch with more bytes than the limit of a partition would never fit.
+        self._batcher.bytes_max = min(APPEND_BYTES_MAX, topic.options.max_bytes or APPEND_BYTES_MAX)
+        self._route(topic, self._batcher.take_all())
+
+    async def _topic_after(
+        self, rejections: list[LogSealedError | LogNotFoundError]
+    ) -> TopicDefinition:
+        """Return the topic after creating missing logs and finishing an interrupted switch."""
+        topics = self._producer.topics
+        self._rejections_in_a_row += 1
+        if self._rejections_in_a_row > _REJECTIONS_MAX:
+            raise rejections[-1]
+        topic = await topics.get(*self._name)
+        if any(isinstance(each, LogNotFoundError) for each in rejections):
+            await topics.create_logs(topic)
+        sealed = [each for each in rejections if isinstance(each, LogSealedError)]
+        if sealed and self._is_target(topic):
+            # The node that started the switch has not moved the pointer; it may have crashed.
+            topic = await topics.finish_switch(topic)
+            if self._is_target(topic):
+                raise LogSealedError(
+                    f"Topic '{topic.name}' is sealed and has no further storage topic.",
+                    hint=f"Run `waystation topic add-storage {topic.name} PARTITIONS`, then"
+                    f" `waystation topic switch {topic.name}`.",
+                    following=sealed[-1].following,
+                )
+        require_open(topic)
+        return topic
+
+    def _is_target(self, topic: TopicDefinition) -> bool:
+        # Compare numbers, because the topic may have been purged and created again.
+        return self._topic is not None and self._topic.target.number == topic.target.number
+
+    def _fail_queued(self, error: BaseException) -> None:
+        queued = self._batcher.take_all()
+        _settle(queued, [error] * len(queued))
+
+    def _fail_arrivals(self, error: BaseException) -> None:
+        while self._arrivals:
+            self._arrivals.popleft()[0].call.fail(error)
+
+
+def _settle(messages: Sequence[_Message], results: Sequence[ProduceResult | BaseException]) -> None:
+    for message, result in zip(messages, results, strict=True):
+        # The exact type first, because this loop runs for every message.
+        if type(result) is Receipt or isinstance(result, WaystationError):
+            message.call.settle(message.position, result)
+        else:
+            message.call.fail(result)
+
+
+class CheckedProducer:
+    """Produces messages of this process under the limits that clients have."""
+
+    def __init__(
+        self,
+        topics: TopicService,
+        producer: Producer,
+        schemas: SchemaValidator,
+        limiter: RateLimiter,
+        bytes_max: int,
+    ) -> None:
+        self.topics = topics
+        self._producer = producer
+        self._schemas = schemas
+        self._limiter = limiter
+        self._bytes_max = bytes_max
+
+    async def produce(self, project: str, name: str, envelope: Envelope) -> Receipt:
+        """Append one message. Raise the error that a client would get."""
+        topic = self.topics.known(project, name) or await self.topics.get(project, name)
+        require_open(topic)
+        for header, value in envelope.headers:
+            check_header_value(value, field=check_header_name(header))
+        size = check_message(envelope, topic, bytes_max=self._bytes_max)
+        await self._schemas.check(topic, [envelope], batch=False)
+        admission = self._limiter.admit(topic, messages=1, size=size)
+        if admission is not None:
+            admission.require()
+        (result,) = await self._producer.produce(project, name, [envelope])
+        if not isinstance(result, Receipt):
+            raise result
+        return result

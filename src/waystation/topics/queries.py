@@ -22,9 +22,9 @@ from waystation.errors import (
 from waystation.logs.protocol import Entry, Logs
 from waystation.messages.envelope import Envelope, unpack
 from waystation.runtime.logging import logger
-from waystation.topics.model import Topic
+from waystation.topics.model import TopicDefinition
 from waystation.topics.router import hash_of, is_consistent, shard_of_partition
-from waystation.topics.service import Topics
+from waystation.topics.service import TopicService
 from waystation.topics.walk import Walk, everywhere, way_of
 
 _log = logger("topics")
@@ -42,7 +42,7 @@ _PAGE_BYTES_MAX = 8 * 1_048_576
 _LOOK_BYTES_MAX = 32 * 1_048_576
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message and its place."""
 
     #: Index of the storage topic.
@@ -67,7 +67,7 @@ class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Some messages, and what leads on."""
 
-    messages: list[Found]
+    messages: list[StoredMessage]
     cursor: str
     #: Whether everything that is there now was seen.
     ended: bool
@@ -97,10 +97,10 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     consistent: bool | None
 
 
-class Browser:
+class TopicQueries:
     """Reads; never changes anything."""
 
-    def __init__(self, topics: Topics, logs: Logs) -> None:
+    def __init__(self, topics: TopicService, logs: Logs) -> None:
         self._topics = topics
         self._logs = logs
 
@@ -186,7 +186,7 @@ class Browser:
         hashed = hash_of(group)
         positions = []
         for index, storage in enumerate(topic.storage):
-            partition, partitions = storage.spread.partition_of(hashed), storage.partitions
+            partition, partitions = storage.router.partition_of(hashed), storage.partitions
             shard = None if shards is None else shard_of_partition(partition, partitions, shards)
             positions.append(
                 Position(
@@ -196,7 +196,7 @@ class Browser:
                     current=index == topic.produce_pointer,
                 )
             )
-        spreads = [storage.spread for storage in topic.storage]
+        spreads = [storage.router for storage in topic.storage]
         return Whereabouts(
             group=group,
             hash=hashed,
@@ -209,7 +209,7 @@ class Browser:
     async def _page(self, walk: Walk, wanted: Callable[[Envelope], bool], limit: int) -> Page:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidInputError(f"A page has 1 to {LIMIT_MAX} messages.", field="limit")
-        found: list[Found] = []
+        found: list[StoredMessage] = []
         damaged: list[MissingRange] = []
         reads = looked = looked_bytes = found_bytes = 0
         while reads < READS_MAX and looked < LOOK_MAX and looked_bytes < _LOOK_BYTES_MAX:
@@ -231,7 +231,7 @@ class Browser:
                 if not wanted(message):
                     continue
                 place = {"storage": storage, "partition": partition, "offset": entry.offset}
-                found.append(Found(**place, ms=entry.ms, message=message))
+                found.append(StoredMessage(**place, ms=entry.ms, message=message))
                 found_bytes += len(entry.payload)
                 if len(found) == limit or found_bytes > _PAGE_BYTES_MAX:
                     return Page(messages=found, cursor=walk.cursor(), ended=False, damaged=damaged)
@@ -265,7 +265,7 @@ def _missing_range(walk: Walk, hole: LogDamagedError) -> MissingRange:
     )
 
 
-def _log_of(topic: Topic, storage: int, partition: int) -> str:
+def _log_of(topic: TopicDefinition, storage: int, partition: int) -> str:
     if not 0 <= storage < len(topic.storage):
         raise LogNotFoundError(
             f"Topic {topic.name} has no storage topic {storage}.",

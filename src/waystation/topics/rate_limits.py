@@ -23,7 +23,7 @@ from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.topics.model import RateLimit, Topic
+from waystation.topics.model import RateLimit, TopicDefinition
 
 #: A bucket holds what its rate gives in so many seconds.
 WINDOW_SECONDS = 1
@@ -60,7 +60,7 @@ def check_rate(rate: RateLimit) -> None:
         )
 
 
-class Quota(msgspec.Struct, frozen=True, kw_only=True):
+class RateQuota(msgspec.Struct, frozen=True, kw_only=True):
     """One limit of a topic after a decision: what is left of it, in this process."""
 
     #: `messages` or `bytes`.
@@ -82,7 +82,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     #: Over the limit; in mode `shadow` that is only counted.
     over: bool
     refused: bool
-    quotas: tuple[Quota, ...]
+    quotas: tuple[RateQuota, ...]
 
     def require(self) -> None:
         """Raises RateLimitedError for a request that was refused."""
@@ -111,14 +111,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(fields)
 
 
-def _policy(quota: Quota) -> str:
+def _policy(quota: RateQuota) -> str:
     # The draft knows whole numbers only: less than one a second is one in several seconds.
     amount, window = (int(quota.rate), 1) if quota.rate >= 1 else (1, ceil(1 / quota.rate))
     unit = ';qu="content-bytes"' if quota.name == "bytes" else ""
     return f'"{quota.name}";q={amount}{unit};w={window}'
 
 
-def _remaining(quota: Quota) -> str:
+def _remaining(quota: RateQuota) -> str:
     if quota.credit > 0:
         # Rounded up: with any credit at all the next request is admitted.
         return f'"{quota.name}";r={ceil(quota.credit)}'
@@ -168,7 +168,7 @@ def _carry(earlier: _Bucket | None, bucket: _Bucket | None, now: float) -> None:
         bucket.credit = min(bucket.credit, earlier.credit)
 
 
-class Limits:
+class RateLimiter:
     """The limits of all topics, in one process."""
 
     def __init__(self, *, clock: Clock, processes: int = 1) -> None:
@@ -182,7 +182,7 @@ class Limits:
         """Says among how many processes each limit is shared from now on."""
         self.processes = processes
 
-    def admit(self, topic: Topic, *, messages: int, size: int) -> Admission | None:
+    def admit(self, topic: TopicDefinition, *, messages: int, size: int) -> Admission | None:
         """Decides about a request with so many messages and bytes; None: nothing is limited."""
         if topic.options.rate.mode == "disabled":
             return None
@@ -196,7 +196,7 @@ class Limits:
                 _log.error("limit not computed, request admitted", error=error, topic=topic.name)
             return None
 
-    def _admit(self, topic: Topic, messages: int, size: int) -> Admission:
+    def _admit(self, topic: TopicDefinition, messages: int, size: int) -> Admission:
         rate = topic.options.rate
         now = self._clock.monotonic()
         buckets = self._of(topic, now)
@@ -217,13 +217,13 @@ class Limits:
             # Clients are not told either: they would slow down, and the trial would show nothing.
             return Admission(over=over, refused=False, quotas=())
         quotas = tuple(
-            Quota(name=bucket.name, rate=bucket.rate, credit=bucket.credit)
+            RateQuota(name=bucket.name, rate=bucket.rate, credit=bucket.credit)
             for bucket in (buckets.messages, buckets.bytes)
             if bucket is not None
         )
         return Admission(over=over, refused=over, quotas=quotas)
 
-    def _of(self, topic: Topic, now: float) -> _Buckets:
+    def _of(self, topic: TopicDefinition, now: float) -> _Buckets:
         key = (topic.project, topic.name)
         found = self._buckets.get(key)
         rate, share = topic.options.rate, max(1, self.processes)

@@ -1,12 +1,12 @@
-"""Which partition a message goes to, and which shard reads it.
+"""Routing: the partition of a message and the shard that reads it.
 
     partition = ((K * h) mod P) + ((h div P) mod K)
 
-`h` is an unsigned 64-bit hash of the message's group, or of its id where it has none. `P` is the
-number of partitions of a storage topic and `K` the factor by which it has grown since the chain of
-storage topics began; P / K is the base of the chain, the same for all its storage topics. A shard
-count is consistent over a chain exactly if it divides the base: then a group stays in its shard
-however many partitions are added. Test vectors for other languages: docs/reference/routing.md.
+`h` is an unsigned 64-bit hash of the message's group, or of its id if it has none. `P` is the
+number of partitions of the storage topic. `K` is the factor by which it has grown since the first
+storage topic of its chain, so that P / K, the base, is the same for the whole chain. A number of
+shards is consistent over a chain if it divides the base: then a group stays in its shard while
+partitions are added. docs/reference/routing.md has test vectors for other languages.
 """
 
 from __future__ import annotations
@@ -16,68 +16,74 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-#: Spark's `xxhash64(column)` has this seed, so history computes the same numbers natively.
+#: Seed of Spark's `xxhash64(column)`, so that history computes the same hashes natively.
 HASH_SEED = 42
 
 
 def hash_of(key: str) -> int:
-    """The hash of a group or a message id: XXH64 of its UTF-8 bytes, unsigned."""
+    """Return the unsigned XXH64 hash of a group or message id in UTF-8."""
     return xxhash.xxh64_intdigest(key.encode(), HASH_SEED)
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """How one storage topic spreads hashes over its partitions."""
+class Router(msgspec.Struct, frozen=True):
+    """Maps the hashes of messages to the partitions of one storage topic."""
 
     partitions: int
-    #: How many times it has as many partitions as its chain began with.
+    #: Partitions divided by the partitions of the first storage topic of the chain.
     factor: int = 1
 
     def __post_init__(self) -> None:
         if self.partitions < 1 or self.factor < 1 or self.partitions % self.factor:
-            raise ValueError(f"{self.partitions} partitions cannot have grown {self.factor} times")
+            raise ValueError(f"{self.partitions} partitions are not a multiple of {self.factor}")
 
     @property
     def base(self) -> int:
-        """Partitions that the chain began with."""
+        """Partitions of the first storage topic of the chain."""
         return self.partitions // self.factor
 
     def partition_of(self, hashed: int) -> int:
-        """The partition of a hash."""
+        """Return the partition of a hash."""
         if self.factor == 1:
             return hashed % self.partitions
-        # (K * h) mod P, without numbers that other languages could not hold.
+        # Equal to (K * h) mod P, without a product that exceeds 64 bits in other languages.
         return self.factor * (hashed % self.base) + hashed // self.partitions % self.factor
 
-    def followed_by(self, partitions: int) -> Spread:
-        """The next storage topic: in the same chain if its base divides them, else a new chain."""
+    def followed_by(self, partitions: int) -> Router:
+        """Return the router of the next storage topic.
+
+        It continues the chain if the base divides its partitions; else it starts a new chain.
+        """
         if partitions % self.base == 0:
-            return Spread(partitions, partitions // self.base)
-        return Spread(partitions)
+            return Router(partitions, partitions // self.base)
+        return Router(partitions)
 
 
 def shard_of(hashed: int, base: int, shards: int) -> int:
-    """The shard of a hash in every storage topic of a chain, where `shards` divides its base."""
+    """Return the shard of a hash in every storage topic of a chain; `shards` divides its base."""
     return hashed % base * shards // base
 
 
 def shard_of_partition(partition: int, partitions: int, shards: int) -> int:
-    """The shard that reads a partition; uneven splits are fine, and so are idle shards."""
-    # The inverse of `partitions_of`: the last shard whose range begins at or before it.
+    """Return the shard that reads a partition. Shards may have different numbers of partitions."""
+    # The inverse of `partitions_of`: the last shard whose range starts at or before the partition.
     return ((partition + 1) * shards - 1) // partitions
 
 
 def partitions_of(shard: int, partitions: int, shards: int) -> range:
-    """The partitions of a shard; empty for some where there are more shards than partitions."""
-    # Multiplied first: to divide first would leave partitions to nobody.
+    """Return the partitions of a shard; empty for some shards if there are more than partitions."""
+    # Multiply before dividing, or else the last partitions would belong to no shard.
     return range(shard * partitions // shards, (shard + 1) * partitions // shards)
 
 
-def is_consistent(spreads: Sequence[Spread], shards: int) -> bool:
-    """Whether a group has the same shard in all these storage topics."""
-    bases = {spread.base for spread in spreads}
+def is_consistent(routers: Sequence[Router], shards: int) -> bool:
+    """Whether every group has the same shard in all of these storage topics."""
+    bases = {router.base for router in routers}
     return shards == 1 or (len(bases) == 1 and next(iter(bases)) % shards == 0)
 
 
 def is_advised(partitions: int) -> bool:
-    """Return True for 1, 2, 3 and multiples of 4 or 6, which split evenly in many ways."""
+    """Whether a number of partitions is 1, 2, 3 or a multiple of 4 or 6.
+
+    Such numbers have many divisors, so many numbers of shards are consistent.
+    """
     return partitions in (1, 2, 3) or partitions % 4 == 0 or partitions % 6 == 0

@@ -102,7 +102,7 @@ def _strain(number: float) -> int:
     return 1 if not size or _NEAR < size < _FAR else _FAR_STRAIN
 
 
-class Estimate:
+class SchemaCosts:
     """Goes over a schema that is sound: no reference is without end, or leads nowhere."""
 
     def __init__(self, target: Callable[[str], object]) -> None:

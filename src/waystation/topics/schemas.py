@@ -23,8 +23,8 @@ import msgspec
 
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
 from waystation.messages.envelope import Envelope
-from waystation.topics.model import Topic
-from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, Estimate
+from waystation.topics.model import TopicDefinition
+from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, SchemaCosts
 
 SCHEMA_BYTES_MAX = 65_536
 #: Objects and arrays inside one another, references followed.
@@ -86,13 +86,15 @@ class _Known(NamedTuple):
     compiled: _Compiled
 
 
-class Schemas:
+class SchemaValidator:
     """The compiled schemas of all topics, in one process."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}
 
-    async def check(self, topic: Topic, envelopes: Sequence[Envelope], *, batch: bool) -> None:
+    async def check(
+        self, topic: TopicDefinition, envelopes: Sequence[Envelope], *, batch: bool
+    ) -> None:
         """Raises SchemaMismatchError for the first payload that does not match.
 
         TooLargeError for one that would take too long to check.
@@ -119,7 +121,7 @@ class Schemas:
                     position=position,
                 )
 
-    def _compiled(self, topic: Topic, schema: dict[str, object]) -> _Compiled:
+    def _compiled(self, topic: TopicDefinition, schema: dict[str, object]) -> _Compiled:
         key = (topic.project, topic.name)
         found = self._known.pop(key, None)
         version = (topic.version, topic.created_ms)
@@ -196,7 +198,7 @@ def _compile(schema: dict[str, object]) -> _Compiled:
         path = _pointer(getattr(error, "instance_path", ()))
         where = f"At {path}: " if path else ""
         raise _invalid(f"{where}{reason}."[:_TEXT_MAX]) from error
-    cost = Estimate(measure.target).of(schema)
+    cost = SchemaCosts(measure.target).of(schema)
     if cost.value > WORK_MAX:
         raise _invalid("It asks for more work than any payload may take.")
     return _Compiled(validator, cost)

@@ -1,21 +1,24 @@
-"""The verbs of topics: create, add a storage topic, switch, block, delete, restore, purge.
+"""Topic service: creates, grows, switches, blocks, deletes, restores and purges topics.
 
-Each is a sequence of steps that can be repeated: catalogue, logs, working copy. Whoever finds the
-two copies apart, or a log missing that the topic names, finishes what another began.
+Each verb is a sequence of repeatable steps on the database, the logs and the cached definition. A
+process that finds the two copies of a definition different, or a log missing that the definition
+names, finishes the change that another process started.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from waystation.catalogue import Catalogue
-from waystation.db.definitions import require_version
+from waystation.db.definitions import Definitions, require_version
 from waystation.errors import (
     ConflictError,
     GrowthStopsSubscriptionsError,
     InvalidInputError,
     LogNotFoundError,
+    TopicNotFoundError,
     TopicSubscribedError,
 )
 from waystation.logs.protocol import Logs
@@ -23,90 +26,146 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import require_name
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
-from waystation.topics.definitions import ALIVE, EVERY, TopicDefinitions, not_found
+from waystation.topics.keys import definition_key
 from waystation.topics.model import (
+    ALIVE,
+    EVERY,
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
     StorageTopic,
-    Topic,
+    TopicDefinition,
     TopicOptions,
+    decode_topic,
+    encode_topic,
+    topic_not_found,
 )
 from waystation.topics.rate_limits import check_rate
-from waystation.topics.readers import NoReaders, Readers
 from waystation.topics.router import is_advised
 from waystation.topics.schemas import check_schema
 
-#: Readers that an error names.
+#: Subscriptions that an error lists by name.
 _NAMED_MAX = 10
 
 
-class Topics:
-    """All topics of all projects."""
+class TopicReaders(Protocol):
+    """The readers of topics. Subscriptions implement it, because they are above topics."""
+
+    async def names(self, project: str, topic: str) -> list[str]:
+        """Return the names of the readers of a topic."""
+        ...
+
+    async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
+        """Return the readers that cannot continue with the storage topic of that index.
+
+        A reader can continue if every group has the same shard there as in the storage topic
+        before.
+        """
+        ...
+
+    async def hold(self, topic: TopicDefinition) -> None:
+        """Let every reader hold the next storage topic before producers append to it."""
+        ...
+
+
+class NoReaders:
+    """The readers of a process without subscriptions."""
+
+    async def names(self, project: str, topic: str) -> list[str]:
+        return []
+
+    async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
+        return []
+
+    async def hold(self, topic: TopicDefinition) -> None:
+        return
+
+
+class TopicDefinitions(Definitions[TopicDefinition]):
+    """Topic definitions in the database, in the store and in the memory of this process."""
+
+    kind = "topic"
+    usable_states = ALIVE
+
+    def encode(self, definition: TopicDefinition) -> bytes:
+        return encode_topic(definition)
+
+    def decode(self, body: bytes) -> TopicDefinition:
+        return decode_topic(body)
+
+    def cache_key(self, project: str, name: str) -> str:
+        return definition_key(project, name)
+
+    def not_found(self, name: str) -> TopicNotFoundError:
+        return topic_not_found(name)
+
+
+class TopicService:
+    """Changes and returns the topics of all projects."""
 
     def __init__(
         self, catalogue: Catalogue, store: Store, logs: Logs, *, clock: Clock, strict: bool = False
     ) -> None:
-        self._book = TopicDefinitions(catalogue, store, clock=clock)
+        self._definitions = TopicDefinitions(catalogue, store, clock=clock)
         self._logs = logs
         self._clock = clock
-        #: Whether the rule of partition counts is more than advice.
+        #: Whether a number of partitions that splits badly is rejected.
         self._strict = strict
-        #: Who reads them; subscriptions say so by themselves.
-        self.readers: Readers = NoReaders()
+        #: Set by the subscriptions of this process.
+        self.readers: TopicReaders = NoReaders()
 
-    # -- Looking -----------------------------------------------------------------------------
+    # -- Reading -----------------------------------------------------------------------------
 
-    def known(self, project: str, name: str) -> Topic | None:
-        """The topic, if it was read a moment ago, in whichever state; never waits."""
-        return self._book.known(project, name)
+    def known(self, project: str, name: str) -> TopicDefinition | None:
+        """Return the topic if this process read it within two seconds, in any state; never wait."""
+        return self._definitions.known(project, name)
 
-    async def get(self, project: str, name: str) -> Topic:
-        """The topic as it is; TopicNotFoundError also for a deleted one."""
+    async def get(self, project: str, name: str) -> TopicDefinition:
+        """Return the topic. Raise TopicNotFoundError if it does not exist or is deleted."""
         topic = await self.get_any(project, name)
         if topic.state not in ALIVE:
-            raise not_found(name)
+            raise topic_not_found(name)
         return topic
 
-    async def newest(self, project: str, name: str) -> Topic:
-        """Return the topic as the catalogue has it now; TopicNotFoundError also for a deleted one.
+    async def newest(self, project: str, name: str) -> TopicDefinition:
+        """Return the topic from the database. Raise TopicNotFoundError as `get` does.
 
         `get` may return a version that is up to two seconds old.
         """
         copied = await self.get(project, name)
-        # The store may know a topic that this catalogue never knew.
-        topic = await self._book.read_row(project, name) or copied
+        # The store may have a topic that this database never had.
+        topic = await self._definitions.read_row(project, name) or copied
         if topic.state not in ALIVE:
-            raise not_found(name)
+            raise topic_not_found(name)
         return topic
 
-    async def get_any(self, project: str, name: str) -> Topic:
-        """The topic as it is, a deleted one included."""
+    async def get_any(self, project: str, name: str) -> TopicDefinition:
+        """Return the topic, also if it is deleted."""
         require_name(name, field="topic")
-        topic = await self._book.read_cached(project, name)
+        topic = await self._definitions.read_cached(project, name)
         if topic is None:
-            # A new store, or a creation that died half-way: the catalogue knows.
+            # The store is new, or a node crashed while it created the topic.
             read_at = self._clock.uptime_s()
-            topic = await self._book.read_row(project, name)
+            topic = await self._definitions.read_row(project, name)
             if topic is None:
-                raise not_found(name)
-            await self._hand_out(topic)
-            topic = self._book.remember(topic, read_at)
+                raise topic_not_found(name)
+            await self._publish(topic)
+            topic = self._definitions.remember(topic, read_at)
         if topic.state == "purged":
-            raise not_found(name)
+            raise topic_not_found(name)
         return topic
 
     async def list(
         self, project: str, *, after: str = "", limit: int, deleted: bool = False
-    ) -> list[Topic]:
-        """Topics of a project by name; those that were deleted only if asked for."""
+    ) -> list[TopicDefinition]:
+        """Return topics of a project by name; deleted ones only with `deleted`."""
         states = (*ALIVE, "deleted") if deleted else ALIVE
-        return await self._book.page(project, states, after=after, limit=limit)
+        return await self._definitions.page(project, states, after=after, limit=limit)
 
-    def everything(self) -> AsyncIterator[Sequence[Topic]]:
-        """All topics of all projects as the catalogue has them, in every state, page by page."""
-        return self._book.everything()
+    def everything(self) -> AsyncIterator[Sequence[TopicDefinition]]:
+        """Return all topics of the database, of every project and state, page by page."""
+        return self._definitions.everything()
 
-    # -- Changing ----------------------------------------------------------------------------
+    # -- Changes -----------------------------------------------------------------------------
 
     async def create(
         self,
@@ -115,20 +174,20 @@ class Topics:
         *,
         partitions: int = PARTITIONS_DEFAULT,
         options: TopicOptions | None = None,
-    ) -> Topic:
-        """Creates a topic; ConflictError when there is one, also a deleted one."""
+    ) -> TopicDefinition:
+        """Create a topic. Raise ConflictError if it exists, also if it is deleted."""
         require_name(name, field="name")
         self._check_partitions(partitions)
         options = options or TopicOptions()
         _check_options(options)
-        purged, written = await self._book.newest(project, name) or (None, None)
+        purged, written = await self._definitions.newest(project, name) or (None, None)
         if purged is not None and purged.state != "purged":
-            raise ConflictError(f"There is a topic {name} already.")
-        # The store may have messages of a topic that this catalogue never knew. They stay as they
-        # are: neither mixed with ours nor deleted by us.
-        former = purged or await self._book.read_cached(project, name)
+            raise ConflictError(f"Topic '{name}' already exists.")
+        # The store may have messages of a topic that this database never had. Continue with the
+        # next number, so that they are neither mixed with the new ones nor deleted.
+        former = purged or await self._definitions.read_cached(project, name)
         number = former.next_number if former else 0
-        topic = Topic(
+        topic = TopicDefinition(
             project=project,
             name=name,
             version=former.version + 1 if former else 1,
@@ -137,9 +196,9 @@ class Topics:
             created_ms=self._clock.now_ms(),
             first_number=purged.first_number if purged else number,
         )
-        await self._book.create(topic, over=written)
-        await self._hand_out(topic)
-        return self._book.remember(topic, self._clock.uptime_s())
+        await self._definitions.create(topic, over=written)
+        await self._publish(topic)
+        return self._definitions.remember(topic, self._clock.uptime_s())
 
     async def add_storage_topic(
         self,
@@ -149,68 +208,72 @@ class Topics:
         *,
         version: int | None = None,
         force: bool = False,
-    ) -> Topic:
-        """Append a storage topic. Messages go to the one before it until a switch.
+    ) -> TopicDefinition:
+        """Add a storage topic. Producers use it after `switch_produce`.
 
-        A caller that names the version can repeat the call after a lost reply. Raise
-        GrowthStopsSubscriptionsError if subscriptions could not go on to the storage topic,
+        A caller that passes the version can repeat the call after a lost reply. Raise
+        GrowthStopsSubscriptionsError if a subscription could not continue with the storage topic,
         unless `force` is set. A subscription that is created at the same time may be missed here;
-        `switch_produce` finds it.
+        `switch_produce` checks again.
         """
         self._check_partitions(partitions)
         topic = None
         while topic is None:
             present = await self._present(project, name, version)
             if not force:
-                await self._require_followed(present.with_storage(partitions), len(present.storage))
+                await self._require_consistent(
+                    present.with_storage(partitions), len(present.storage)
+                )
             topic = await self._add_to(present, partitions, version)
-        await self.provide(topic)
+        await self.create_logs(topic)
         return topic
 
-    async def _add_to(self, present: Topic, partitions: int, version: int | None) -> Topic | None:
-        """Append a storage topic to those that were checked; None if there are others by now."""
+    async def _add_to(
+        self, present: TopicDefinition, partitions: int, version: int | None
+    ) -> TopicDefinition | None:
+        """Add a storage topic; return None if another one was added since the check."""
         fits = False
 
-        def added(topic: Topic) -> Topic:
+        def added(topic: TopicDefinition) -> TopicDefinition:
             nonlocal fits
             require_version(topic, version, kind="topic")
             fits = topic.storage == present.storage
             return topic.with_storage(partitions) if fits else topic
 
-        topic = await self._book.change(present.project, present.name, added)
+        topic = await self._definitions.change(present.project, present.name, added)
         return topic if fits else None
 
     async def switch_produce(
         self, project: str, name: str, *, version: int | None = None, force: bool = False
-    ) -> Topic:
-        """Move production to the next storage topic; at the last one it stays.
+    ) -> TopicDefinition:
+        """Move the produce pointer to the next storage topic; do nothing at the last one.
 
-        After the return nothing lands in an older storage topic. A caller that names the version
-        can repeat the call after a lost reply. Raise GrowthStopsSubscriptionsError if subscriptions
-        could not go on to the next storage topic, unless `force` is set.
+        When this returns, older storage topics accept no further message. A caller that passes
+        the version can repeat the call after a lost reply. Raise GrowthStopsSubscriptionsError if
+        a subscription could not continue with the next storage topic, unless `force` is set.
         """
         topic = await self._present(project, name, version)
         following = topic.produce_pointer + 1
         if not force and following < len(topic.storage):
-            await self._require_followed(topic, following)
+            await self._require_consistent(topic, following)
         return await self.finish_switch(topic)
 
-    async def _present(self, project: str, name: str, version: int | None) -> Topic:
-        """Return the topic as the catalogue has it; ConflictError if it has another version."""
+    async def _present(self, project: str, name: str, version: int | None) -> TopicDefinition:
+        """Return the topic from the database. Raise ConflictError if it has another version."""
 
-        def checked(topic: Topic) -> Topic:
+        def checked(topic: TopicDefinition) -> TopicDefinition:
             require_version(topic, version, kind="topic")
             return topic
 
-        return await self._book.change(project, name, checked)
+        return await self._definitions.change(project, name, checked)
 
-    async def finish_switch(self, topic: Topic) -> Topic:
-        """Seals the present storage topic and moves the pointer, whoever had begun to."""
+    async def finish_switch(self, topic: TopicDefinition) -> TopicDefinition:
+        """Seal the current storage topic and move the pointer, also if another node started it."""
         following = topic.produce_pointer + 1
         if following >= len(topic.storage):
             return topic
-        await self.provide(topic)
-        # Before anything lands there: what nobody holds may go at any time.
+        await self.create_logs(topic)
+        # Hold before the first append, because trimming may delete messages without a hold.
         await self.readers.hold(topic)
         log = topic.log(topic.target)
 
@@ -219,139 +282,149 @@ class Topics:
 
         await for_each(range(topic.target.partitions), seal)
 
-        def moved(now: Topic) -> Topic:
-            # By the number: another may have moved the pointer, or have purged the topic and
-            # created one of that name, of which nothing is sealed.
+        def moved(now: TopicDefinition) -> TopicDefinition:
+            # Compare numbers, because another process may have moved the pointer, or may have
+            # purged the topic and created one of the same name, whose logs are not sealed.
             return now.switched() if now.target.number == topic.target.number else now
 
-        return await self._book.change(topic.project, topic.name, moved)
+        return await self._definitions.change(topic.project, topic.name, moved)
 
     async def change_options(
         self, project: str, name: str, options: TopicOptions, *, version: int
-    ) -> Topic:
-        """Puts other options in place of those of a version; ConflictError if that is not it."""
+    ) -> TopicDefinition:
+        """Replace the options. Raise ConflictError if the topic has another version."""
         _check_options(options)
 
-        def changed(topic: Topic) -> Topic:
+        def changed(topic: TopicDefinition) -> TopicDefinition:
             require_version(topic, version, kind="topic")
             return topic.with_options(options, now_ms=self._clock.now_ms())
 
-        topic = await self._book.change(project, name, changed)
+        topic = await self._definitions.change(project, name, changed)
         for storage in topic.storage:
-            await self.retain(topic, storage)
+            await self._set_retention(topic, storage)
         return topic
 
-    async def block(self, project: str, name: str) -> Topic:
-        """Refuses what is produced from now on; what is there stays readable."""
-        return await self._book.change(project, name, lambda topic: topic.in_state("blocked"))
+    async def block(self, project: str, name: str) -> TopicDefinition:
+        """Reject messages of producers from now on. Stored messages stay readable."""
+        return await self._definitions.change(
+            project, name, lambda topic: topic.in_state("blocked")
+        )
 
-    async def unblock(self, project: str, name: str) -> Topic:
-        """Takes messages again."""
-        return await self._book.change(project, name, lambda topic: topic.in_state("active"))
+    async def unblock(self, project: str, name: str) -> TopicDefinition:
+        """Accept messages again."""
+        return await self._definitions.change(project, name, lambda topic: topic.in_state("active"))
 
-    async def delete(self, project: str, name: str) -> Topic:
-        """Deletes a topic; its messages stay until it is purged, and it can be restored."""
+    async def delete(self, project: str, name: str) -> TopicDefinition:
+        """Delete a topic. Its messages stay until `purge`, and `restore` brings it back."""
         await self.get(project, name)
-        await self._require_unread(project, name)
-        return await self._book.change(project, name, lambda topic: topic.deleted())
+        await self._require_no_readers(project, name)
+        return await self._definitions.change(project, name, lambda topic: topic.deleted())
 
-    async def restore(self, project: str, name: str) -> Topic:
-        """Brings a deleted topic back as it was: one that was blocked is blocked."""
+    async def restore(self, project: str, name: str) -> TopicDefinition:
+        """Restore a deleted topic in the state that it had before, such as blocked."""
 
-        def restored(topic: Topic) -> Topic:
+        def restored(topic: TopicDefinition) -> TopicDefinition:
             if topic.state != "deleted":
-                raise ConflictError(f"Topic {name} is not deleted.")
+                raise ConflictError(f"Topic '{name}' is not deleted.")
             return topic.restored()
 
-        return await self._book.change(project, name, restored, states=(*ALIVE, "deleted"))
+        return await self._definitions.change(project, name, restored, states=(*ALIVE, "deleted"))
 
     async def purge(self, project: str, name: str) -> None:
-        """Deletes the messages of a deleted topic for good; then its name can be used again."""
+        """Delete the messages of a deleted topic permanently and free its name."""
 
-        def purged(topic: Topic) -> Topic:
+        def purged(topic: TopicDefinition) -> TopicDefinition:
             if topic.state in ALIVE:
-                raise ConflictError(f"Topic {name} is not deleted.", hint="Delete it first.")
+                raise ConflictError(
+                    f"Topic '{name}' is not deleted.",
+                    hint=f"Delete it with `waystation topic delete {name}` first.",
+                )
             return topic if topic.state == "purged" else topic.in_state("purged")
 
         require_name(name, field="topic")
-        # One may have come at the very moment of the deletion.
-        await self._require_unread(project, name)
-        topic = await self._book.change(project, name, purged, states=EVERY)
-        await self.sweep(topic, {topic.log(each): each.partitions for each in topic.storage})
+        # A subscription may have been created during the deletion.
+        await self._require_no_readers(project, name)
+        topic = await self._definitions.change(project, name, purged, states=EVERY)
+        await self.delete_purged_logs(
+            topic, {topic.log(each): each.partitions for each in topic.storage}
+        )
 
-    # -- Finishing what was begun ------------------------------------------------------------
+    # -- Recovery ----------------------------------------------------------------------------
 
-    async def provide(self, topic: Topic) -> None:
-        """Makes sure that the logs from the pointer on exist; a creation may have died half-way."""
+    async def create_logs(self, topic: TopicDefinition) -> None:
+        """Create the missing logs from the pointer on; a node may have crashed before it did."""
         for storage in topic.storage[topic.produce_pointer :]:
             await self._logs.create(topic.log(storage), storage.partitions, topic.retention)
 
-    async def mend(self, topic: Topic) -> None:
-        """Brings catalogue and working copy together; a change may have died between the two."""
-        copied = await self._book.cached_version(topic)
+    async def reconcile(self, topic: TopicDefinition) -> None:
+        """Make the cached definition equal to the database, after a crash between the two."""
+        copied = await self._definitions.cached_version(topic)
         if copied < topic.version:
-            await self._hand_out(topic)
+            await self._publish(topic)
         elif copied > topic.version:
-            # It was changed a moment ago; or the catalogue came from a backup, and is brought up.
-            await self._book.change(topic.project, topic.name, lambda now: now, states=EVERY)
+            # The topic changed a moment ago, or the database was restored from a backup.
+            await self._definitions.change(topic.project, topic.name, lambda now: now, states=EVERY)
 
-    async def _hand_out(self, topic: Topic) -> None:
-        """Puts a working copy; its logs first, since who finds it relies on them."""
+    async def _publish(self, topic: TopicDefinition) -> None:
+        """Write the cached definition after its logs, because its readers expect them."""
         if topic.state in ALIVE:
-            await self.provide(topic)
-        await self._book.publish(topic)
+            await self.create_logs(topic)
+        await self._definitions.publish(topic)
 
-    async def sweep(self, topic: Topic, logs: dict[str, int]) -> None:
-        """Deletes those of these logs that belong to what was purged of the topic."""
+    async def delete_purged_logs(self, topic: TopicDefinition, logs: dict[str, int]) -> None:
+        """Delete the logs of purged storage topics. `logs` has the partitions of existing logs."""
         for number in topic.purged_numbers:
             if partitions := logs.get(topic.log_of(number)):
                 await self._logs.delete(topic.log_of(number), partitions)
 
-    async def retain(self, topic: Topic, storage: StorageTopic) -> None:
-        """Writes the topic's retention to the partitions of a storage topic, as far as they are."""
+    async def _set_retention(self, topic: TopicDefinition, storage: StorageTopic) -> None:
+        """Write the retention of the topic to the existing partitions of a storage topic."""
         log = topic.log(storage)
 
-        async def retain(partition: int) -> None:
+        async def set_retention(partition: int) -> None:
             with contextlib.suppress(LogNotFoundError):
-                await self._logs.retain(log, partition, topic.retention)
+                await self._logs.set_retention(log, partition, topic.retention)
 
-        await for_each(range(storage.partitions), retain)
+        await for_each(range(storage.partitions), set_retention)
 
-    async def _require_followed(self, topic: Topic, index: int) -> None:
-        """Raise if subscriptions could not go on to a storage topic."""
+    async def _require_consistent(self, topic: TopicDefinition, index: int) -> None:
+        """Raise GrowthStopsSubscriptionsError if a subscription could not continue."""
         stopped = await self.readers.stopped_by(topic, index)
         if not stopped:
             return
         more = len(stopped) - _NAMED_MAX
-        told = ", ".join(stopped[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-        base, partitions = topic.storage[index - 1].spread.base, topic.storage[index].partitions
+        names = ", ".join(stopped[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        base, partitions = topic.storage[index - 1].router.base, topic.storage[index].partitions
         raise GrowthStopsSubscriptionsError(
-            f"Subscriptions of topic {topic.name} would stop before storage topic {index} with"
-            f" {partitions} partitions, because a group could have another shard there: {told}.",
+            f"Subscriptions of topic '{topic.name}' would stop before storage topic {index} with"
+            f" {partitions} partitions, because a group could have another shard there:"
+            f" {names}.",
             hint=(
-                f"A subscription can follow if its shards divide {base} and the partitions are a"
+                f"A subscription continues if its shards divide {base} and the partitions are a"
                 f" multiple of {base}, or if it has 1 shard. To let these subscriptions stop there,"
                 " repeat with `force` (`--force`)."
             ),
         )
 
-    async def _require_unread(self, project: str, name: str) -> None:
+    async def _require_no_readers(self, project: str, name: str) -> None:
         if readers := await self.readers.names(project, name):
-            told = ", ".join(readers[:_NAMED_MAX]) + ", …" * (len(readers) > _NAMED_MAX)
+            names = ", ".join(readers[:_NAMED_MAX]) + ", …" * (len(readers) > _NAMED_MAX)
             raise TopicSubscribedError(
-                f"Topic {name} is read by subscriptions: {told}.", hint="Delete them first."
+                f"Topic '{name}' is used by subscriptions: {names}.",
+                hint="Delete each of them with `waystation subscription delete NAME` first.",
             )
 
     def _check_partitions(self, partitions: int) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInputError(
-                f"A topic has 1 to {PARTITIONS_MAX} partitions.", field="partitions"
+                f"A topic must have 1 to {PARTITIONS_MAX} partitions; {partitions} were requested.",
+                field="partitions",
             )
         if self._strict and not is_advised(partitions):
             raise InvalidInputError(
-                f"{partitions} partitions do not split evenly in many ways.",
+                f"{partitions} partitions split evenly over few numbers of shards.",
                 field="partitions",
-                hint="Use 1, 2, 3 or a multiple of 4 or 6, or do without strict counts.",
+                hint="Use 1, 2, 3 or a multiple of 4 or 6, or disable `topics.strict_partitions`.",
             )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from waystation.errors import InvalidInputError
-from waystation.topics.model import StorageTopic, Topic
+from waystation.topics.model import StorageTopic, TopicDefinition
 from waystation.topics.router import hash_of
 
 
@@ -36,7 +36,7 @@ class Walk:
     """Where it is, and how to go on; it does not read."""
 
     def __init__(
-        self, topic: Topic, way: Sequence[tuple[int, int]], purpose: str, cursor: str
+        self, topic: TopicDefinition, way: Sequence[tuple[int, int]], purpose: str, cursor: str
     ) -> None:
         self.topic = topic
         self._way = way
@@ -81,19 +81,19 @@ class Walk:
         raise _not_a_cursor()
 
 
-def way_of(topic: Topic, hashed: int) -> list[tuple[int, int]]:
+def way_of(topic: TopicDefinition, hashed: int) -> list[tuple[int, int]]:
     """The partition of a hash in each storage topic that has been produced to, in that order."""
-    return [(index, each.spread.partition_of(hashed)) for index, each in _produced(topic)]
+    return [(index, each.router.partition_of(hashed)) for index, each in _produced(topic)]
 
 
-def everywhere(topic: Topic) -> Iterator[tuple[int, int]]:
+def everywhere(topic: TopicDefinition) -> Iterator[tuple[int, int]]:
     """All partitions that have been produced to."""
     for index, storage in _produced(topic):
         for partition in range(storage.partitions):
             yield index, partition
 
 
-def _produced(topic: Topic) -> Iterator[tuple[int, StorageTopic]]:
+def _produced(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopic]]:
     return enumerate(topic.storage[: topic.produce_pointer + 1])
 
 

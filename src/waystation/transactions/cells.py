@@ -53,7 +53,7 @@ async def open_cells(
     retention = record_retention(LOG_BYTES_MAX, full, logs=cells)
 
     async def retain(cell: int) -> None:
-        await logs.retain(LOG, cell, retention)
+        await logs.set_retention(LOG, cell, retention)
 
     if not await logs.create(LOG, cells, retention):
         await for_each(range(cells), retain)

@@ -22,7 +22,7 @@ class Services:
     #: Project, channel, message id, JSON. An id that is known already is success.
     publish: Callable[[str, str, str, bytes], Awaitable[None]]
     #: Project, topic.
-    produce: Callable[[str, str, Envelope], Awaitable[None]]
+    produce: Callable[[str, str, Envelope], Awaitable[object]]
     #: Project, webhook, channel, topic; raises what is wrong with them.
     check: Callable[[Wanted], Awaitable[None]]
     #: Transaction, place; empty without a public URL.

@@ -20,7 +20,7 @@ from waystation.history.places import topic_place
 from waystation.history.spans import Gap, Span
 from waystation.messages.envelope import unpack
 from waystation.store.keys import FORMAT
-from waystation.topics.definitions import definition_key
+from waystation.topics.keys import definition_key
 from waystation.topics.model import decode_topic
 from waystation.transactions import names
 from waystation.transactions.head import Head, parse

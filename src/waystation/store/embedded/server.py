@@ -22,13 +22,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from waystation.config import Durability
 from waystation.errors import StoreRefusedError, StoreUnavailableError
 from waystation.runtime.data_files import create_private, make_private, open_private, tighten_tree
 from waystation.runtime.logging import logger
 from waystation.store.address import Address
 from waystation.store.embedded import supervisor
 from waystation.store.plan import server_plan
+from waystation.types.message import Durability
 
 _log = logger("embedded")
 

@@ -20,7 +20,7 @@ def services_of(ctx: Context) -> Services:
     return services
 
 
-async def emitted(ctx: Context, given: bytes, emitting: Awaitable[None]) -> Outcome:
+async def emitted(ctx: Context, given: bytes, emitting: Awaitable[object]) -> Outcome:
     """The input passes on once the message is there; what is full or away is asked again."""
     try:
         await emitting
