@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "waystation"
-MODULES = sorted(SOURCE.rglob("*.py"))
+#: Packages of the checkout that are not in the wheel.
+OUTSIDE = (ROOT / "bench" / "waystation_bench", ROOT / "examples" / "demo")
+MODULES = sorted(file for folder in (SOURCE, *OUTSIDE) for file in folder.rglob("*.py"))
 #: Packages that Spark imports by name; they only lead to ours.
 PLUGINS = sorted((ROOT / "src").glob("pyspark_*/**/*.py"))
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
@@ -30,6 +32,7 @@ TEXTS = [
 #: Imports point downwards: a part may import parts of lower rows and itself, nothing else.
 LAYERS = """
     cli
+    waystation_bench demo
     testing
     server
     node
@@ -51,11 +54,9 @@ OLD_PARTS = {
     "access": "above logs",
     "api": "beside server",
     "archive": "below logs",
-    "bench": "above testing",
     "catalogue": "below logs",
     "database": "below archive",
     "delivery": "beside outbox",
-    "demo": "beside testing",
     "history_role": "below node",
     "node_delivery": "below node",
     "node_upkeep": "below node",
@@ -73,7 +74,7 @@ NARROW = {"client": {"errors", "runtime", "types"}}
 #: Modules that may ask the operating system for the time; all others get a Clock.
 TIME_READERS = {
     "runtime/clock.py": "is the clock",
-    "bench/": "measures real time",
+    "waystation_bench/": "measures real time",
     "demo/": "prints durations for people",
     "store/embedded/server.py": "waits for processes",
     "store/embedded/supervisor.py": "waits for processes and imports nothing of ours",
@@ -182,7 +183,16 @@ def tree_of(file: Path) -> ast.Module:
 
 
 def name_of(file: Path) -> str:
+    """Return the path below `waystation`; for packages outside of it, below their folder."""
+    for folder in OUTSIDE:
+        if file.is_relative_to(folder):
+            return file.relative_to(folder.parent).as_posix()
     return file.relative_to(SOURCE).as_posix()
+
+
+def module_of(file: Path) -> str:
+    name = name_of(file).removesuffix(".py").replace("/", ".")
+    return f"waystation.{name}" if file.is_relative_to(SOURCE) else name
 
 
 def path_of(file: Path) -> str:
@@ -190,7 +200,7 @@ def path_of(file: Path) -> str:
 
 
 def part_of(file: Path) -> str:
-    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return name_of(file).partition("/")[0].removesuffix(".py")
 
 
 @functools.cache
@@ -248,7 +258,8 @@ def test_imports_point_downwards() -> None:
             offenders.add(f"{part} is in no row of LAYERS")
             continue
         for module in imports_of(file):
-            other = module.split(".")[1] if module.startswith("waystation.") else part
+            head, *rest = module.split(".")
+            other = rest[0] if head == "waystation" and rest else head
             if other == part or other not in height or (part, other) in OLD_IMPORTS:
                 continue
             if height[other] >= height[part] or other not in NARROW.get(part, height):
@@ -304,7 +315,7 @@ def test_every_module_is_imported() -> None:
         for file in MODULES
         if name_of(file) not in ENTRY_POINTS
         and file.name != "__init__.py"
-        and "waystation." + name_of(file).removesuffix(".py").replace("/", ".") not in used
+        and module_of(file) not in used
     }
     fail_with(offenders, "Delete these modules, because nothing imports them:")
 

@@ -91,11 +91,14 @@ def pool(open_url: str) -> PoolClient:
 
 
 def test_every_error_of_pools_has_a_status() -> None:
-    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    kinds = [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, WaystationError)
+    ]
     ours = [each for each in kinds if each.code.startswith(("pool.", "worker."))]
     assert len(ours) > 5
     for kind in ours:
-        assert issubclass(kind, WaystationError)
         assert status_of(kind("no")) in (400, 404, 409, 503), kind
 
 

@@ -19,9 +19,9 @@ from tests.helpers.store_faults import Fate, proxy_to
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.postgres import PostgresArchive
 from waystation.archive.trouble import fail
-from waystation.bench.postgres import wheel_programs
 from waystation.database import Trouble
 from waystation.errors import ArchiveFullError, ArchiveRefusedError, ArchiveUnavailableError
+from waystation_bench.postgres import wheel_programs
 
 
 class TestPostgres(ArchiveConformance):

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waystation.bench import postgres
-from waystation.bench.archive import ARCHIVE
-from waystation.bench.benchmark import BenchmarkError
-from waystation.bench.postgres import PostgresMissingError, postgres_server, version_of
-from waystation.bench.report import Sample
-from waystation.bench.sender import Stage
+from waystation_bench import postgres
+from waystation_bench.archive import ARCHIVE
+from waystation_bench.benchmark import BenchmarkError
+from waystation_bench.postgres import PostgresMissingError, postgres_server, version_of
+from waystation_bench.report import Sample
+from waystation_bench.sender import Stage
 
 BARS = {
     "pg_archive_vs_copy_upsert": 0.5,

@@ -13,19 +13,19 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from waystation.bench.archive import ARCHIVE
-from waystation.bench.benchmark import Benchmark, BenchmarkError, Run
-from waystation.bench.channels import CHANNELS, Level
-from waystation.bench.children import Child
-from waystation.bench.delivery import DELIVERY
-from waystation.bench.history import HISTORY
-from waystation.bench.pools import POOLS
-from waystation.bench.registry import BENCHMARKS
-from waystation.bench.report import Promise, Sample, row_of
-from waystation.bench.sender import SENDER
-from waystation.bench.topics import TOPICS, StoreLevel
-from waystation.bench.transactions import TRANSACTIONS
 from waystation.cli.main import build_app
+from waystation_bench.archive import ARCHIVE
+from waystation_bench.benchmark import Benchmark, BenchmarkError, Run
+from waystation_bench.channels import CHANNELS, Level
+from waystation_bench.children import Child
+from waystation_bench.delivery import DELIVERY
+from waystation_bench.history import HISTORY
+from waystation_bench.pools import POOLS
+from waystation_bench.registry import BENCHMARKS
+from waystation_bench.report import Promise, Sample, row_of
+from waystation_bench.sender import SENDER
+from waystation_bench.topics import TOPICS, StoreLevel
+from waystation_bench.transactions import TRANSACTIONS
 
 BARS = {
     "publish_http_vs_bare": 0.6,
@@ -183,7 +183,7 @@ def test_a_server_that_refuses_ends_the_run_in_words(tmp_path: Path) -> None:
 
 
 def test_a_child_that_dies_is_noticed_at_once() -> None:
-    with Child("waystation.bench.driver") as child:
+    with Child("waystation_bench.driver") as child:
         os.kill(child.process_id, 9)
         with pytest.raises(BenchmarkError, match="ended before it had answered"):
             child.ask({})
@@ -194,8 +194,8 @@ def test_children_end_with_their_parent_however_it_ends() -> None:
     # Given a parent that has a child and kills itself
     code = (
         "import os\n"
-        "from waystation.bench.children import Child\n"
-        "child = Child('waystation.bench.driver')\n"
+        "from waystation_bench.children import Child\n"
+        "child = Child('waystation_bench.driver')\n"
         "print(child.process_id, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waystation.bench.benchmark import BenchmarkError
-from waystation.bench.delivery import DELIVERY, Endpoints
-from waystation.bench.delivery_load import FATAL, RETRIED
-from waystation.bench.delivery_node import LANES, MESSAGES_PER_SECOND
+from waystation_bench.benchmark import BenchmarkError
+from waystation_bench.delivery import DELIVERY, Endpoints
+from waystation_bench.delivery_load import FATAL, RETRIED
+from waystation_bench.delivery_node import LANES, MESSAGES_PER_SECOND
 
 BARS = {
     "grouped_vs_bare_client": 0.5,

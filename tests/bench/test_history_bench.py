@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from waystation.bench.benchmark import BenchmarkError, Run
-from waystation.bench.children import Child
-from waystation.bench.history import HISTORY, QUICK, Reading
-from waystation.bench.processes import family_bytes, family_cpu_seconds
-from waystation.bench.sender import Stage
-from waystation.bench.workshop import Workshop
 from waystation.transactions.cells import CELLS_DEFAULT
+from waystation_bench.benchmark import BenchmarkError, Run
+from waystation_bench.children import Child
+from waystation_bench.history import HISTORY, QUICK, Reading
+from waystation_bench.processes import family_bytes, family_cpu_seconds
+from waystation_bench.sender import Stage
+from waystation_bench.workshop import Workshop
 
 BARS = {
     "topic_read_vs_parquet": 0.4,
@@ -72,7 +72,7 @@ def records_in(store: str, head: str) -> int:
 
 
 def test_a_family_is_a_process_and_all_below_it() -> None:
-    with Child("waystation.bench.driver") as child:
+    with Child("waystation_bench.driver") as child:
         alone = family_bytes(child.process_id)
         mine = family_cpu_seconds(os.getpid())
         assert child.process_id in mine

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from waystation.bench.benchmark import Benchmark, Contender, Run
-from waystation.bench.processes import cpu_seconds, resident_bytes
-from waystation.bench.report import Promise, Row, Sample, row_of
+from waystation_bench.benchmark import Benchmark, Contender, Run
+from waystation_bench.processes import cpu_seconds, resident_bytes
+from waystation_bench.report import Promise, Row, Sample, row_of
 
 
 def sample(operations: int, cpu_seconds: float = 1.0, **figures: float) -> Sample:

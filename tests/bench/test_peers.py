@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from waystation.bench.benchmark import Benchmark, Run
-from waystation.bench.peers import Peer, ensure_peer
-from waystation.bench.report import Promise, Sample, row_of
-from waystation.bench.runner import run_benchmark
+from waystation_bench.benchmark import Benchmark, Run
+from waystation_bench.peers import Peer, ensure_peer
+from waystation_bench.report import Promise, Sample, row_of
+from waystation_bench.runner import run_benchmark
 
 MISSING = Peer("ghost", ("/nowhere/ghost-1.0-py3-none-any.whl",))
 

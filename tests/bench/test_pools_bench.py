@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from waystation.acapy.recipients import recipient_key
-from waystation.bench.pool_load import envelope, recipient
-from waystation.bench.pools import POOLS, Doors
+from waystation_bench.pool_load import envelope, recipient
+from waystation_bench.pools import POOLS, Doors
 
 BARS = {"relay_vs_bare": 0.6, "cost_100k_vs_10_keys": 1.3, "reassign_10k_keys_s": 1}
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waystation.bench import receivers
-from waystation.bench.benchmark import BenchmarkError
-from waystation.bench.children import Child
-from waystation.bench.lane_load import LANES
-from waystation.bench.sender import SENDER, Stage
+from waystation_bench import receivers
+from waystation_bench.benchmark import BenchmarkError
+from waystation_bench.children import Child
+from waystation_bench.lane_load import LANES
+from waystation_bench.sender import SENDER, Stage
 
 BARS = {
     "sender_vs_bare_client": 0.6,

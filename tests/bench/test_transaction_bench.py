@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from waystation.bench import rival
-from waystation.bench.benchmark import Benchmark, BenchmarkError
-from waystation.bench.channels import Level
-from waystation.bench.peers import NodePeer, Peer, PeerMissingError, ensure_peer
-from waystation.bench.report import Row
-from waystation.bench.runner import run_benchmark
-from waystation.bench.transaction_peers import PYTHON_PEERS, Rival
-from waystation.bench.transactions import TRANSACTIONS
-from waystation.bench.workshop import Workshop
+from waystation_bench import rival
+from waystation_bench.benchmark import Benchmark, BenchmarkError
+from waystation_bench.channels import Level
+from waystation_bench.peers import NodePeer, Peer, PeerMissingError, ensure_peer
+from waystation_bench.report import Row
+from waystation_bench.runner import run_benchmark
+from waystation_bench.transaction_peers import PYTHON_PEERS, Rival
+from waystation_bench.transactions import TRANSACTIONS
+from waystation_bench.workshop import Workshop
 
 BARS = {
     "drain_vs_best_python_peer": 4,

@@ -20,7 +20,6 @@ from tests.helpers.http import ask
 from tests.helpers.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.helpers.processes import station_process
 from tests.helpers.store_faults import Fate, proxy_to
-from waystation.bench.postgres import wheel_programs
 from waystation.catalogue import SqliteCatalogue, catalogue_at
 from waystation.catalogue import postgres as module
 from waystation.catalogue.postgres import PostgresCatalogue, migrations
@@ -28,6 +27,7 @@ from waystation.config_sources import load_config
 from waystation.database.postgres import Connection
 from waystation.errors import CatalogueError, ConflictError, InvalidInputError, SettingsError
 from waystation.testing.station import quick_settings, serving
+from waystation_bench.postgres import wheel_programs
 
 _NEWEST = migrations()[-1][0]
 #: A migration that a later release might bring; each statement depends on the one before.

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from waystation.demo.receiver import Receiver
-from waystation.demo.stage import DemoFailedError, Stage
-from waystation.demo.station import DemoStation
+from demo.receiver import Receiver
+from demo.stage import DemoFailedError, Stage
+from demo.station import DemoStation
 
 
 @pytest.fixture

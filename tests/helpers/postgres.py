@@ -29,8 +29,8 @@ from typing import Any
 import psycopg
 
 from tests.helpers.processes import ended
-from waystation.bench.postgres import other_user, server_programs
 from waystation.store.address import Address
+from waystation_bench.postgres import other_user, server_programs
 
 PASSWORD = "correct-horse-battery-postgres"
 _USER = "station"

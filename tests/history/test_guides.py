@@ -12,13 +12,13 @@ import pytest
 import typer
 from pyspark.sql import SparkSession
 
+from demo.history import QUERY
 from tests.cli.test_topic_guides import blocks
 from tests.history.shard_life import lived
 from tests.history.test_deliveries import FAILED_BY_ENDPOINT
 from tests.test_examples import ROOT
 from waystation.cli.main import build_app
 from waystation.config import Config
-from waystation.demo.history import QUERY
 from waystation.history import attach
 from waystation.history.derived_specs import DERIVED
 from waystation.history.ingest import Ingest

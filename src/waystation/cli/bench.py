@@ -9,13 +9,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from waystation.cli.checkout import require_checkout
 from waystation.cli.options import JsonOption
 from waystation.cli.output import console, emit_json, emit_table, problems
 from waystation.errors import ExitCode
 
 if TYPE_CHECKING:
-    from waystation.bench.benchmark import Benchmark
-    from waystation.bench.report import Bar, Report
+    from waystation_bench.benchmark import Benchmark
+    from waystation_bench.report import Bar, Report
 
 
 def bench(
@@ -27,8 +28,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure us, our peers and the limit in one run. Exit code 1 when a bar does not hold."""
-    # Imported here: the servers' libraries come along, and other commands start without them.
-    from waystation.bench.registry import BENCHMARKS  # noqa: PLC0415
+    # Import inside the function, because benchmarks load the servers' libraries.
+    require_checkout("bench/waystation_bench", "Benchmarks are")
+    from waystation_bench.registry import BENCHMARKS  # noqa: PLC0415
 
     if not name:
         _list(list(BENCHMARKS.values()), as_json=as_json)
@@ -54,7 +56,7 @@ def _list(benchmarks: list[Benchmark], *, as_json: bool) -> None:
 
 
 def _run(benchmark: Benchmark, *, quick: bool, silent: bool) -> Report:
-    from waystation.bench.runner import run_benchmark  # noqa: PLC0415
+    from waystation_bench.runner import run_benchmark  # noqa: PLC0415
 
     columns = (
         TextColumn("{task.description}"),

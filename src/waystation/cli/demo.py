@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from waystation.cli.checkout import require_checkout
 from waystation.cli.options import JsonOption
 from waystation.cli.output import console, emit_json
 
@@ -20,7 +21,8 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Run the main job to its end on a station of its own, with crashes, and check the result."""
-    from waystation.demo import run_demo  # noqa: PLC0415 (brings the client's libraries along)
+    require_checkout("examples/demo", "The demo is")
+    from demo import run_demo  # noqa: PLC0415 (the checkout may be missing)
 
     keep = keep.absolute()
     if as_json:

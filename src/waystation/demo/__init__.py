@@ -1,7 +1,0 @@
-"""The demo: the main job of the product, run to its end on this machine, with faults, checked."""
-
-from __future__ import annotations
-
-from waystation.demo.stage import DemoFailedError, run_demo
-
-__all__ = ["DemoFailedError", "run_demo"]
