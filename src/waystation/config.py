@@ -417,11 +417,11 @@ class WebhookConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     #: Limit of attempts per reply, including the first one.
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 8
-    #: Seconds for which a failing URL gets no requests.
-    disable_seconds: Seconds = 300.0
-    #: Consecutive failures of one URL, counted over all processes, that pause it; 0 for never.
+    #: Longest pause between two probes of a failing URL in seconds.
+    disable_seconds: Seconds = 30.0
+    #: Different replies to one URL that must fail, while none succeeds, to pause it; 0 for never.
     fail_limit: Annotated[int, Meta(ge=0)] = 10
-    #: Seconds in which the failures of `fail_limit` must occur.
+    #: Seconds without a further failure after which the failures of a URL are forgotten.
     fail_period_seconds: Seconds = 120.0
     #: Seconds before the second attempt.
     first_wait_seconds: Annotated[float, Meta(ge=0, le=86400)] = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.delivery.breaker import Breaker, BreakerState
+from waystation.delivery.breaker import Breaker, BreakerLimits, BreakerState
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.share import Share
 
@@ -24,8 +24,11 @@ def sources(count: int, *, first: int = 0) -> list[str]:
     return [f"g{number}" for number in range(first, first + count)]
 
 
-def opened(*, now: float = 0.0, pause_seconds: float = 5.0, **pauses: float) -> Breaker:
-    breaker = Breaker(pause_seconds=pause_seconds, **pauses)
+def opened(
+    *, now: float = 0.0, pause_seconds: float = 5.0, pause_seconds_max: float = 30.0
+) -> Breaker:
+    limits = BreakerLimits(pause_seconds_max=pause_seconds_max)
+    breaker = Breaker(limits, pause_seconds=pause_seconds)
     fail(breaker, *sources(5), now=now, answered=False)
     assert breaker.state is BreakerState.OPEN
     return breaker
@@ -225,3 +228,21 @@ def test_an_ordinary_error_changes_nothing() -> None:
     share.give_back(Outcome(status=500))
 
     assert share.slots == 8
+
+
+def test_breaker_with_limits_opens_after_so_many_sources_and_with_a_limit_of_zero_never() -> None:
+    few, never = (Breaker(BreakerLimits(failed_min=each)) for each in (2, 0))
+    for breaker in (few, never):
+        fail(breaker, *sources(2), answered=False)
+    assert (few.state, never.state) == (BreakerState.OPEN, BreakerState.CLOSED)
+    fail(never, *sources(300), now=5.0)
+    assert never.is_closed
+
+
+def test_breaker_forgets_failures_after_the_time_of_its_limits() -> None:
+    breaker = Breaker(BreakerLimits(failed_min=2, forget_seconds=10))
+    fail(breaker, "a", answered=False)
+    fail(breaker, "b", now=11.0, answered=False)
+    assert breaker.is_closed
+    fail(breaker, "c", now=12.0, answered=False)
+    assert breaker.state is BreakerState.OPEN

@@ -12,13 +12,12 @@ import pytest
 
 from tests.delivery.delivering import Delivering, until
 from tests.delivery.ungated import LANE, LAYOUT, RECEIVER, delivering_ungated, put, sending_to
-from waystation.delivery.fail_limit import FailLimit
+from waystation.delivery.breaker import BreakerLimits
 from waystation.delivery.items import Claimed
 from waystation.delivery.notices import Notice, latest_notices
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
 from waystation.delivery.settlement import Conclusion
-from waystation.delivery.states import FAILS
 from waystation.delivery.workshop import Pauses
 from waystation.errors import StoreError
 from waystation.store.embedded.server import EmbeddedServer
@@ -26,7 +25,7 @@ from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.transactions.reply_lanes import lane_of
 
 PATIENT = Schedule(attempts=100, first_seconds=0.01, maximum_seconds=0.01, jitter=0)
-LIMIT = FailLimit(limit=4, period_seconds=60, disable_seconds=60)
+LIMITS = BreakerLimits(failed_min=4, pause_seconds_max=0.4)
 
 
 async def notices(running: Delivering, kind: str) -> list[Notice]:
@@ -120,118 +119,79 @@ async def test_the_last_failure_is_in_the_failed_list_and_told_once(
         assert len(await notices(running, "failed")) == 1
 
 
-# -- Failures in a row -----------------------------------------------------------------------
+# -- A receiver that fails -------------------------------------------------------------------
 
 
-async def test_failures_of_two_processes_together_make_a_receiver_rest_and_are_told_once(
+async def test_deliverer_with_a_failing_receiver_pauses_it_probes_it_and_tells_it_once(
     store_server: EmbeddedServer,
 ) -> None:
-    book = {"fails": LIMIT, "schedule": PATIENT}
+    book = {"breaker": LIMITS, "schedule": PATIENT}
     async with (
         FakeEndpoint(plan=[500]) as receiver,
-        delivering_ungated(store_server, sending_to(receiver.url, **book)) as first,
-        delivering_ungated(store_server, sending_to(receiver.url, **book), flush=False) as second,
-    ):
-        # Given two processes that see less than the limit each: one lane is the one's alone
-        for number in range(2):
-            await put(first.store, f"tx-{number}")
-        await until(lambda: is_held(second))
-        await asyncio.sleep(0.2)  # What was under way comes to its end.
-        tried = len(receiver.received)
-        await asyncio.sleep(0.7)
-
-        assert len(receiver.received) == tried, "nobody tries any more"
-        assert LIMIT.limit <= tried <= LIMIT.limit + 3, "but what was under way just then"
-        assert await first.outbox.waiting(LANE) == 2, "and nothing is given up for it"
-        (notice,) = await notices(first, "resting")
-        assert notice.endpoint == RECEIVER
-        assert notice.cause == "4 failures in a row within 60 s; left alone for 60 s"
-        # And whoever knows that it works again can say so
-        receiver.plan = [200]
-        assert await first.states.enable(RECEIVER)
-        await first.until_empty(LANE)
-
-
-async def test_a_receiver_that_rests_is_tried_again_after_its_time(
-    store_server: EmbeddedServer,
-) -> None:
-    limit = FailLimit(limit=4, period_seconds=60, disable_seconds=1)
-    book = {"fails": limit, "schedule": PATIENT}
-    async with (
-        FakeEndpoint(plan=[500, 500, 500, 500, 200]) as receiver,
         delivering_ungated(store_server, sending_to(receiver.url, **book)) as running,
     ):
-        await put(running.store, "tx-1")
+        for number in range(8):
+            await put(running.store, f"tx-{number}")
+
+        async def is_told() -> bool:
+            return bool(await notices(running, "resting"))
+
+        await until(is_told)
+        tried = len(receiver.received)
+        await asyncio.sleep(1.2)
+
+        assert 1 <= len(receiver.received) - tried <= 4, "probes alone are sent"
+        assert await running.outbox.waiting(LANE) == 8, "and no reply is given up for it"
+        assert list(running.deliverer.open_breakers) == [RECEIVER]
+        (report,) = (await running.states.survey()).breakers.values()
+        assert 0 <= report[RECEIVER] <= 400
+        (notice,) = await notices(running, "resting")
+        assert notice.endpoint == RECEIVER
+        assert notice.cause == "4 messages failed and none succeeded; a probe every 0.4 s"
+        # And the first probe that succeeds ends the pause, without an operator.
+        receiver.plan = [200]
         await running.until_empty(LANE)
 
-        *_, last, first = receiver.received
-        assert len(receiver.received) == 5
-        assert first.at - last.at >= 0.95
+        async def is_unreported() -> bool:
+            return not (await running.states.survey()).breakers
+
+        await until(is_unreported)
+        assert running.deliverer.open_breakers == {}
 
 
-async def test_the_count_is_the_store_s_so_another_process_goes_on_with_it(
+async def test_deliverer_with_a_paused_receiver_sends_at_once_after_an_operator_enables_it(
     store_server: EmbeddedServer,
 ) -> None:
-    short = Schedule(attempts=3, first_seconds=0.01, jitter=0)
-    book = {"fails": LIMIT, "schedule": short}
-    async with FakeEndpoint(plan=[500]) as receiver:
-        async with delivering_ungated(store_server, sending_to(receiver.url, **book)) as first:
-            await put(first.store, "tx-1")
-            await first.until_empty(LANE)
-            assert not await is_held(first)
-        async with delivering_ungated(
-            store_server, sending_to(receiver.url, **book), flush=False
-        ) as second:
-            await put(second.store, "tx-2")
-            await until(lambda: is_held(second))
-
-    assert len(receiver.received) == 4
-
-
-async def test_a_success_in_between_begins_the_count_anew(store_server: EmbeddedServer) -> None:
-    plan = [500, 500, 500, 200, 500, 500, 500, 200]
-    book = {"fails": LIMIT, "schedule": PATIENT}
+    limits = BreakerLimits(failed_min=4, pause_seconds_max=600)
     async with (
-        FakeEndpoint(plan=plan) as receiver,
-        delivering_ungated(store_server, sending_to(receiver.url, **book)) as running,
-    ):
-        for each in ("tx-1", "tx-2"):
-            await put(running.store, each)
-            await running.until_empty(LANE)
-
-        assert not await is_held(running)
-        assert await running.store.call("EXISTS", FAILS) == 0
-        assert await notices(running, "resting") == []
-
-
-async def test_failures_count_only_within_the_period(store_server: EmbeddedServer) -> None:
-    limit = FailLimit(limit=2, period_seconds=0.05, disable_seconds=60)
-    slow = Schedule(attempts=4, first_seconds=0.1, maximum_seconds=0.1, jitter=0)
-    async with (
-        FakeEndpoint(plan=[500, 500, 500, 200]) as receiver,
+        FakeEndpoint(plan=[500]) as receiver,
         delivering_ungated(
-            store_server, sending_to(receiver.url, fails=limit, schedule=slow)
+            store_server, sending_to(receiver.url, breaker=limits, schedule=PATIENT)
         ) as running,
     ):
+        for number in range(8):
+            await put(running.store, f"tx-{number}")
+
+        async def is_paused() -> bool:
+            return max(running.deliverer.open_breakers.values(), default=0) > 1000
+
+        await until(is_paused)
+        receiver.plan = [200]
+        await running.states.enable(RECEIVER)
+        await running.until_empty(LANE)
+
+
+async def test_deliverer_with_one_failing_reply_pauses_nobody(store_server: EmbeddedServer) -> None:
+    book = {"breaker": LIMITS, "schedule": PATIENT}
+    async with (
+        FakeEndpoint(plan=[500] * 20 + [200]) as receiver,
+        delivering_ungated(store_server, sending_to(receiver.url, **book)) as running,
+    ):
         await put(running.store, "tx-1")
         await running.until_empty(LANE)
 
-        assert len(receiver.received) == 4
+        assert len(receiver.received) == 21
         assert await notices(running, "resting") == []
-
-
-async def test_a_count_that_is_sent_again_counts_once(store_server: EmbeddedServer) -> None:
-    async with (
-        FakeEndpoint() as receiver,
-        delivering_ungated(store_server, sending_to(receiver.url)) as running,
-    ):
-        notice = Notice(kind="resting", endpoint=RECEIVER, lane=LANE, cause="", at_ms=0)
-
-        async def fail(attempt: str) -> bool:
-            return await running.states.fail(RECEIVER, attempt, LIMIT, notice)
-
-        assert [await fail(each) for each in "aabbccdd"] == [*[False] * 6, True, True]
-        assert len(await notices(running, "resting")) == 1
 
 
 # -- Pace ------------------------------------------------------------------------------------

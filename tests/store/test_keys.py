@@ -27,7 +27,6 @@ from waystation.channels.service import Channels
 from waystation.config import ChannelConfig, ChannelRule, Config, PoolConfig, WebhookRule
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.addresses import AddressGuard
-from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.notices import Notice
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
@@ -225,7 +224,6 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     gone = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
     await states.disable("crm", gone)
     await states.hold("crm", 60)
-    await states.fail("crm", "first", FailLimit(), gone)
     await states.declare_repaired("erp")
     await states.report_breakers("node-1", {"crm": 1000})
     webhook = WebhookRule(name="crm", url="https://crm.example/hook")
@@ -495,7 +493,7 @@ async def test_store_keys_are_listed_with_type_and_lifetime(settings: Config) ->
         others = [key for key in found if b":metric" not in key and b".dataset." not in key]
         markers = [key for key in found if b".dataset." in key]
         assert len(markers) == (MARKERS if opened.store.address.cluster else 0)
-        assert len(others) == 4 + 2 * 4 + 3 + 13 + 5 + 6 + 34 + 10 + 20 + 4 + 22 + 6 + 1 + 31
+        assert len(others) == 4 + 2 * 4 + 3 + 12 + 5 + 6 + 34 + 10 + 20 + 4 + 22 + 6 + 1 + 31
         for key in found:
             (row,) = (row for row in KEY_ROWS if matches(row, key))
             kind = (await opened.store.call("TYPE", key)).decode().replace("zset", "sorted set")

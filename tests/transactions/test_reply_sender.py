@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -157,90 +158,70 @@ async def test_an_end_during_the_attempt_of_a_report_follows_it_at_once(
 # -- A URL that fails ------------------------------------------------------------------------
 
 
-async def held_ms(running: Replying, url: str) -> int:
-    """How long a URL is still left alone; 0: it is not."""
-    return (await running.states.survey()).held_ms.get(receiver_of("default", "w", url), 0)
-
-
-async def both_due(running: Replying, lane: str) -> bool:
-    """Whether two wait in a lane, and the time of both has come."""
-    now_ms = int((await running.tx.store.call("TIME"))[0]) * 1000
-    return int(await running.tx.store.call("ZCOUNT", lane, "-inf", now_ms)) == 2
-
-
-async def test_a_url_rests_after_as_many_failures_in_a_row_as_the_settings_say(
+async def test_reply_sender_with_replies_that_fail_once_delivers_the_others_meanwhile(
     store_server: EmbeddedServer,
 ) -> None:
-    settings = msgspec.structs.replace(QUICK, attempts=9, fail_limit=2, disable_seconds=1000)
+    settings = WebhookConfig(first_wait_seconds=3.0)
     async with (
-        FakeEndpoint(plan=[500, 500, 200]) as receiver,
+        FakeEndpoint(plan=[500] * 12 + [200]) as receiver,
+        replying(store_server, settings) as running,
+    ):
+        for _ in range(12):
+            await running.ended(receiver.url)
+        await receiver.until(12)
+        for _ in range(28):
+            await running.ended(receiver.url)
+
+        async with asyncio.timeout(2.5):
+            await receiver.until(40)
+        assert [each.status for each in receiver.received[12:]] == [200] * 28
+        await running.until_empty(lane(receiver.url))
+        assert await latest_notices(running.tx.store, most=9) == []
+
+
+async def test_reply_sender_with_a_failing_url_shows_the_pause_and_probes_with_untried_replies(
+    store_server: EmbeddedServer,
+) -> None:
+    settings = WebhookConfig(fail_limit=2, disable_seconds=0.4, first_wait_seconds=600)
+    async with (
+        FakeEndpoint(plan=[Answer(reset=True)]) as receiver,
         FakeEndpoint() as other,
         replying(store_server, settings) as running,
     ):
-        first = await running.ended(receiver.url)
+        for _ in range(30):
+            await running.ended(receiver.url)
 
-        async def rests() -> bool:
-            return bool(await held_ms(running, receiver.url))
+        async def is_shown() -> bool:
+            rows, _ = await running.desk.page("default", state="waiting", cursor="", limit=99)
+            return bool(rows) and all(each.paused_ms is not None for each in rows)
 
-        await until(rests)
-        assert 900_000 < await held_ms(running, receiver.url) <= 1_000_000
-        (notice,) = await latest_notices(running.tx.store, most=9)
-        assert notice.kind == "resting"
-        # Both are due meanwhile, what failed and what has just come; others are told, they wait.
-        second = await running.ended(receiver.url)
-        await until(lambda: both_due(running, lane(receiver.url)))
+        await until(is_shown)
         await running.ended(other.url)
         await running.until_empty(lane(other.url))
-        assert [each.status for each in receiver.received] == [500, 500]
-        assert {each.headers["webhook-id"].partition(".")[0] for each in receiver.received} == {
-            first
-        }
+        # All replies that have failed wait for ten minutes. The others are probes.
+        receiver.plan = [200]
+        failed = len(receiver.received)
+        assert failed < 30
 
-        assert await running.states.enable(receiver_of("default", "w", receiver.url))
+        async def all_but_the_failed_are_delivered() -> bool:
+            return await running.outbox.waiting(lane(receiver.url)) <= failed
 
-        await running.until_empty(lane(receiver.url))
-        told = {each.headers["webhook-id"].partition(".")[0] for each in receiver.received[2:]}
-        assert told == {first, second}
+        await until(all_but_the_failed_are_delivered)
+        assert list(running.deliverer.open_breakers) == []
 
 
-async def test_a_url_that_rested_is_tried_again_after_the_time_of_the_settings(
+async def test_reply_sender_with_a_fail_limit_of_zero_pauses_no_url(
     store_server: EmbeddedServer,
 ) -> None:
-    settings = msgspec.structs.replace(QUICK, attempts=9, fail_limit=2, disable_seconds=1.5)
+    settings = msgspec.structs.replace(QUICK, attempts=1)
     async with (
-        FakeEndpoint(plan=[500, 500, 200]) as receiver,
+        FakeEndpoint(plan=[Answer(reset=True)]) as receiver,
         replying(store_server, settings) as running,
     ):
-        transaction_id = await running.ended(receiver.url)
+        for _ in range(30):
+            await running.ended(receiver.url)
         await running.until_empty(lane(receiver.url))
-
-        _, second, third = receiver.received
-        assert third.at - second.at >= 1.4
-        assert await field(running, transaction_id, "webhook_status") == "delivered"
-
-
-async def test_failures_of_a_url_count_only_within_the_period_of_the_settings(
-    store_server: EmbeddedServer,
-) -> None:
-    """Were the period longer than the waits, the URL would rest for an hour."""
-    settings = msgspec.structs.replace(
-        QUICK,
-        attempts=9,
-        first_wait_seconds=0.3,
-        multiplier=1.0,
-        fail_limit=2,
-        fail_period_seconds=0.05,
-        disable_seconds=3600,
-    )
-    async with (
-        FakeEndpoint(plan=[500, 500, 500, 200]) as receiver,
-        replying(store_server, settings) as running,
-    ):
-        await running.ended(receiver.url)
-        await running.until_empty(lane(receiver.url))
-
-        assert len(receiver.received) == 4
-        assert await latest_notices(running.tx.store, most=9) == []
+        assert len(receiver.received) == 30
 
 
 # -- The archive -----------------------------------------------------------------------------

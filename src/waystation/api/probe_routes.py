@@ -43,6 +43,9 @@ class Readiness:
     #: are for those who may see the project.
     open_breakers: Callable[[], int] = field(default=lambda: 0)
 
+    #: The same of the receivers of replies.
+    open_reply_breakers: Callable[[], int] = field(default=lambda: 0)
+
     @property
     def notes(self) -> list[str]:
         """What a person should know, although the process is ready."""
@@ -52,6 +55,12 @@ class Readiness:
                 f"The circuit breakers of {count} endpoints are open: no requests but probes are"
                 " sent to them. `waystation subscription shards NAME` shows the shards, and"
                 " `waystation subscription resume NAME` closes the breaker of a repaired endpoint."
+            )
+        if count := self.open_reply_breakers():
+            notes.append(
+                f"{count} receivers of replies are paused, because replies to them fail and none"
+                " succeeds: no requests but probes are sent to them. `waystation webhooks list"
+                " --waiting` shows the replies."
             )
         return notes
 

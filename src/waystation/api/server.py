@@ -68,6 +68,7 @@ class ApiServer:
             working=lambda: host is None or host.healthy,
             delivering=lambda: node.subscriptions.healthy,
             open_breakers=lambda: len(node.subscriptions.standings.open_breakers),
+            open_reply_breakers=lambda: len(node.replies.deliverer.open_breakers),
         )
         self._desk = open_desk(
             node.subscriptions, node.opened.store, node.logs, node.browser, clock=node.clock

@@ -42,9 +42,9 @@ def list_replies(
     if as_json:
         emit_json({"replies": rows})
         return
-    at = "next" if waiting else "given up"
+    at = ("next", "paused") if waiting else ("given up",)
     emit_table(
-        ("transaction", "receiver", "event", "attempts", at, "cause"),
+        ("transaction", "receiver", "event", "attempts", *at, "cause"),
         [
             (
                 each.transaction_id,
@@ -52,6 +52,7 @@ def list_replies(
                 each.event,
                 each.attempts,
                 time_of(each.at_ms),
+                *((_pause(each.paused_ms),) if waiting else ()),
                 printable(each.cause),
             )
             for each in rows
@@ -60,6 +61,10 @@ def list_replies(
         numbers=("attempts",),
         whole=("transaction",),
     )
+
+
+def _pause(paused_ms: int | None) -> str:
+    return "" if paused_ms is None else f"{paused_ms / 1000:.1f} s"
 
 
 @app.command()

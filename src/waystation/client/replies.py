@@ -56,6 +56,9 @@ class ReplyInfo(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     #: When it was given up; when it is tried next.
     at_ms: int
+    #: Of a waiting reply whose receiver is paused because it fails or asked for it: about how many
+    #: ms until the next request.
+    paused_ms: int | None = None
 
 
 class ReplyPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from waystation.delivery.claims import AWAY, Held
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.fail_limit import FailLimit, is_failure
 from waystation.delivery.items import Claimed, Settled
 from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.schedule import Decision, Verdict, hold_seconds
@@ -145,7 +144,7 @@ class Attempts:
         """A request has ended; called by who made it, whom no defect of ours may reach."""
         try:
             decision = self._end(attempt, outcome)
-            if decision.verdict is Verdict.DONE and not self._standing.failing:
+            if decision.verdict is Verdict.DONE:
                 self._settle_success(attempt, outcome, decision)
             else:
                 self._shop.begin(self._conclude(attempt, outcome, decision))
@@ -173,7 +172,11 @@ class Attempts:
             self._standing.hold(now + outcome.retry_after)
         # Items of a lane do not wait for each other, so each is a source of its own.
         source = f"{self._lane} {attempt.held.claimed.id}"
+        was_told = self._standing.breaker.is_at_longest_pause
         self._standing.report(outcome, now=now, probe=attempt.probe, source=source)
+        limits = self._endpoint.breaker
+        if limits and not was_told and self._standing.breaker.is_at_longest_pause:
+            self._shop.begin(self._teller.tell_paused(limits, attempt.ended_ms))
         self._heard_end()
         return decision
 
@@ -233,8 +236,6 @@ class Attempts:
                 self._standing.disabled = False
         elif seconds := hold_seconds(outcome):
             await self._written(lambda: shop.states.hold(self._standing.target, seconds))
-        if self._endpoint.fails is not None:
-            await self._count_failures(held.claimed, outcome, self._endpoint.fails, at_ms)
         settled = await self._settled(
             held, lambda claimed: self._settle(attempt, claimed, outcome, decision)
         )
@@ -250,19 +251,6 @@ class Attempts:
         return self._shop.outbox.settle(
             self._lane, claimed, decision, outcome, at_ms=attempt.ended_ms, hears=hears
         )
-
-    async def _count_failures(
-        self, claimed: Claimed, outcome: Outcome, limit: FailLimit, at_ms: int
-    ) -> None:
-        """Counts failures in a row, over all processes."""
-        standing, attempt = self._standing, f"{claimed.token} {claimed.id}"
-        if is_failure(outcome):
-            standing.failing = True
-            if await self._written(lambda: self._teller.count_failure(attempt, limit, at_ms)):
-                standing.hold(self._shop.clock.monotonic() + limit.disable_seconds)
-        elif outcome.succeeded and standing.failing:
-            standing.failing = False
-            await self._written(lambda: self._shop.states.succeed(standing.target))
 
     async def _settled(
         self, held: Held, settle: Callable[[Claimed], Awaitable[Settled]]

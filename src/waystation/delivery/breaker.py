@@ -11,6 +11,8 @@ success, requests of several different sources (groups, or messages without a gr
 - 5 sources got no reply: connection errors and time-outs; or
 - 10 sources got a failure of any kind, and 200 attempts have failed or a second has passed.
 
+`BreakerLimits` has these numbers of sources where settings change them.
+
 A success of any source closes the breaker in every state. So a group that fails again and again
 opens no breaker, and groups that fail at the same time open none while others succeed.
 
@@ -22,14 +24,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 #: Different sources without a reply, and different sources that failed in any way.
 _UNANSWERED_MIN = 5
 _FAILED_MIN = 10
+#: Pause before the first probe; each probe that fails doubles it.
+_PAUSE_SECONDS = 0.1
 #: Failed attempts in a row, or the time that they take, after which the sources decide.
 _ATTEMPTS_MIN = 200
 _SECONDS_MIN = 1.0
-#: Failures are forgotten if no other follows for so long.
-_FORGET_SECONDS = 60.0
 #: While a probe is in flight, the next one begins after this: one group that hangs must not keep
 #: the breaker open for the length of a time-out.
 _PROBE_SECONDS = 1.0
@@ -57,14 +61,33 @@ TRANSITIONS: dict[tuple[BreakerState, str], BreakerState] = {
 }
 
 
+class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a breaker opens, and how long its pauses become."""
+
+    #: Different sources that must fail; 0: the breaker never opens.
+    failed_min: int = _FAILED_MIN
+    #: Failures are forgotten if no other follows for so long.
+    forget_seconds: float = 60.0
+    pause_seconds_max: float = 30.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failed_min} messages failed and none succeeded;"
+            f" a probe every {self.pause_seconds_max:g} s"
+        )
+
+
 class Breaker:
     """Circuit breaker of one endpoint. Times are seconds of the caller's monotonic clock."""
 
-    def __init__(self, *, pause_seconds: float = 0.1, pause_seconds_max: float = 30.0) -> None:
+    def __init__(
+        self, limits: BreakerLimits | None = None, *, pause_seconds: float = _PAUSE_SECONDS
+    ) -> None:
         self.state = BreakerState.CLOSED
-        self._pause_first = pause_seconds
-        self._pause_max = pause_seconds_max
-        self._pause = pause_seconds
+        self._limits = limits or BreakerLimits()
+        self._unanswered_min = min(_UNANSWERED_MIN, self._limits.failed_min)
+        self._pause_first = min(pause_seconds, self._limits.pause_seconds_max)
+        self._pause = self._pause_first
         self._open_until = 0.0
         #: Probes in flight, and when the last one began.
         self._probes = 0
@@ -82,6 +105,11 @@ class Breaker:
     def is_closed(self) -> bool:
         """True if attempts need no permission of the breaker."""
         return self.state is BreakerState.CLOSED
+
+    @property
+    def is_at_longest_pause(self) -> bool:
+        """True if so many probes have failed in a row that pauses grow no more."""
+        return not self.is_closed and self._pause >= self._limits.pause_seconds_max
 
     @property
     def is_probing(self) -> bool:
@@ -140,25 +168,27 @@ class Breaker:
             if self._is_down(now):
                 self._open(now, "limit reached")
         elif self.state is BreakerState.HALF_OPEN and probe:
-            self._pause = min(self._pause * 2, self._pause_max)
+            self._pause = min(self._pause * 2, self._limits.pause_seconds_max)
             self._open(now, "failure")
 
     def _note_failure(self, now: float, source: str, *, answered: bool) -> None:
-        if now - self._failed_at > _FORGET_SECONDS:
+        if now - self._failed_at > self._limits.forget_seconds:
             self._forget_failures()
         if not self._attempts:
             self._failed_since = now
         self._failed_at = now
         self._attempts += 1
-        if len(self._failed) < _FAILED_MIN:
+        if len(self._failed) < self._limits.failed_min:
             self._failed.add(source)
-        if not answered and len(self._unanswered) < _UNANSWERED_MIN:
+        if not answered and len(self._unanswered) < self._unanswered_min:
             self._unanswered.add(source)
 
     def _is_down(self, now: float) -> bool:
-        if len(self._unanswered) >= _UNANSWERED_MIN:
+        if not self._limits.failed_min:
+            return False
+        if len(self._unanswered) >= self._unanswered_min:
             return True
-        if len(self._failed) < _FAILED_MIN:
+        if len(self._failed) < self._limits.failed_min:
             return False
         return self._attempts >= _ATTEMPTS_MIN or now - self._failed_since >= _SECONDS_MIN
 

@@ -13,6 +13,7 @@ import itertools
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from math import isfinite
 from typing import Any
 
 from waystation.delivery.claims import AWAY, CLAIM_SECONDS, Claims
@@ -73,6 +74,8 @@ class Deliverer:
         self._book = book
         self._clock = clock
         prefix, counter = (identity or RandomIds()).token(8), itertools.count(1)
+        #: Name under which open breakers are reported to the store, and whether it has a report.
+        self._name, self._is_reported = f"deliverer.{prefix}", False
         self._states = EndpointStates(outbox.store)
         self._shop = Workshop(
             outbox=outbox,
@@ -149,6 +152,28 @@ class Deliverer:
         """How an endpoint stands in this process; None when nothing was sent to it lately."""
         return self._standings.get(target)
 
+    @property
+    def open_breakers(self) -> dict[str, int]:
+        """Targets whose breaker is not closed in this process, with ms until the next probe."""
+        now = self._clock.monotonic()
+        probes_at = {
+            target: each.breaker.next_at()
+            for target, each in self._standings.items()
+            if not each.breaker.is_closed
+        }
+        # All probes may be in flight; then the next one has no time.
+        return {
+            target: round(1000 * max(0.0, at - now)) if isfinite(at) else 0
+            for target, at in probes_at.items()
+        }
+
+    async def _report_breakers(self) -> None:
+        """Report open breakers; delete the report after all have closed."""
+        breakers = self.open_breakers
+        if breakers or self._is_reported:
+            await self._states.report_breakers(self._name, breakers)
+            self._is_reported = bool(breakers)
+
     # -- Lanes -------------------------------------------------------------------------------
 
     async def _look_for_lanes(self) -> None:
@@ -174,6 +199,7 @@ class Deliverer:
         self._survey = await self._states.survey()
         for standing in self._standings.values():
             self._update(standing)
+        await self._report_breakers()
         whole = now - self._whole_at >= _WHOLE_SECONDS
         since = 0 if whole else max(0, self._newest_ms - _AGAIN_MS)
         registered = await self._outbox.lanes(since_ms=since)
@@ -187,7 +213,6 @@ class Deliverer:
         left = self._survey.held_ms.get(standing.target, 0)
         standing.update(
             disabled=standing.target in self._survey.disabled,
-            failing=standing.target in self._survey.failing,
             repaired_ms=self._survey.repaired_ms.get(standing.target, 0),
             held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
         )
@@ -199,7 +224,7 @@ class Deliverer:
             return
         standing = self._standings.get(target)
         if standing is None:
-            standing = self._standings[target] = Standing(target)
+            standing = self._standings[target] = Standing(target, endpoint.breaker)
             self._update(standing)
         lane = Lane(name, endpoint, standing, self._shop)
         task = asyncio.get_running_loop().create_task(self._work(lane))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from waystation.delivery.fail_limit import FailLimit
+from waystation.delivery.breaker import BreakerLimits
 from waystation.delivery.items import Claimed, Item, decode_item
 from waystation.delivery.request import Outcome, Outgoing
 from waystation.delivery.schedule import Schedule
@@ -50,8 +50,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     deliver: Deliver | None = None
     #: Hears what came of attempts before they are settled, again and again while the store is away.
     concluded: Concluded | None = None
-    #: How many failures in a row make it rest; None: they are not counted.
-    fails: FailLimit | None = None
+    #: When its breaker opens; operators are notified of one that stays open. None: the defaults,
+    #: and no notice.
+    breaker: BreakerLimits | None = None
 
     def target(self, lane: str) -> str | None:
         """What is disabled, held back or left alone as one: the endpoint, or its one destination.

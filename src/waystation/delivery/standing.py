@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waystation.delivery.breaker import Breaker
+from waystation.delivery.breaker import Breaker, BreakerLimits
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.share import Share
 
@@ -41,9 +41,9 @@ _ONE = Reservation(1)
 class Standing:
     """One endpoint as this process knows it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, limits: BreakerLimits | None = None) -> None:
         self.target = target
-        self.breaker = Breaker()
+        self.breaker = Breaker(limits)
         self.share = Share()
         #: And whether the store knows it.
         self.disabled = False
@@ -51,8 +51,6 @@ class Standing:
         #: Seconds of the caller's monotonic clock; and whether the store has told us.
         self.held_until = 0.0
         self._held_by_store = False
-        #: Whether failures of it are counted, as far as we know.
-        self.failing = False
         #: When an operator last declared it repaired, in ms of the store; None: not read yet.
         self._repaired_ms: int | None = None
         #: All lanes of the endpoint, those that wait for a slot in their order, those called up.
@@ -168,14 +166,11 @@ class Standing:
         """It said when to come again."""
         self.held_until = max(self.held_until, until)
 
-    def update(
-        self, *, disabled: bool, held_until: float, failing: bool = False, repaired_ms: int = 0
-    ) -> None:
+    def update(self, *, disabled: bool, held_until: float, repaired_ms: int = 0) -> None:
         """Adopt the state that the store has of the endpoint.
 
         An endpoint that was enabled, or declared repaired, starts with a closed breaker.
         """
-        self.failing = self.failing or failing
         # State that only this process knows stays, because the store may not have it yet.
         freed = self._disabled_by_store and not disabled
         if disabled or freed:

@@ -1,9 +1,8 @@
-"""What all processes know about endpoints: which are disabled, left alone for a while, or failing.
+"""What all processes know about endpoints: which are disabled, or left alone for a while.
 
 All is in the store, so it outlives restarts. An endpoint that answered 410 stays disabled until
 somebody enables it; what is to be sent to it waits. One that said `Retry-After` is held back until
-that has passed, by the store's clock; so is one that failed too often in a row, where its failures
-are counted. Deliverers of other processes hear of it within moments.
+that has passed, by the store's clock. Deliverers of other processes hear of it within moments.
 
 An operator can declare an endpoint repaired: every process then closes its breaker. Nodes report
 open breakers, so that every node can show them.
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.layout import REGISTER
 from waystation.delivery.notices import NOTICES, NOTICES_MAX, Notice, encode_notice
 from waystation.store.client import Store
@@ -25,13 +23,11 @@ from waystation.store.scripts import script
 _BREAKERS = script(__package__, "breakers")
 _DISABLE = script(__package__, "disable")
 _ENABLE = script(__package__, "enable")
-_FAIL = script(__package__, "fail")
 _HOLD = script(__package__, "hold")
 _SURVEY = script(__package__, "survey")
 
 DISABLED = "delivery.{endpoints}.disabled"
 HELD = "delivery.{endpoints}.held"
-FAILS = "delivery.{endpoints}.fails"
 REPAIRED = "delivery.{endpoints}.repaired"
 BREAKERS = "delivery.{endpoints}.breakers"
 
@@ -58,8 +54,6 @@ class Survey:
     disabled: dict[str, Disabled]
     #: Endpoint → ms that it is held back yet.
     held_ms: dict[str, int]
-    #: Endpoints whose last attempts have failed, where that is counted.
-    failing: frozenset[str] = frozenset()
     #: Endpoint → when an operator declared it repaired, in ms of the store.
     repaired_ms: dict[str, int] = field(default_factory=dict)
     #: Node → endpoint whose breaker is open there → ms from its report until the next probe.
@@ -80,12 +74,11 @@ class EndpointStates:
 
     async def survey(self) -> Survey:
         """All that is known."""
-        keys = [DISABLED, HELD, FAILS, REPAIRED, BREAKERS]
-        disabled, held, failing, repaired, reports = await self._store.run(_SURVEY, keys, [])
+        keys = [DISABLED, HELD, REPAIRED, BREAKERS]
+        disabled, held, repaired, reports = await self._store.run(_SURVEY, keys, [])
         return Survey(
             {disabled[i].decode(): _decode(disabled[i + 1]) for i in range(0, len(disabled), 2)},
             {held[i].decode(): int(held[i + 1]) for i in range(0, len(held), 2)},
-            frozenset(each.decode() for each in failing),
             {repaired[i].decode(): int(float(repaired[i + 1])) for i in range(0, len(repaired), 2)},
             {
                 reports[i].decode(): _decode_report(reports[i + 1])
@@ -106,7 +99,7 @@ class EndpointStates:
         return bool(await self._store.run(_DISABLE, [DISABLED, NOTICES], arguments))
 
     async def enable(self, target: str) -> bool:
-        """Enable an endpoint, forget its Retry-After and its failures, and close its breakers.
+        """Enable an endpoint, forget its Retry-After, and close its breakers.
 
         Return False if it was neither disabled nor held.
         """
@@ -117,7 +110,7 @@ class EndpointStates:
         await self._declare_repaired(target, enable=False)
 
     async def _declare_repaired(self, target: str, *, enable: bool) -> bool:
-        keys = [DISABLED, HELD, FAILS, REPAIRED]
+        keys = [DISABLED, HELD, REPAIRED]
         arguments: list[str | bytes | int] = [
             target,
             int(enable),
@@ -136,21 +129,3 @@ class EndpointStates:
     async def hold(self, target: str, seconds: float) -> None:
         """Nothing is sent to it before that has passed."""
         await self._store.run(_HOLD, [HELD], [target, round(seconds * 1000), REGISTER])
-
-    async def fail(self, target: str, attempt: str, limit: FailLimit, notice: Notice) -> bool:
-        """Counts a failure; true when it is held back for it. `attempt` makes a repetition one."""
-        arguments: list[str | bytes | int] = [
-            target,
-            attempt,
-            limit.limit,
-            round(limit.period_seconds * 1000),
-            round(limit.disable_seconds * 1000),
-            encode_notice(notice),
-            NOTICES_MAX,
-            REGISTER,
-        ]
-        return bool(await self._store.run(_FAIL, [FAILS, HELD, NOTICES], arguments))
-
-    async def succeed(self, target: str) -> None:
-        """It works: failures so far do not count any more."""
-        await self._store.call("HDEL", FAILS, target, repeatable=True)

@@ -6,7 +6,7 @@ the lane: so at least once.
 
 from __future__ import annotations
 
-from waystation.delivery.fail_limit import FailLimit
+from waystation.delivery.breaker import BreakerLimits
 from waystation.delivery.notices import Notice, Notices
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.states import EndpointStates
@@ -68,12 +68,14 @@ class Teller:
             self._notices.announce(notice)
         return True
 
-    async def count_failure(self, attempt: str, limit: FailLimit, at_ms: int) -> bool:
-        """Counts a failure of the endpoint; true, and told, when it is left alone for it."""
-        notice = Notice(
-            kind="resting", endpoint=self._endpoint, lane=self._lane, cause=str(limit), at_ms=at_ms
+    async def tell_paused(self, limits: BreakerLimits, at_ms: int) -> None:
+        """Notify operators that the endpoint has failed for so long that its pauses are longest."""
+        await self._notices.tell(
+            Notice(
+                kind="resting",
+                endpoint=self._endpoint,
+                lane=self._lane,
+                cause=str(limits),
+                at_ms=at_ms,
+            )
         )
-        resting = await self._states.fail(self._endpoint, attempt, limit, notice)
-        if resting:
-            self._notices.announce(notice)
-        return resting

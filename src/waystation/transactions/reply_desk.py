@@ -14,6 +14,7 @@ import msgspec
 
 from waystation.delivery.outbox import Outbox
 from waystation.delivery.records import AttemptRecord
+from waystation.delivery.states import EndpointStates
 from waystation.errors import InvalidInputError, TransactionUnknownError
 from waystation.transactions import names
 from waystation.transactions.found import Found
@@ -48,6 +49,9 @@ class ReplyRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     #: When it was given up; when it is tried next.
     at_ms: int
+    #: Of a waiting reply whose receiver is paused because it fails or asked for it: about how many
+    #: ms until the next request.
+    paused_ms: int | None = None
 
 
 class ReplyDesk:
@@ -58,6 +62,7 @@ class ReplyDesk:
         self._store = outbox.store
         self._signals = signals
         self._cells = cells
+        self._states = EndpointStates(outbox.store)
 
     async def page(
         self, project: str, *, state: Literal["failed", "waiting"], cursor: str, limit: int
@@ -65,11 +70,13 @@ class ReplyDesk:
         """A page of replies, oldest first in each list, and the cursor of the next page."""
         after, start = _place(cursor)
         rows: list[ReplyRow] = []
+        paused_ms = await self._paused_ms() if state == "waiting" else {}
         for key in await self._lists(project, state):
             if key < after:
                 continue
             skip = start if key == after else 0
-            part = await self._rows(key, state, skip, limit - len(rows))
+            pause = paused_ms.get(receiver_of_lane(key)) if paused_ms else None
+            part = await self._rows(key, state, skip, limit - len(rows), paused_ms=pause)
             rows += part
             if len(rows) >= limit:
                 return rows, f"{skip + len(part)}~{key}"
@@ -137,8 +144,23 @@ class ReplyDesk:
                 found.append(lane)
         return sorted(found)
 
+    async def _paused_ms(self) -> dict[str, int]:
+        """Return the receivers that get no requests now, with the ms until the next one."""
+        survey = await self._states.survey()
+        paused = dict(survey.held_ms)
+        for report in survey.breakers.values():
+            for receiver, probe_ms in report.items():
+                paused[receiver] = max(probe_ms, paused.get(receiver, 0))
+        return paused
+
     async def _rows(
-        self, key: str, state: Literal["failed", "waiting"], start: int, most: int
+        self,
+        key: str,
+        state: Literal["failed", "waiting"],
+        start: int,
+        most: int,
+        *,
+        paused_ms: int | None,
     ) -> list[ReplyRow]:
         pairs = await self._store.call(
             "ZRANGE", key, start, start + most - 1, "WITHSCORES", repeatable=True
@@ -160,6 +182,7 @@ class ReplyDesk:
                 attempts=int(words[i + 1] or 0),
                 cause=words[i + 2],
                 at_ms=int(float(at)),
+                paused_ms=paused_ms,
             )
             for i, each, at in zip(range(0, len(words), 4), ids, pairs[1::2], strict=True)
         ]

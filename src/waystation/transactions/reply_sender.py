@@ -15,8 +15,8 @@ from functools import lru_cache
 import msgspec
 
 from waystation.config import WebhookConfig
+from waystation.delivery.breaker import BreakerLimits
 from waystation.delivery.endpoint import Endpoint
-from waystation.delivery.fail_limit import FailLimit
 from waystation.delivery.items import Claimed, Item
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
@@ -126,8 +126,10 @@ class ReplySender:
             multiplier=settings.multiplier,
             maximum_seconds=settings.wait_seconds_max,
         )
-        self._fails = FailLimit(
-            settings.fail_limit, settings.fail_period_seconds, settings.disable_seconds
+        self._breaker = BreakerLimits(
+            failed_min=settings.fail_limit,
+            forget_seconds=settings.fail_period_seconds,
+            pause_seconds_max=settings.disable_seconds,
         )
         self._known = lru_cache(_LANES_MAX)(self._find)
         self._loads = RequestBatcher(self._load, items_max=_READ_MOST)
@@ -142,7 +144,7 @@ class ReplySender:
         receiver = parse_receiver(receiver_of_lane(lane))
         if receiver is None:
             return None
-        timeout, counted = self._settings.timeout_seconds, receiver.kind == "w"
+        timeout = self._settings.timeout_seconds
         endpoint = Endpoint(
             name=receiver_of_lane(lane),
             schedule=self._schedule,
@@ -151,7 +153,7 @@ class ReplySender:
             total_seconds_max=timeout,
             deliver=self.deliver,
             concluded=self.concluded,
-            fails=self._fails if counted and self._settings.fail_limit else None,
+            breaker=self._breaker if receiver.kind == "w" else None,
         )
         return receiver, endpoint
 

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- repeatable
--- Lists endpoints that are disabled, held, failing or repaired, and the open breakers of nodes.
+-- Lists endpoints that are disabled, held or repaired, and the open breakers of nodes.
 -- Deletes entries whose time is over.
--- KEYS  1 disabled, 2 held, 3 fails, 4 repaired, 5 breakers
+-- KEYS  1 disabled, 2 held, 3 repaired, 4 breakers
 -- ARGV  none
--- Reply {{endpoint, cause and time, ...}, {endpoint, ms left, ...}, {endpoint that fails, ...},
+-- Reply {{endpoint, cause and time, ...}, {endpoint, ms left, ...},
 --        {endpoint, ms of its repair, ...}, {node, report, ...}}
 --- @include "store/_now"
-local at, held, failing, breakers = now(), {}, {}, {}
+local at, held, breakers = now(), {}, {}
 local found = redis.call('HGETALL', KEYS[2])
 for i = 1, #found, 2 do
   local left = tonumber(found[i + 1]) - at
@@ -18,23 +18,15 @@ for i = 1, #found, 2 do
     held[#held + 1] = left
   end
 end
-found = redis.call('HGETALL', KEYS[3])
-for i = 1, #found, 2 do
-  if tonumber(string.match(found[i + 1], '^%d+ (%d+)') or '0') <= at then
-    redis.call('HDEL', KEYS[3], found[i])
-  else
-    failing[#failing + 1] = found[i]
-  end
-end
-found = redis.call('HGETALL', KEYS[5])
+found = redis.call('HGETALL', KEYS[4])
 for i = 1, #found, 2 do
   local til, report = string.match(found[i + 1], '^(%d+) (.*)$')
   if tonumber(til or '0') <= at then
-    redis.call('HDEL', KEYS[5], found[i])
+    redis.call('HDEL', KEYS[4], found[i])
   else
     breakers[#breakers + 1] = found[i]
     breakers[#breakers + 1] = report
   end
 end
-local repaired = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
-return { redis.call('HGETALL', KEYS[1]), held, failing, repaired, breakers }
+local repaired = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+return { redis.call('HGETALL', KEYS[1]), held, repaired, breakers }
