@@ -86,7 +86,7 @@ class Node:
         await self.pools.close()
         await self.delivery.close()
         await self.membership.stop()
-        await self.gate.close()
+        await self.gate.stop()
         await self.opened.close()
         await self.catalogue.close()
 
@@ -165,7 +165,7 @@ async def open_transactions(
         notice_url=settings.delivery.notice_url,
         archive_error=engine.archive_error,
     )
-    watch.start()
+    await watch.start()
     undo.push_async_callback(watch.stop)
     return archive, engine, replies, watch
 
@@ -225,7 +225,7 @@ async def open_gate(settings: Config, catalogue: Catalogue, *, clock: Clock) -> 
                 hint="Create one with `waystation keys create`, or serve everyone with --insecure.",
             )
     except BaseException:
-        await gate.close()
+        await gate.stop()
         raise
     return gate
 
@@ -302,7 +302,7 @@ async def open_node(
         await catalogue.open()
         undo.push_async_callback(catalogue.close)
         gate = await open_gate(settings, catalogue, clock=clock)
-        undo.push_async_callback(gate.close)
+        undo.push_async_callback(gate.stop)
         opened = await _open_known_store(settings, catalogue, clock=clock, identity=identity)
         undo.push_async_callback(opened.close)
         for note in opened.notes:

@@ -55,7 +55,7 @@ async def house(folder: Path) -> AsyncIterator[House]:
     try:
         yield made
     finally:
-        await made.gate.close()
+        await made.gate.stop()
         await catalogue.close()
 
 
@@ -246,7 +246,7 @@ async def test_a_revoked_key_stops_working_within_five_seconds(tmp_path: Path) -
 async def test_the_gate_closes_when_it_cannot_learn_of_revocations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "_REFRESH_S", 0.05)
     monkeypatch.setattr(gate, "_RING_SECONDS_MAX", 2.0)
     async with house(tmp_path) as made:
         header, _ = await made.hand_out()
@@ -313,13 +313,13 @@ async def test_a_look_that_hangs_is_waited_for_a_moment_and_no_longer(
 
 async def test_a_ring_is_trusted_for_five_seconds_and_read_again_well_before() -> None:
     assert gate._RING_SECONDS_MAX == 5
-    assert gate._REFRESH_SECONDS * 2 < gate._RING_SECONDS_MAX
+    assert gate._REFRESH_S * 2 < gate._RING_SECONDS_MAX
 
 
 async def test_a_slow_reading_is_as_old_as_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "_REFRESH_SECONDS", 60.0)
+    monkeypatch.setattr(gate, "_REFRESH_S", 60.0)
     monkeypatch.setattr(gate, "_RING_SECONDS_MAX", 1.0)
     async with house(tmp_path) as made:
         await made.hand_out()

@@ -115,7 +115,9 @@ async def open_bench(
             await ours.call("FLUSHALL")
         yield bench
     finally:
-        await bench.upkeep.close()
+        await bench.upkeep.stop()
+        # Most tests never start it, and others would see its gauges.
+        bench.upkeep.rest()
         await bench.pools.close()
         if store is None:
             await ours.close()

@@ -73,9 +73,9 @@ async def test_a_node_that_is_silent_is_gone_after_a_minute(store_server: Embedd
         dead = Nodes(opened.store, clock=opened.clock)
         await dead.register(record_of("a"))
         # As by kill -9: it says nothing any more, and takes nothing back.
-        assert dead._task is not None
-        dead._task.cancel()
-        await asyncio.gather(dead._task, return_exceptions=True)
+        assert dead._main_task is not None
+        dead._main_task.cancel()
+        await dead.ended()
         await opened.machine.advance(GONE_MS / 1000 - 1)
         assert len(await dead.all()) == 1
         await opened.machine.advance(1.001)

@@ -150,7 +150,7 @@ async def test_the_url_of_the_administrators_gets_the_notice(
         watching(movers, notice_url=endpoint.url) as (watch, _),
     ):
         await five_minutes_late(movers)
-        watch.start()
+        await watch.start()
         async with asyncio.timeout(10):
             while not endpoint.received:
                 await asyncio.sleep(0.005)

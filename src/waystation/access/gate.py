@@ -16,12 +16,10 @@ from waystation.access.keys import Scope, hash_secret, split_key
 from waystation.catalogue import Catalogue, KeyRecord
 from waystation.errors import CatalogueError, UnauthenticatedError
 from waystation.runtime.clock import Clock
-from waystation.runtime.logging import logger
+from waystation.runtime.service import Service
 from waystation.store.keys import DEFAULT_PROJECT
 
-_log = logger("access")
-
-_REFRESH_SECONDS = 2.0
+_REFRESH_S = 2.0
 #: A ring older than this is not trusted.
 _RING_SECONDS_MAX = 5.0
 #: An unknown key makes us look, since it may be new; strangers wait so that it is not too often.
@@ -53,12 +51,15 @@ class _Held:
     expires_ms: int
 
 
-class Gate:
+class Gate(Service):
     """Turns an Authorization header into an Access, or refuses."""
 
+    #: A read may be cancelled anywhere.
+    grace_s = 0.0
+
     def __init__(self, catalogue: Catalogue, *, clock: Clock, insecure: bool = False) -> None:
+        super().__init__("access", clock=clock)
         self._catalogue = catalogue
-        self._clock = clock
         self.insecure = insecure
         self._ring: dict[str, _Held] = {}
         self._generation = -1
@@ -68,34 +69,30 @@ class Gate:
         self._in_trouble = False
         self._reading = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._refresher: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Reads the ring and keeps it fresh."""
+    async def on_start(self) -> None:
+        """Read the keys. Raise CatalogueError if the catalogue cannot be read."""
         await self._read()
-        self._refresher = asyncio.get_running_loop().create_task(self._refresh())
 
-    async def close(self) -> None:
-        """Stops reading."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+    async def run(self) -> None:
+        """Read changed keys until the service stops."""
+        await self.repeat(self._read, every_s=_REFRESH_S)
 
     @property
     def has_keys(self) -> bool:
         """Whether anybody could come in with a key."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         return any(not held.expires_ms or held.expires_ms > now_ms for held in self._ring.values())
 
     @property
     def fresh(self) -> bool:
         """Whether the ring is young enough to be trusted."""
-        return self._clock.uptime_s() - self._read_at <= _RING_SECONDS_MAX
+        return self.clock.uptime_s() - self._read_at <= _RING_SECONDS_MAX
 
     @property
     def _looks_for_long(self) -> bool:
         """Whether the catalogue lets a look wait, which is no better than one that failed."""
-        spent = self._clock.uptime_s() - self._looked_at
+        spent = self.clock.uptime_s() - self._looked_at
         return self._reading.locked() and spent > _LOOK_SECONDS_MAX
 
     def admit(self, authorization: bytes | None) -> Access | None:
@@ -113,13 +110,13 @@ class Gate:
         # Constant time, and the expiry only after it, so that nothing is told to a guesser.
         if not hmac.compare_digest(parts[1], held.secret_hash):
             raise UnauthenticatedError("The key is not valid.")
-        if held.expires_ms and held.expires_ms <= self._clock.now_ms():
+        if held.expires_ms and held.expires_ms <= self.clock.now_ms():
             raise UnauthenticatedError("The key has expired.")
         return held.access
 
     async def admit_unknown(self, authorization: bytes | None) -> Access:
         """The same after one more look at the catalogue, since the key may be new."""
-        await self._look_since(self._clock.uptime_s())
+        await self._look_since(self.clock.uptime_s())
         access = self.admit(authorization)
         if access is None and not self.fresh:
             raise _unreadable()
@@ -136,18 +133,10 @@ class Gate:
         if self._read_at < asked_at:
             raise _unreadable()
 
-    async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            try:
-                await self._read()
-            except CatalogueError as error:
-                _log.warning("keys cannot be read again", problem=str(error))
-
     async def _read(self) -> None:
         async with self._reading:
             # The ring is as old as the beginning of its reading, however long that takes.
-            began = self._looked_at = self._clock.uptime_s()
+            began = self._looked_at = self.clock.uptime_s()
             try:
                 await self._read_ring()
             except Exception:

@@ -21,7 +21,7 @@ class PoolDesk:
 
     async def close(self) -> None:
         """Ends what goes on by itself."""
-        await self.upkeep.close()
+        await self.upkeep.stop()
         await self.pools.close()
 
 

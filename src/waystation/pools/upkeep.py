@@ -7,14 +7,13 @@ that cannot be looked after now is told, and keeps nobody from the others.
 
 from __future__ import annotations
 
-import asyncio
-
 from waystation.errors import PoolNotFoundError, StoreUnavailableError, WaystationError
 from waystation.pools.definition import Pool
 from waystation.pools.held import PoolLook
 from waystation.pools.pools import Pools
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Service
 from waystation.runtime.tasks import for_each
 
 _log = logger("pools")
@@ -25,27 +24,25 @@ _AT_ONCE = 8
 _STEPS_MAX = 200
 
 
-class PoolUpkeep:
-    """Looks after all pools, where it is this node's turn."""
+class PoolUpkeep(Service):
+    """Maintains all pools while this node holds the maintenance lease."""
+
+    #: A sweep may be cancelled anywhere: each of its steps is one script.
+    grace_s = 0.0
 
     def __init__(self, pools: Pools, *, clock: Clock, sweep_seconds: float) -> None:
+        super().__init__("pools", clock=clock)
         self._pools = pools
-        self._clock = clock
-        self._sweep_seconds = sweep_seconds
+        self._sweep_s = sweep_seconds
         #: What is swept, as the last chore found it; none where another node does it.
         self._swept: dict[tuple[str, str], Pool] = {}
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begins to sweep, as soon as it is this node's turn."""
-        self._task = asyncio.get_running_loop().create_task(self._work())
+    async def run(self) -> None:
+        """Sweep the pools of the last maintenance pass until the service stops."""
+        await self.repeat(self.sweep, every_s=self._sweep_s)
 
-    async def close(self) -> None:
-        """Ends."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+    async def on_stop(self) -> None:
+        """Clear the gauges."""
         self.rest()
 
     async def mend(self) -> None:
@@ -116,11 +113,6 @@ class PoolUpkeep:
                 )
             if not swept.more:
                 return
-
-    async def _work(self) -> None:
-        while True:
-            await self.sweep()
-            await self._clock.sleep(self._sweep_seconds)
 
 
 def _tell(pool: Pool, problem: Exception) -> None:

@@ -286,4 +286,5 @@ def _survey(
         subscription=subscriptions.get,
         topic=means.topic,
         labels=labels,
+        clock=means.clock,
     )

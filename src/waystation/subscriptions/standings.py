@@ -7,35 +7,35 @@ are open are reported to the store, so that every node can show them.
 
 from __future__ import annotations
 
-import asyncio
 from math import isfinite
 from weakref import WeakValueDictionary
 
 from waystation.delivery.layout import REGISTER
 from waystation.delivery.standing import Standing
 from waystation.delivery.states import EndpointStates, Survey
-from waystation.errors import BusyError, StoreError
+from waystation.runtime.backoff import log_failure
 from waystation.runtime.clock import Clock
-from waystation.runtime.logging import logger
+from waystation.runtime.service import Service
 from waystation.store.pubsub import PubSub
 
-_log = logger("delivery")
-
-#: How often the states are read; who changes one calls, so this is for calls that were lost.
-_LOOK_SECONDS = 1.0
-#: Calls that come closer together than this share a look.
-_LOOK_SECONDS_MIN = 0.02
+#: Period of reading the states, because the hint of a change can be lost.
+_READ_S = 1.0
+#: Shortest time between two reads, so that hints in quick succession share one.
+_READ_S_MIN = 0.02
 
 
-class Standings:
-    """Keeps them from `start` to `stop`."""
+class Standings(Service):
+    """The health of all endpoints that this process delivers to, between `start` and `stop`."""
+
+    #: A read may be cancelled anywhere.
+    grace_s = 0.0
 
     def __init__(
         self, states: EndpointStates, wakeups: PubSub, *, clock: Clock, node: str = ""
     ) -> None:
+        super().__init__("delivery", clock=clock)
         self._states = states
         self._wakeups = wakeups
-        self._clock = clock
         #: The node whose breakers these are; empty for a process that does not deliver.
         self._node = node
         #: Whether the store has a report of open breakers.
@@ -43,7 +43,6 @@ class Standings:
         #: Each for as long as a shard uses it.
         self._standings: WeakValueDictionary[str, Standing] = WeakValueDictionary()
         self._survey = Survey({}, {})
-        self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Standings [{len(self._standings)}]>"
@@ -63,43 +62,31 @@ class Standings:
     @property
     def open_breakers(self) -> dict[str, float]:
         """Targets whose breaker is not closed in this process, with seconds until a probe."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         return {
             target: max(0.0, each.breaker.next_at() - now)
             for target, each in list(self._standings.items())
             if not each.breaker.is_closed
         }
 
-    async def start(self) -> None:
-        """Hears from now on what the store says; as far as it answers, before anything is sent."""
-        await self._look()
-        self._task = asyncio.get_running_loop().create_task(self._look_on())
-
-    async def stop(self) -> None:
-        """Hears nothing more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _look_on(self) -> None:
-        with self._wakeups.following(REGISTER.encode()) as waiter:
-            while True:
-                waiter.clear()
-                await self._look()
-                await asyncio.sleep(_LOOK_SECONDS_MIN)
-                await waiter.wait(_LOOK_SECONDS)
-
-    async def _look(self) -> None:
+    async def on_start(self) -> None:
+        """Read the states, as far as the store answers, before the first request is sent."""
         try:
-            self._survey = await self._states.survey()
-            for standing in list(self._standings.values()):
-                self._update(standing)
-            await self._report_breakers()
-        except (BusyError, StoreError) as error:
-            _log.warning("the states of endpoints cannot be read", problem=str(error))
+            await self._read_states()
         except Exception as error:
-            # Something in the store that is not ours. It must not end all deliveries.
-            _log.error("reading the states of endpoints broke", error=error)
+            # A foreign value in the store must not prevent all deliveries.
+            log_failure(self._log, "endpoint states", error)
+
+    async def run(self) -> None:
+        """Read the states on each change and once a second, until the service stops."""
+        with self._wakeups.following(REGISTER.encode()) as wakeup:
+            await self.repeat(self._read_states, every_s=_READ_S, wakeup=wakeup, rest_s=_READ_S_MIN)
+
+    async def _read_states(self) -> None:
+        self._survey = await self._states.survey()
+        for standing in list(self._standings.values()):
+            self._update(standing)
+        await self._report_breakers()
 
     async def _report_breakers(self) -> None:
         """Report open breakers; delete the report after all have closed."""
@@ -119,6 +106,6 @@ class Standings:
         left = self._survey.held_ms.get(standing.target, 0)
         standing.update(
             disabled=standing.target in self._survey.disabled,
-            held_until=self._clock.monotonic() + left / 1000 if left else 0.0,
+            held_until=self.clock.monotonic() + left / 1000 if left else 0.0,
             repaired_ms=self._survey.repaired_ms.get(standing.target, 0),
         )

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from waystation.errors import WaystationError
-from waystation.runtime.logging import logger
+from waystation.runtime.clock import Clock
+from waystation.runtime.service import Service
 from waystation.subscriptions.backlog import Backlogs
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.looking import Looking
@@ -23,10 +24,8 @@ from waystation.subscriptions.tally import Labels
 from waystation.telemetry import metrics
 from waystation.topics.model import TopicDefinition
 
-_log = logger("subscriptions")
-
-#: Between two looks at all shards.
-_REST_SECONDS = 10.0
+#: Time between two measurements of all shards.
+_PERIOD_S = 10.0
 #: Shards that are looked at together.
 _AT_ONCE = 16
 
@@ -36,8 +35,11 @@ Figures = dict[str, float]
 _GREATEST = ("oldest_seconds", "oldest_failure_seconds")
 
 
-class Survey:
-    """Looks from `start` to `stop`."""
+class Survey(Service):
+    """Measures the shards of this process and sets their gauges."""
+
+    #: A measurement may be cancelled anywhere.
+    grace_s = 0.0
 
     def __init__(
         self,
@@ -48,37 +50,26 @@ class Survey:
         subscription: Callable[[str, str], Awaitable[Subscription]],
         topic: Callable[[str, str], Awaitable[TopicDefinition]],
         labels: Labels,
+        clock: Clock,
     ) -> None:
+        super().__init__("subscriptions", clock=clock)
         self._shards = shards
         self._looking = looking
         self._backlogs = backlogs
         self._subscription = subscription
         self._topic = topic
         self._labels = labels
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begins."""
-        self._task = asyncio.get_running_loop().create_task(self._look_on())
+    async def run(self) -> None:
+        """Measure all shards every ten seconds until the service stops."""
+        await self.repeat(self.look, every_s=_PERIOD_S)
 
-    async def stop(self) -> None:
-        """Ends, and tells nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def on_stop(self) -> None:
+        """Clear the gauges."""
         self._tell({}, {})
 
-    async def _look_on(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception as error:
-                # A defect of ours, or something strange in the store; delivery is not its matter.
-                _log.error("a look at shards broke", error=error)
-            await asyncio.sleep(_REST_SECONDS)
-
     async def look(self) -> None:
-        """Looks at all shards once, and tells."""
+        """Measure all shards once and set their gauges."""
         shards = dict(self._shards())
         turn = asyncio.Semaphore(_AT_ONCE)
 

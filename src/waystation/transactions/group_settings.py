@@ -6,21 +6,21 @@ admin queue are taken in by claims; a process that makes none does it itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from waystation.errors import BusyError, StoreError
-from waystation.runtime.logging import logger
-from waystation.runtime.service import Wakeup
+from waystation.runtime.backoff import log_failure
+from waystation.runtime.service import Service, Wakeup
 from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.transactions import names
 from waystation.transactions.nodes import GroupSettings, Nodes
 
-_log = logger("nodes")
 
+class Following(Service):
+    """The settings of a node group, as this process read them last."""
 
-class Following:
-    """Follows the settings of a node group."""
+    #: A read may be cancelled anywhere, also between two events of the admin queue.
+    grace_s = 0.0
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class Following:
         *,
         claims: bool,
     ) -> None:
+        super().__init__("nodes", clock=nodes.clock)
         self._nodes = nodes
         self._wakeups = wakeups
         self._group = group
@@ -37,54 +38,45 @@ class Following:
         self._changed: list[Callable[[], None]] = []
         #: As they were read last.
         self.value = GroupSettings()
-        self._waiter = Wakeup(recheck_s=RECHECK_S)
+        self._wakeup = Wakeup(recheck_s=RECHECK_S)
         self._unlisten: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
 
     def on_change(self, call: Callable[[], None]) -> None:
         """Has somebody called whenever they are others than before."""
         self._changed.append(call)
 
-    async def start(self) -> None:
-        """Reads them, and goes on to do so."""
+    async def on_start(self) -> None:
+        """Read the settings; if the store is unavailable, `run` repeats it."""
         self._listen(names.NODES.encode(), self._group.encode())
         if not self._claims:
             self._listen(names.work_topic(0, self._group), b"admin")
-        await self._read()
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        try:
+            await self._read()
+        except (StoreError, BusyError, ValueError) as error:
+            log_failure(self._log, "group settings", error)
 
-    async def stop(self) -> None:
-        """Ends."""
+    async def run(self) -> None:
+        """Read the settings on each change until the service stops."""
+        await self.repeat(self._read, every_s=RECHECK_S, wakeup=self._wakeup)
+
+    async def on_stop(self) -> None:
+        """End the subscriptions."""
         for unlisten in self._unlisten:
             unlisten()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def _listen(self, topic: bytes, payload: bytes) -> None:
         """Not to all that is told there: most of it is about work."""
 
         def told(what: bytes | None) -> None:
             if what in (None, payload):
-                self._waiter.set()
+                self._wakeup.set()
 
         self._unlisten.append(self._wakeups.listen(topic, told))
 
-    async def _keep(self) -> None:
-        while True:
-            await self._waiter.wait(RECHECK_S)
-            # Cleared before it is read: what comes meanwhile is read again.
-            self._waiter.clear()
-            await self._read()
-
     async def _read(self) -> None:
-        try:
-            while not self._claims and await self._nodes.heed(self._group):
-                pass
-            told = await self._nodes.settings(self._group)
-        except (StoreError, BusyError, ValueError) as error:
-            _log.warning("settings of the node group cannot be read", problem=str(error))
-            return
+        while not self._claims and await self._nodes.heed(self._group):
+            pass
+        told = await self._nodes.settings(self._group)
         changed, self.value = told != self.value, told
         if changed:
             for call in self._changed:

@@ -10,17 +10,15 @@ follows the settings.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from waystation.errors import BusyError, InvalidInputError, StoreError
+from waystation.errors import InvalidInputError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, require_name
-from waystation.runtime.logging import logger
+from waystation.runtime.service import Service
 from waystation.store.client import Store
 from waystation.store.scripts import script
 from waystation.transactions import names
@@ -30,12 +28,10 @@ from waystation.transactions.steps import StepBook
 _ENLIST = script(__package__, "enlist")
 _HEED = script(__package__, "heed")
 _REGISTER = script(__package__, "register")
-_log = logger("nodes")
 
 BEAT_SECONDS = 5.0
 #: A node that was not heard for this long is gone.
 GONE_MS = 60_000
-_LEAVE_SECONDS_MAX = 1.0
 _PREFIX = "datp:node-registration:RECORD:"
 #: Settings of a node group: the least and the most that each can be.
 SETTINGS: dict[str, tuple[int, int]] = {
@@ -123,55 +119,49 @@ def node_record(group: str, node_id: str, book: StepBook, *, version: str = "-")
     return NodeRecord(node_group=group, node_id=node_id, datp_version=version, step_types=steps)
 
 
-class Nodes:
-    """The nodes of an installation, and this one among them."""
+class Nodes(Service):
+    """The nodes of an installation, and the registration of this one.
+
+    The first `register` starts the service.
+    """
+
+    #: A beat may be cancelled anywhere.
+    grace_s = 0.0
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
+        super().__init__("nodes", clock=clock)
         self._store = store
-        self._clock = clock
         #: What else this node does, as told with its next record.
         self.archives: Callable[[], bool] = lambda: False
         self.webhook_workers: Callable[[], int] = lambda: 0
         self._record: NodeRecord | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._started = False
 
     # -- This node ---------------------------------------------------------------------------
 
     async def register(self, record: NodeRecord) -> None:
-        """Writes the record now, and again and again; another record takes its place."""
+        """Write a record now and every five seconds; it replaces an earlier record."""
         self._record = record
         await self._beat(record)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._beat_on())
+        if not self._started:
+            self._started = True
+            await self.start()
 
     async def renew(self) -> None:
-        """Writes the record of this node now: what it does has changed."""
+        """Write the record of this node now, because its work has changed."""
         if self._record is not None:
             await self._beat(self._record)
 
-    async def stop(self) -> None:
-        """Takes this node off, so that nobody counts on it for another minute."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+    async def run(self) -> None:
+        """Write the record until the service stops. A jump of test time may have expired it."""
+        await self.repeat(self.renew, every_s=BEAT_SECONDS)
+
+    async def on_stop(self) -> None:
+        """Delete the record, or else other nodes would count on this one for a minute."""
         record, self._record = self._record, None
         if record is not None:
-            # Not for long: whoever cannot be told will see it run out.
-            with contextlib.suppress(StoreError, BusyError, TimeoutError):
-                async with asyncio.timeout(_LEAVE_SECONDS_MAX):
-                    await self._store.call("DEL", record.key, repeatable=True)
-                    await self._store.call("ZREM", names.NODES, record.key, repeatable=True)
-
-    async def _beat_on(self) -> None:
-        while True:
-            # A jump in time ends the pause: the record may just have run out.
-            await self._clock.sleep(BEAT_SECONDS)
-            if self._record is not None:
-                try:
-                    await self._beat(self._record)
-                except (StoreError, BusyError) as error:
-                    _log.warning("this node could not be registered", problem=str(error))
+            await self._store.call("DEL", record.key, repeatable=True)
+            await self._store.call("ZREM", names.NODES, record.key, repeatable=True)
 
     async def _beat(self, record: NodeRecord) -> None:
         told = msgspec.structs.replace(
@@ -197,7 +187,7 @@ class Nodes:
             try:
                 records.append(_decode(body))
             except msgspec.MsgspecError as error:
-                _log.warning("the record of a node cannot be read", key=key, problem=str(error))
+                self._log.warning("node record rejected", key=key, reason=str(error))
         return sorted(records, key=lambda each: (each.node_group, each.node_id))
 
     async def serving(self, step_type: str, *, group: str | None = None) -> list[NodeRecord]:

@@ -6,10 +6,9 @@ operator is told once an hour, by whoever is first: of several who see the same,
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import cast
 
 import msgspec
 
@@ -17,15 +16,13 @@ from waystation.delivery.notices import Kind, Notice, Notices
 from waystation.delivery.sender import Sender
 from waystation.errors import BusyError, StoreError
 from waystation.runtime.clock import Clock
-from waystation.runtime.logging import logger
+from waystation.runtime.service import Service
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.telemetry import metrics
 from waystation.transactions import names
 from waystation.transactions.nodes import Nodes
 from waystation.transactions.signals import Signals
-
-_log = logger("watch")
 
 LOOK_SECONDS = 30.0
 #: What is so late is waited for by nobody, or in vain.
@@ -56,8 +53,11 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Watch:
-    """Looks from `start` to `stop`."""
+class Watch(Service):
+    """Checks archive and replies of all nodes, and alerts an operator once an hour."""
+
+    #: A check may be cancelled anywhere. A cancelled alert is repeated by the next check.
+    grace_s = 0.0
 
     def __init__(
         self,
@@ -71,31 +71,24 @@ class Watch:
         notice_url: str = "",
         archive_error: Callable[[], str] = lambda: "",
     ) -> None:
+        super().__init__("watch", clock=clock)
         self._store = store
         self._signals = signals
         self._nodes = nodes
-        self._notices = Notices(store, sender, begin=self._begin, url=notice_url)
+        self._notices = Notices(store, sender, begin=self.spawn, url=notice_url)
         self._cells = cells
-        self._clock = clock
         #: What this process has against the archive; empty if nothing.
         self._archive_error = archive_error
         self._concerns: list[Concern] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def notes(self) -> list[str]:
         """What a person should know, as of the last look."""
         return [each.text for each in self._concerns]
 
-    def start(self) -> None:
-        """Begins."""
-        self._begin(self._keep())
-
-    async def stop(self) -> None:
-        """Ends."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def run(self) -> None:
+        """Check every thirty seconds until the service stops."""
+        await self.repeat(self._check, every_s=LOOK_SECONDS)
 
     async def count(self) -> None:
         """Tells figures for all nodes; a part of upkeep."""
@@ -134,21 +127,8 @@ class Watch:
             await self._tell_once(each)
         return self._concerns
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _keep(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except (StoreError, BusyError) as error:
-                _log.warning("nobody could look after the archive", problem=str(error))
-            except Exception as error:
-                # Something in the store that is not ours. It must not end the watch.
-                _log.error("nobody could look after the archive", error=error)
-            await self._clock.sleep(LOOK_SECONDS)
+    async def _check(self) -> None:
+        await self.look()
 
     async def _found(self, backlog: Backlog) -> AsyncIterator[Concern]:
         late = backlog.late_ms > LATE_MS
@@ -174,7 +154,7 @@ class Watch:
         # another after an hour; the note is there all the time.
         if not await self._store.call("SET", key, 1, "NX", "PX", TOLD_MS):
             return
-        at_ms = self._clock.now_ms()
+        at_ms = self.clock.now_ms()
         notice = Notice(
             kind=concern.kind, endpoint=concern.what, lane="", cause=concern.text, at_ms=at_ms
         )
