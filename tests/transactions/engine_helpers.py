@@ -259,7 +259,7 @@ async def open_machine(
         yield machine
     finally:
         await asyncio.gather(*(each.stop() for each in machine.workers))
-        await machine.time.close()
+        await machine.time.stop()
         await wakeups.stop()
         await store.close()
         await catalogue.close()
