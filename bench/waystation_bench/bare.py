@@ -11,7 +11,7 @@ from typing import Any
 
 from waystation.api.reply import Receive, Scope, Send
 from waystation.channels import keys
-from waystation.channels.reader import LOOK_MAX
+from waystation.channels.reader import CLOCKS_PER_CALL_MAX
 from waystation.logs import keys as log_keys
 from waystation.pools.names import Place
 from waystation.pools.terms import Terms
@@ -121,7 +121,7 @@ class BareApp:
         _, last, _, *bodies = await self._store.run(
             _FETCH,
             [keys.clock(tag), keys.cursor(tag, subscriber)],
-            [keys.message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, LOOK_MAX, ""],
+            [keys.message_prefix(tag), 1, _BYTES_MAX, _TTL_SECONDS, CLOCKS_PER_CALL_MAX, ""],
         )
         body = b'{"messages":[%b],"ackHandle":"%b"}\n' % (b",".join(bodies), last)
         await _reply(send, body)

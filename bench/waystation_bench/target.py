@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, HistoryConfig, RecordLogs
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
@@ -45,11 +45,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """For the settings of a node."""
         return HistoryConfig(record=self.record)
 
-    def open_channels(self) -> tuple[Store, Channels]:
+    def open_channels(self) -> tuple[Store, ChannelService]:
         """Channels without HTTP in between; the caller closes the store. They cannot wait."""
         store = Store(self.store_address)
         wakeups = PubSub(self.store_address)
-        return store, Channels(store, wakeups, clock=Clock(), settings=ChannelConfig())
+        return store, ChannelService(store, wakeups, clock=Clock(), settings=ChannelConfig())
 
 
 class Window:

@@ -282,6 +282,27 @@ class StoreReplyError(StoreError):
         self.reply = reply
 
 
+class StoreDamagedError(StoreError):
+    """A key of the store has an invalid type or value. Nothing was written.
+
+    Another program wrote the key, or a backup was restored incompletely.
+    """
+
+    code = "store.damaged"
+    status = 409
+    exit_code = ExitCode.CONFLICT
+    members = ("key",)
+
+    def __init__(self, message: str = "", *, hint: str = "", key: str) -> None:
+        super().__init__(
+            message or f"Key '{key}' of the store has an invalid type or value.",
+            hint=hint
+            or f"Restore the key from a backup, or delete it in the store with `DEL {key}`.",
+        )
+        #: The damaged key.
+        self.key = key
+
+
 # -- Databases: catalogue and archive ----------------------------------------------------------
 
 

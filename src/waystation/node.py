@@ -11,7 +11,7 @@ import msgspec
 from waystation.access import Gate
 from waystation.archive import Archive
 from waystation.catalogue import Catalogue, catalogue_at
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import Config
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
@@ -57,7 +57,7 @@ class Node:
     catalogue: Catalogue
     gate: Gate
     opened: OpenStore
-    channels: Channels
+    channels: ChannelService
     delivery: Delivery
     logs: StreamLogs
     topics: TopicService

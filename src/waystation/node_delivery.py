@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waystation.channels.service import Channels
-from waystation.channels.webhooks import endpoints
+from waystation.channels.service import ChannelService
+from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import Config, DeliveryConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog, open_attempt_log
@@ -53,9 +53,9 @@ def open_guard(settings: DeliveryConfig) -> AddressGuard:
 
 def open_channels(
     settings: Config, opened: OpenStore, guard: AddressGuard, *, clock: Clock
-) -> Channels:
+) -> ChannelService:
     """The channels, by their rules."""
-    return Channels(
+    return ChannelService(
         opened.store,
         opened.wakeups,
         clock=clock,
@@ -69,7 +69,7 @@ async def open_delivery(
     settings: Config, opened: OpenStore, logs: Logs, guard: AddressGuard, *, clock: Clock
 ) -> Delivery:
     """Begins to deliver, when there is anything that a delivery could go to."""
-    book = endpoints(settings.channels.rules, guard)
+    book = webhook_endpoints(settings.channels.rules, guard)
     attempts = await open_attempt_log(logs) if settings.history.record == "full" else None
     outbox, sender = Outbox(opened.store, attempts=attempts), Sender(guard)
     if not book:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import AttemptLog
 from waystation.delivery.sender import Sender
@@ -36,7 +36,7 @@ class Reach:
         self,
         guard: AddressGuard,
         sender: Sender,
-        channels: Channels,
+        channels: ChannelService,
         within: CheckedProducer,
         urls: CallbackUrls,
         pools: Pools,
@@ -92,7 +92,7 @@ class Reach:
         if wanted.channel:
             require_name(wanted.channel, field="channel")
             try:
-                self.channels.terms(wanted.channel)
+                self.channels.terms_of(wanted.channel)
             except InvalidChannelError as error:
                 raise InvalidInputError(error.message, field="channel") from error
         if wanted.topic:
@@ -109,7 +109,7 @@ class Reach:
         """
         if endpoint.startswith("channel:"):
             try:
-                self.channels.terms(endpoint.removeprefix("channel:"))
+                self.channels.terms_of(endpoint.removeprefix("channel:"))
             except InvalidChannelError as error:
                 raise InvalidInputError(error.message, field="endpoint") from error
         elif endpoint.startswith("pool:"):

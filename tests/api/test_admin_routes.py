@@ -20,7 +20,7 @@ from waystation.api.admin_routes import CATEGORIES
 from waystation.api.client_address import ClientAddresses, Networks
 from waystation.api.request import Request
 from waystation.api.server import ApiServer
-from waystation.channels.revocation import EXPIRY_MAX
+from waystation.channels.tokens import EXPIRY_MAX
 from waystation.config import (
     PRIVATE_NETWORKS,
     AdminConfig,

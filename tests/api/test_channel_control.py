@@ -223,7 +223,7 @@ def test_a_subscriber_is_moved_to_either_end_a_clock_or_a_time(station: Station)
         assert contents(client, "orders") == [5, 6, 7]
         status, problem = ask(station.url, seek, {"clock": 99})
         assert (status, problem["errors"][0]["field"]) == (400, "clock")
-        assert "from clock 0 to 8" in problem["detail"]
+        assert "clock from 0 to 8" in problem["detail"]
         nobody = "/v1/channels/orders/subscribers/nobody/seek"
         status, problem = ask(station.url, nobody, {"to": "end"})
         assert (status, problem["code"]) == (404, "dsps.storage.subscription-not-found")
@@ -298,7 +298,7 @@ def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says() -> None:
         one = {"messages": [{"id": "late", "content": 1}]}
         status, problem = ask(station.url, "/v1/channels/strict/messages", one)
         assert (status, problem["code"], problem["title"]) == (507, "channel.full", "Full")
-        assert "3 messages at most" in problem["detail"]
+        assert "at most 3 messages" in problem["detail"]
         alone = http.ask(station.url, "PUT", "/channel/strict/message/late", b"1")
         assert (alone.status, alone.json()["code"]) == (507, "channel.full")
         assert alone.header("retry-after") == "1"

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.helpers.http import ask, async_wire, wire
-from waystation.channels.handles import encode_handle
+from waystation.channels.model import encode_handle
 from waystation.config import Config
 from waystation.testing.station import serving
 

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from tests.helpers.http import async_ask, event_stream
 from tests.helpers.server import Keys, make_keys
 from waystation.api.streams import Streams
-from waystation.channels.revocation import Revocation
+from waystation.channels.tokens import RevocationList
 from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig, TokenRule
 from waystation.errors import UnauthenticatedError
 from waystation.testing import serving
@@ -271,7 +271,7 @@ async def test_a_token_that_is_revoked_or_expires_ends_its_streams_in_time(
         ):
             assert (first.status, second.status) == (200, 200)
             began = time.monotonic()
-            revocation = Revocation(server.node.opened.store, server.node.clock)
+            revocation = RevocationList(server.node.opened.store, server.node.clock)
             await revocation.revoke("t-1", int(time.time()) + 1000)
             for stream in (first, second):
                 (last,) = await stream.end()

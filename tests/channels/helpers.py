@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, ChannelRule
 from waystation.delivery.outbox import WAITING_MAX
 from waystation.runtime.clock import Clock
@@ -23,7 +23,7 @@ CLOCK_MIN = -CLOCK_MAX
 class ChannelStore:
     """Channels, and the store behind them."""
 
-    channels: Channels
+    channels: ChannelService
     store: Store
     wakeups: PubSub
     machine: TimeMachine
@@ -78,7 +78,9 @@ async def open_channels(
     settings = ChannelConfig(
         expire_seconds=expire_seconds, fetch_bytes_max=fetch_bytes_max, rules=rules
     )
-    channels = Channels(store, wakeups, clock=clock, settings=settings, waiting_max=waiting_max)
+    channels = ChannelService(
+        store, wakeups, clock=clock, settings=settings, waiting_max=waiting_max
+    )
     try:
         if flush:
             await store.call("FLUSHALL")

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
-from waystation.channels.place import TTL_MARGIN_SECONDS
+from waystation.channels.model import EXPIRY_MARGIN_S, encode_handle
 from waystation.config import Backlog, ChannelRule
 from waystation.errors import ChannelFullError
 from waystation.store.embedded.server import EmbeddedServer
@@ -27,7 +26,7 @@ async def test_channels_of_a_pattern_expire_as_their_rule_says(
         for channel, seconds in (("short-1", 60), ("long", EXPIRE)):
             await opened.channels.publish("default", channel, "m", b"1")
             left = await opened.store.call("TTL", f"c.{{{channel}}}.m.1")
-            assert seconds < left <= seconds + TTL_MARGIN_SECONDS
+            assert seconds < left <= seconds + EXPIRY_MARGIN_S
 
 
 @asynccontextmanager
@@ -141,7 +140,7 @@ async def test_acknowledged_messages_count_until_they_expire(store_server: Embed
 
         assert await publish(opened, "d") == ["full"]
 
-        await opened.machine.advance(EXPIRE + TTL_MARGIN_SECONDS + 1)
+        await opened.machine.advance(EXPIRE + EXPIRY_MARGIN_S + 1)
         assert await publish(opened, "d", "e", "f", "g") == ["accepted"] * 3 + ["full"]
 
 
@@ -154,7 +153,7 @@ async def test_room_comes_back_message_by_message_as_they_expire(
         await publish(opened, "b", "c")
         assert await publish(opened, "d") == ["full"]
 
-        await opened.machine.advance(EXPIRE / 2 + TTL_MARGIN_SECONDS + 1)
+        await opened.machine.advance(EXPIRE / 2 + EXPIRY_MARGIN_S + 1)
 
         assert await publish(opened, "d", "e") == ["accepted", "full"]
 

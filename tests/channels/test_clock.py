@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
+from waystation.channels.model import encode_handle
 from waystation.store.embedded.server import EmbeddedServer
 
 MARGIN = 15

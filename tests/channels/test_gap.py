@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.channels.helpers import ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
-from waystation.channels.model import Fetched
-from waystation.channels.reader import LOOK_MAX
+from waystation.channels.model import Fetched, encode_handle
+from waystation.channels.reader import CLOCKS_PER_CALL_MAX
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -151,14 +150,17 @@ async def test_a_fetch_returns_as_many_as_max_says_however_many_calls_it_takes(
 ) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
-        count = 3 * LOOK_MAX
+        count = 3 * CLOCKS_PER_CALL_MAX
         for clock in range(count):
             await opened.channels.publish("default", "ch", f"m{clock}", b"1")
-        await opened.store.call("DEL", f"c.{{ch}}.m.{LOOK_MAX + 5}")
+        await opened.store.call("DEL", f"c.{{ch}}.m.{CLOCKS_PER_CALL_MAX + 5}")
 
         fetched = await fetch(opened, limit=count - 10)
 
-        assert ids(fetched) == [f"m{n}" for n in range(count) if n != LOOK_MAX + 4][: count - 10]
+        assert (
+            ids(fetched)
+            == [f"m{n}" for n in range(count) if n != CLOCKS_PER_CALL_MAX + 4][: count - 10]
+        )
         assert (fetched.last, fetched.more, fetched.expired) == (count - 9, True, 1)
 
 
@@ -214,10 +216,10 @@ async def make_a_million(opened: ChannelStore) -> int:
 
 async def make_scattered_ones(opened: ChannelStore) -> int:
     """The dearest gaps: each block that is looked at has one living message, at its end."""
-    for clock in range(LOOK_MAX, 100 * LOOK_MAX + 1, LOOK_MAX):
+    for clock in range(CLOCKS_PER_CALL_MAX, 100 * CLOCKS_PER_CALL_MAX + 1, CLOCKS_PER_CALL_MAX):
         await opened.set_clock("ch", clock - 1)
         await opened.channels.publish("default", "ch", f"m{clock}", b"1")
-    return 100 * (LOOK_MAX - 1)
+    return 100 * (CLOCKS_PER_CALL_MAX - 1)
 
 
 @pytest.mark.slow
@@ -236,10 +238,10 @@ async def test_no_script_call_is_long_however_many_messages_expired(
 
         for reader in readers:
             store.microseconds.clear()
-            fetched = await opened.channels.fetch("default", "ch", reader, limit=10_000, seconds=60)
+            fetched = await opened.channels.fetch("default", "ch", reader, limit=10_000, wait_s=60)
 
             assert (fetched.expired, fetched.more) == (gone, False)
-            assert fetched.messages[-1].id in ("after", f"m{100 * LOOK_MAX}")
+            assert fetched.messages[-1].id in ("after", f"m{100 * CLOCKS_PER_CALL_MAX}")
             assert len(store.microseconds) >= 100, "the gap was passed in one step"
             longest.append(max(store.microseconds))
         # A call that is long by itself is so each time; what else the machine did is not.
@@ -251,21 +253,25 @@ async def test_the_cursor_is_behind_a_wide_gap_after_one_fetch(
 ) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
-        await opened.set_clock("ch", 20 * LOOK_MAX)
+        await opened.set_clock("ch", 20 * CLOCKS_PER_CALL_MAX)
 
         fetched = await fetch(opened)
 
-        assert (fetched.messages, fetched.more, fetched.expired) == ([], False, 20 * LOOK_MAX)
-        assert await opened.number("c.{ch}.r.s") == 20 * LOOK_MAX
+        assert (fetched.messages, fetched.more, fetched.expired) == (
+            [],
+            False,
+            20 * CLOCKS_PER_CALL_MAX,
+        )
+        assert await opened.number("c.{ch}.r.s") == 20 * CLOCKS_PER_CALL_MAX
 
 
 async def test_a_gap_that_takes_too_long_is_passed_in_several_fetches(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waystation.channels.reader.GAP_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("waystation.channels.reader.GAP_S_MAX", 0.0)
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
-        await opened.set_clock("ch", 3 * LOOK_MAX)
+        await opened.set_clock("ch", 3 * CLOCKS_PER_CALL_MAX)
         await opened.channels.publish("default", "ch", "after", b"1")
 
         fetches = [await fetch(opened)]
@@ -274,5 +280,5 @@ async def test_a_gap_that_takes_too_long_is_passed_in_several_fetches(
             fetches.append(await fetch(opened))
 
         assert len(fetches) == 4
-        assert sum(each.expired for each in fetches) == 3 * LOOK_MAX
+        assert sum(each.expired for each in fetches) == 3 * CLOCKS_PER_CALL_MAX
         assert ids(fetches[-1]) == ["after"]

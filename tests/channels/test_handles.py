@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, open_channels
-from waystation.channels.handles import decode_handle, encode_handle
+from waystation.channels.model import decode_handle, encode_handle
 from waystation.errors import AckHandleMalformedError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
-from waystation.channels.queries import ChannelListing, ChannelRow, SubscriberRow
+from waystation.channels.model import encode_handle
+from waystation.channels.queries import ChannelQueries
 from waystation.errors import InvalidInputError
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.types.channel import Channel, Subscriber
 
 EXPIRE = 600
 
 
-async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -> list[ChannelRow]:
+async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -> list[Channel]:
     """All pages."""
-    listing, cursor, rows = ChannelListing(opened.store), "", list[ChannelRow]()
+    listing, cursor, rows = ChannelQueries(opened.store), "", list[Channel]()
     while True:
         page, cursor = await listing.channels(project, limit=limit, cursor=cursor)
         rows += page
@@ -23,8 +24,8 @@ async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -
             return rows
 
 
-async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> list[SubscriberRow]:
-    rows, cursor = await ChannelListing(opened.store).subscribers(project, channel, limit=100)
+async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> list[Subscriber]:
+    rows, cursor = await ChannelQueries(opened.store).subscribers(project, channel, limit=100)
     assert cursor == ""
     return rows
 
@@ -146,7 +147,7 @@ async def test_a_page_without_a_find_ends_after_so_many_steps(
             names = [f"other-{number}" for number in range(start, start + 1000)]
             await opened.store.pipeline([("SET", name, "1") for name in names])
         await opened.channels.subscribe("default", "ch", "me")
-        listing = ChannelListing(opened.store)
+        listing = ChannelQueries(opened.store)
 
         first, cursor = await listing.channels("default", limit=10)
         second, end = await listing.channels("default", limit=10, cursor=cursor)
@@ -162,5 +163,5 @@ async def test_a_cursor_of_somebody_else_is_refused(
 ) -> None:
     async with open_channels(store_server) as opened:
         with pytest.raises(InvalidInputError) as raised:
-            await ChannelListing(opened.store).channels("default", limit=1, cursor=cursor)
+            await ChannelQueries(opened.store).channels("default", limit=1, cursor=cursor)
         assert raised.value.field == "cursor"

@@ -23,7 +23,7 @@ from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_chan
 from tests.helpers.examples import RecordProperty, run_machine
 from tests.models.channel import ModelChannel, Mortal, following
 from waystation.channels import keys
-from waystation.channels.handles import encode_handle
+from waystation.channels.model import encode_handle
 from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -196,7 +196,8 @@ class ChannelMachine(RuleBasedStateMachine):
             with pytest.raises(SubscriberNotFoundError if not expected else InvalidInputError):
                 self.wait(seeking)
         else:
-            assert self.wait(seeking) == expected
+            sought = self.wait(seeking)
+            assert (sought.cursor, sought.unread) == expected
 
     @rule(count=steps, project=projects, limit=limits)
     def time_passes_for_others(self, count: int, project: str, limit: int) -> None:

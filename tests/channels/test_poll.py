@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.channels.helpers import ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
-from waystation.channels.model import Fetched
+from waystation.channels.model import Fetched, encode_handle
 from waystation.errors import SubscriberNotFoundError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
@@ -26,7 +25,7 @@ AT_ONCE_SECONDS = 8.0
 def poll(opened: ChannelStore, subscriber: str = "s", **options: Any) -> asyncio.Task[Fetched]:
     """Starts a long poll."""
     fetch = opened.channels.fetch(
-        "default", "ch", subscriber, **{"limit": 64, "seconds": 30, **options}
+        "default", "ch", subscriber, **{"limit": 64, "wait_s": 30, **options}
     )
     return asyncio.create_task(fetch)
 
@@ -74,7 +73,7 @@ async def test_a_publish_at_any_moment_of_a_poll_is_never_missed(
             channel = f"race-{round_}"  # a new topic each time: subscribing is part of the race
             await opened.channels.subscribe("default", channel, "s")
             waiting = asyncio.create_task(
-                opened.channels.fetch("default", channel, "s", limit=64, seconds=30)
+                opened.channels.fetch("default", channel, "s", limit=64, wait_s=30)
             )
             for _ in range(rng.randrange(8)):
                 await asyncio.sleep(rng.choice((0, 0, 0.0002)))
@@ -147,7 +146,7 @@ async def test_a_poll_that_only_hears_of_repetitions_goes_on_waiting(
 async def test_a_poll_ends_empty_when_its_time_is_over(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
-        waiting = poll(opened, seconds=30)
+        waiting = poll(opened, wait_s=30)
         await until_waiting(opened, 2)
 
         await opened.machine.advance(30)
@@ -161,7 +160,7 @@ async def test_a_poll_for_no_messages_does_not_wait(store_server: EmbeddedServer
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         assert await ids(poll(opened, limit=0)) == []
-        assert await ids(poll(opened, seconds=-3)) == []
+        assert await ids(poll(opened, wait_s=-3)) == []
 
 
 async def test_a_poll_of_a_subscriber_that_is_deleted_is_told_so(
@@ -198,7 +197,7 @@ async def test_a_poll_whose_client_is_gone_ends_and_leaves_no_waiter(
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         gone: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        waiting = poll(opened, abandonment=lambda: gone)
+        waiting = poll(opened, disconnected=lambda: gone)
         await until_waiting(opened, 2)
 
         gone.set_result(None)

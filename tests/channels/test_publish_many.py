@@ -6,7 +6,7 @@ import asyncio
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, open_channels
 from tests.helpers.store_faults import Fate, proxy_to, store_at
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig
 from waystation.runtime.clock import Clock
 from waystation.store.embedded.server import EmbeddedServer
@@ -87,7 +87,7 @@ async def test_a_batch_wakes_a_waiting_poll_with_all_its_messages(
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "me")
         poll = asyncio.ensure_future(
-            opened.channels.fetch("default", "ch", "me", limit=10, seconds=30)
+            opened.channels.fetch("default", "ch", "me", limit=10, wait_s=30)
         )
         while not await opened.store.call("PUBSUB", "CHANNELS", "*ch*"):
             await asyncio.sleep(0.005)
@@ -107,7 +107,9 @@ async def test_a_batch_whose_reply_is_lost_is_sent_again_and_doubles_nothing(
         store_at(proxy.address) as store,
     ):
         await direct.call("FLUSHALL")
-        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = ChannelService(
+            store, PubSub(store.address), clock=Clock(), settings=ChannelConfig()
+        )
         await store.ping()
         await proxy.set_fates(replies=Fate.CUT)
         publishing = asyncio.ensure_future(

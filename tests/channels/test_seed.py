@@ -9,7 +9,7 @@ a living cursor would look like one that went round.
 from __future__ import annotations
 
 from tests.channels.helpers import ChannelStore, open_channels
-from waystation.channels.handles import encode_handle
+from waystation.channels.model import encode_handle
 from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 1800

@@ -8,8 +8,8 @@ import pytest
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from tests.models.channel import following
-from waystation.channels.handles import encode_handle
-from waystation.channels.place import TTL_MARGIN_SECONDS
+from waystation.channels.model import EXPIRY_MARGIN_S, encode_handle
+from waystation.channels.service import SeekTo
 from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -23,8 +23,9 @@ async def publish(opened: ChannelStore, *ids: str) -> None:
         await opened.channels.publish("default", "ch", each, b"1")
 
 
-async def seek(opened: ChannelStore, how: str, target: int = 0) -> tuple[int, int]:
-    return await opened.channels.seek("default", "ch", "me", how, target)
+async def seek(opened: ChannelStore, to: SeekTo, target: int = 0) -> tuple[int, int]:
+    sought = await opened.channels.seek("default", "ch", "me", to, target)
+    return sought.cursor, sought.unread
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -61,7 +62,7 @@ async def test_a_clock_outside_of_what_is_kept_is_refused_and_moves_nothing(
             with pytest.raises(InvalidInputError) as raised:
                 await seek(opened, "clock", outside)
             assert raised.value.field == "clock"
-            assert f"from clock {start} to {following(start, 3)}" in raised.value.hint
+            assert f"clock from {start} to {following(start, 3)}" in raised.value.hint
 
         assert await opened.ids("ch", "me") == ["b", "c"]
 
@@ -92,7 +93,7 @@ async def test_what_expired_is_behind_the_beginning(store_server: EmbeddedServer
         await opened.machine.advance(EXPIRE / 2)
         await publish(opened, "new")
         await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 3))
-        await opened.machine.advance(EXPIRE / 2 + TTL_MARGIN_SECONDS + 1)
+        await opened.machine.advance(EXPIRE / 2 + EXPIRY_MARGIN_S + 1)
 
         assert await seek(opened, "beginning") == (2, 1)
         fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
@@ -134,7 +135,7 @@ async def test_a_waiting_poll_is_woken_by_a_seek_backwards(store_server: Embedde
         await publish(opened, "a")
         await seek(opened, "end")
         poll = asyncio.ensure_future(
-            opened.channels.fetch("default", "ch", "me", limit=10, seconds=30)
+            opened.channels.fetch("default", "ch", "me", limit=10, wait_s=30)
         )
         while not await opened.store.call("PUBSUB", "CHANNELS", "*ch*"):
             await asyncio.sleep(0.005)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channels import stream as stream_module
-from waystation.channels.handles import encode_handle
-from waystation.channels.stream import ChannelStream
+from waystation.channels import reader as reader_module
+from waystation.channels.model import encode_handle
+from waystation.channels.reader import ChannelStream
 from waystation.errors import SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -132,7 +132,7 @@ async def test_a_read_is_bounded_in_bytes(store_server: EmbeddedServer) -> None:
         while (read := await stream.read(100)).messages:
             sizes.append(sum(len(message.content) for _, message in read.messages))
         assert sum(sizes) == 20 * 30_002
-        assert max(sizes) < stream_module.READ_BYTES_MAX + 30_100
+        assert max(sizes) < reader_module.STREAM_READ_BYTES_MAX + 30_100
 
 
 async def test_a_clock_that_was_lost_begins_again(store_server: EmbeddedServer) -> None:
@@ -177,7 +177,7 @@ async def test_a_publish_at_any_moment_of_a_wait_is_never_missed(
         async def follow() -> None:
             with opened.channels.stream(*CH, "s") as stream:
                 while len(got) < len(names):
-                    read = await stream.next(3, seconds=60)
+                    read = await stream.next(3, wait_s=60)
                     got.extend(message.id for _, message in read.messages)
 
         # Shorter than the look that everyone takes without a reason.

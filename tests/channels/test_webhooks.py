@@ -16,7 +16,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.delivery.delivering import until
 from waystation import AsyncWaystation
-from waystation.channels.webhooks import endpoints
+from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import ChannelConfig, ChannelRule, Config, DeliveryConfig, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Item, Outbox
@@ -313,7 +313,7 @@ async def test_a_secret_that_is_none_is_refused_at_start_and_not_told(
 async def test_two_webhooks_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
     webhook = WebhookRule(name="crm", url="http://127.0.0.1/")
 
-    with pytest.raises(SettingsError, match="taken"):
+    with pytest.raises(SettingsError, match="the same name"):
         await open_node(settings_with(tmp_path, webhook, webhook))
 
 
@@ -360,7 +360,7 @@ async def test_the_schedule_of_a_rule_is_the_one_that_is_followed(tmp_path: Path
         fatal_codes=(404,),
         retry_codes=(401, 410),
     )
-    found = endpoints((ChannelRule(pattern=".+", webhooks=(rule,)),), AddressGuard())
+    found = webhook_endpoints((ChannelRule(pattern=".+", webhooks=(rule,)),), AddressGuard())
     schedule, rng = found["crm"].schedule, random.Random(1)
 
     assert [schedule.wait_seconds(attempt, rng) for attempt in (1, 2, 3)] == [3, 4, 5]

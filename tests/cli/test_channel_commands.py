@@ -264,7 +264,7 @@ def test_list_and_seek_tell_who_is_where(run: Run, station: Station, client: Way
     [
         (("seek", "orders", "nobody", "end"), 3, "channel subscribe"),
         (("seek", "orders", "me", "yesterday"), 2, "beginning, end, a clock"),
-        (("seek", "orders", "me", "99"), 2, "from clock 0 to 0"),
+        (("seek", "orders", "me", "99"), 2, "clock from 0 to 0"),
         (("publish", "orders"), 2, "--stdin"),
         (("list", "Bad Name"), 2, "beginning with a letter"),
     ],

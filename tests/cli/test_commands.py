@@ -80,7 +80,7 @@ def test_config_channel_tells_what_the_rules_say_about_one_channel(
     assert [each["name"] for each in told["webhooks"]] == ["crm"]
     assert "hunter2" not in json.dumps(told) + table.stdout
     assert other.returncode != 0
-    assert "No rule allows a channel hall" in other.stderr
+    assert "No channel rule allows the name 'hall'" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import pytest
 from tests.cli.conftest import clean_environment, command
 from tests.delivery.delivering import until
 from tests.helpers.http import Receiver
-from waystation.channels.service import Channels
-from waystation.channels.webhooks import endpoints
+from waystation.channels.service import ChannelService
+from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import Outbox
@@ -39,7 +39,9 @@ MESSAGES = ["m-1", "m-2"]
 
 
 async def publish(store: Store, settings: ChannelConfig) -> None:
-    channels = Channels(store, PubSub(store.address), clock=Clock(), settings=settings, guard=GUARD)
+    channels = ChannelService(
+        store, PubSub(store.address), clock=Clock(), settings=settings, guard=GUARD
+    )
     for each in MESSAGES:
         await channels.publish("default", "orders", each, b"1")
 
@@ -47,7 +49,7 @@ async def publish(store: Store, settings: ChannelConfig) -> None:
 async def deliver(store: Store, settings: ChannelConfig, *, claim_ms: int) -> None:
     """What a deliverer does, in an order that is the same each time."""
     outbox, sender = Outbox(store), Sender(GUARD)
-    crm = endpoints(settings.rules, GUARD)["crm"]
+    crm = webhook_endpoints(settings.rules, GUARD)["crm"]
     try:
         while await outbox.waiting(LANE):
             claim = await outbox.claim(LANE, most=1, claim_ms=claim_ms, token=os.urandom(8).hex())

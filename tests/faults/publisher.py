@@ -15,7 +15,7 @@ import time
 
 import msgspec
 
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import StoreConfig
 from waystation.errors import WaystationError
 from waystation.node import open_node
@@ -24,7 +24,7 @@ from waystation.testing.station import quick_settings
 _PUBLISHERS = 32
 
 
-async def publish(channels: Channels, publisher: int, log: int) -> None:
+async def publish(channels: ChannelService, publisher: int, log: int) -> None:
     number = 0
     while True:
         number += 1

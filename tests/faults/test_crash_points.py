@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.helpers.store_faults import store_at
-from waystation.channels.handles import encode_handle
-from waystation.channels.service import Channels
+from waystation.channels.model import encode_handle
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, ChannelRule
 from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
@@ -22,11 +22,11 @@ from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import PubSub
 from waystation.testing import CrashPoint, crash_points
 
-Verb = Callable[[Channels], Awaitable[object]]
+Verb = Callable[[ChannelService], Awaitable[object]]
 
 CHANNEL = ("default", "orders")
 ORDERS = ["o-1", "o-2", "o-3", "o-4"]
-#: Channels that are nearly full.
+#: ChannelService that are nearly full.
 LOOSE, STRICT = ("default", "loose"), ("default", "strict")
 RULES = (
     ChannelRule(pattern="orders"),
@@ -35,9 +35,9 @@ RULES = (
 )
 
 
-def channels_on(store: Store) -> Channels:
+def channels_on(store: Store) -> ChannelService:
     settings = ChannelConfig(rules=RULES)
-    return Channels(store, PubSub(store.address), clock=Clock(), settings=settings)
+    return ChannelService(store, PubSub(store.address), clock=Clock(), settings=settings)
 
 
 async def state_of(store: Store) -> dict[bytes, bytes]:
@@ -104,7 +104,7 @@ def test_a_verb_that_is_repeated_after_a_death_has_its_effect_once(
     assert len(points) == 3, "each verb is one call, with three deaths"
 
 
-async def buy_and_read(channels: Channels) -> list[str]:
+async def buy_and_read(channels: ChannelService) -> list[str]:
     """The life of a client: subscribe, publish, fetch, ack, until nothing is left; what it read."""
     read = []
     await channels.subscribe(*CHANNEL, "me")

@@ -21,7 +21,7 @@ import pytest
 from tests.helpers.processes import ended, parent_of
 from tests.helpers.server import require_tool
 from tests.helpers.store_faults import STRACE, Synced, calls_in, newest_part, synced_part
-from waystation.channels.handles import encode_handle
+from waystation.channels.model import encode_handle
 from waystation.node import open_node
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import quick_settings

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers.http import Answer, AsyncWire, async_ask, async_wire, async_wires, request_bytes
-from waystation.channels.handles import encode_handle
-from waystation.channels.place import TTL_MARGIN_SECONDS
+from waystation.channels.model import EXPIRY_MARGIN_S, encode_handle
 from waystation.config import ChannelConfig
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 
 EXPIRE_SECONDS = 600
 #: A little more than messages, and subscribers who do not come back, are kept.
-LIFETIME_SECONDS = EXPIRE_SECONDS + TTL_MARGIN_SECONDS + 1
+LIFETIME_SECONDS = EXPIRE_SECONDS + EXPIRY_MARGIN_S + 1
 
 SUBSCRIBER = "/channel/ch/subscription/polling/s"
 NOT_FOUND = "dsps.storage.subscription-not-found"
@@ -144,7 +143,7 @@ async def test_an_id_is_remembered_as_long_as_its_message_and_then_new(tmp_path:
         await client.publish("m", b'"too early"')
         assert await client.fetched() == [("m", "old")]
 
-        await client.advance(TTL_MARGIN_SECONDS + 1)
+        await client.advance(EXPIRY_MARGIN_S + 1)
         assert (await client.publish("m", b'"new"')).status == 200
         assert await client.fetched() == [("m", "new")]
 

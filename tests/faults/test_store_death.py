@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers.processes import ended, parent_of
 from tests.helpers.store_faults import spoil, tear
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import Config, StoreConfig
 from waystation.errors import StoreRefusedError, WaystationError
 from waystation.node import Node, open_node
@@ -33,7 +33,7 @@ HELD_BACK_SECONDS_MAX = 2.0 + 1.0
 
 
 async def publish_until(
-    stop: asyncio.Event, channels: Channels, publisher: int
+    stop: asyncio.Event, channels: ChannelService, publisher: int
 ) -> dict[str, float]:
     """Publishes one message after the other; returns those acknowledged, and when they were."""
     acknowledged: dict[str, float] = {}
@@ -49,7 +49,7 @@ async def publish_until(
     return acknowledged
 
 
-async def everything_in(channels: Channels, subscriber: str) -> list[str]:
+async def everything_in(channels: ChannelService, subscriber: str) -> list[str]:
     fetched = await channels.fetch(*CHANNEL, subscriber, limit=1_000_000)
     assert not fetched.more
     return [message.id for message in fetched.messages]

@@ -17,9 +17,9 @@ from tests.subscriptions.shard_owner import own
 from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
 from tests.subscriptions.subscription_bench import bench_on
 from waystation.catalogue import SqliteCatalogue
-from waystation.channels.handles import encode_handle
-from waystation.channels.service import Channels
-from waystation.channels.webhooks import endpoints
+from waystation.channels.model import encode_handle
+from waystation.channels.service import ChannelService
+from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.desk import Desk, Selection
@@ -81,7 +81,9 @@ def cluster() -> Iterator[PlainServer]:
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
 async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, project: str) -> None:
     async with store_at(cluster.address) as store:
-        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = ChannelService(
+            store, PubSub(store.address), clock=Clock(), settings=ChannelConfig()
+        )
 
         # When every verb is used
         assert await channels.subscribe(project, "orders", "me")
@@ -93,7 +95,8 @@ async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, pr
         handle = encode_handle("orders", "me", fetched.last)
         assert await channels.ack(project, "orders", "me", handle)
         await channels.publish_many(project, "orders", [("m-1", b"1"), ("m-2", b"2")])
-        assert await channels.seek(project, "orders", "me", "beginning", 0) == (0, 2)
+        sought = await channels.seek(project, "orders", "me", "beginning")
+        assert (sought.cursor, sought.unread) == (0, 2)
         await channels.subscribe(project, "orders", "other")
         assert await channels.unsubscribe(project, "orders", "other")
 
@@ -128,7 +131,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
     settings = ChannelConfig(rules=(rule,))
     guard = AddressGuard(loopback=True)
     async with store_at(cluster.address) as store:
-        channels = Channels(
+        channels = ChannelService(
             store, PubSub(store.address), clock=Clock(), settings=settings, guard=guard
         )
         await channels.publish(project, "hooked", "m-1", b"1")
@@ -144,7 +147,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
         notice = Notice(kind="disabled", endpoint="crm", lane=lane, cause="gone", at_ms=0)
         await states.disable("crm", notice)
         await states.hold("crm", 1)
-        desk = Desk(outbox, endpoints(settings.rules, guard))
+        desk = Desk(outbox, webhook_endpoints(settings.rules, guard))
         (row,) = await desk.endpoints(project)
         assert (row.state, row.waiting, row.failed) == ("disabled", 1, 1)
         assert await desk.enable("crm")

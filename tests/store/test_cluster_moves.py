@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.clusters import Node, RealCluster, real_cluster, refusals
 from tests.helpers.store_faults import store_at
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig
 from waystation.errors import (
     StoreUnavailableError,
@@ -97,7 +97,9 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
     channel = f"moving{number}"
     slot = slot_of(keys.channel_tag("default", channel))
     async with store_at(cluster.address) as store:
-        channels = Channels(store, PubSub(store.address), clock=Clock(), settings=ChannelConfig())
+        channels = ChannelService(
+            store, PubSub(store.address), clock=Clock(), settings=ChannelConfig()
+        )
         await channels.subscribe("default", channel, "me")
         for n in range(10):
             await channels.publish("default", channel, f"m-{n}", b"1")

@@ -21,9 +21,9 @@ from waystation.acapy.reconciler import Reconciler
 from waystation.acapy.retry_set import RetrySet
 from waystation.catalogue import SqliteCatalogue
 from waystation.channels import keys as channel_keys
-from waystation.channels.handles import encode_handle
-from waystation.channels.revocation import Revocation
-from waystation.channels.service import Channels
+from waystation.channels.model import encode_handle
+from waystation.channels.service import ChannelService
+from waystation.channels.tokens import RevocationList
 from waystation.config import ChannelConfig, ChannelRule, Config, PoolConfig, WebhookRule
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.addresses import AddressGuard
@@ -182,7 +182,7 @@ async def use_migration(opened: OpenStore) -> None:
 async def use_everything(opened: OpenStore, clock: Clock) -> None:
     """Every verb of every part that writes to the store, in two projects."""
     await use_migration(opened)
-    channels = Channels(opened.store, opened.wakeups, clock=clock, settings=ChannelConfig())
+    channels = ChannelService(opened.store, opened.wakeups, clock=clock, settings=ChannelConfig())
     for project in (keys.DEFAULT_PROJECT, "shop"):
         await channels.subscribe(project, "orders", "me")
         await channels.subscribe(project, "orders", "other")
@@ -193,7 +193,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
         handle = encode_handle("orders", "me", fetched.last)
         await channels.ack(project, "orders", "me", handle)
         await channels.unsubscribe(project, "orders", "other")
-    revocation = Revocation(opened.store, clock)
+    revocation = RevocationList(opened.store, clock)
     for token_id in ("t-1", "{a} }b{ ü\n\0", "x" * 10_000):
         await revocation.revoke(token_id, clock.now_ms() // 1000 + 3600)
     await use_delivery(opened, clock)
@@ -228,7 +228,7 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     await states.report_breakers("node-1", {"crm": 1000})
     webhook = WebhookRule(name="crm", url="https://crm.example/hook")
     rules = (ChannelRule(pattern="hooked", webhooks=(webhook,)),)
-    hooked = Channels(
+    hooked = ChannelService(
         opened.store, opened.wakeups, clock=clock, settings=ChannelConfig(rules=rules)
     )
     await hooked.publish("default", "hooked", "m-1", b"1")
@@ -520,10 +520,10 @@ async def test_listed_keys_appear_in_store(
 
 async def test_pubsub_topic_of_long_poll_is_listed(settings: Config) -> None:
     opened = await open_store(settings, clock=Clock())
-    channels = Channels(opened.store, opened.wakeups, clock=Clock(), settings=ChannelConfig())
+    channels = ChannelService(opened.store, opened.wakeups, clock=Clock(), settings=ChannelConfig())
     try:
         await channels.subscribe("shop", "orders", "me")
-        poll = asyncio.ensure_future(channels.fetch("shop", "orders", "me", limit=1, seconds=30))
+        poll = asyncio.ensure_future(channels.fetch("shop", "orders", "me", limit=1, wait_s=30))
         while not (topics := await opened.store.call("PUBSUB", "CHANNELS", "*")):
             await asyncio.sleep(0.005)
         assert topics == [b"dsps.c.{shop.orders}"]

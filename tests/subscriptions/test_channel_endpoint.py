@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.store_faults import Fate, proxy_to
 from tests.subscriptions.parcels import means_with, parcel, subscription_to
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, ChannelRule
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
@@ -36,10 +36,10 @@ RULES = (
 
 
 @asynccontextmanager
-async def channels_at(address: Address, **more: float) -> AsyncIterator[Channels]:
+async def channels_at(address: Address, **more: float) -> AsyncIterator[ChannelService]:
     store, wakeups, clock = Store(address, **more), PubSub(address), Clock()
     await wakeups.start()
-    channels = Channels(store, wakeups, clock=clock, settings=ChannelConfig(rules=RULES))
+    channels = ChannelService(store, wakeups, clock=clock, settings=ChannelConfig(rules=RULES))
     try:
         yield channels
     finally:
@@ -51,7 +51,7 @@ async def channels_at(address: Address, **more: float) -> AsyncIterator[Channels
 @asynccontextmanager
 async def delivering(
     server: EmbeddedServer, channel: str = "orders"
-) -> AsyncIterator[tuple[Endpoint, Channels]]:
+) -> AsyncIterator[tuple[Endpoint, ChannelService]]:
     async with (
         channels_at(server.address) as channels,
         means_with(publish_many=channels.publish_many) as means,
@@ -61,7 +61,7 @@ async def delivering(
         yield open_endpoint(subscription_to(f"channel:{channel}"), (), means), channels
 
 
-async def found(channels: Channels, channel: str = "orders") -> list[tuple[str, object]]:
+async def found(channels: ChannelService, channel: str = "orders") -> list[tuple[str, object]]:
     fetched = await channels.fetch("default", channel, "me", limit=100)
     return [(each.id, msgspec.json.decode(each.content)) for each in fetched.messages]
 

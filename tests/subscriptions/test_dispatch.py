@@ -170,7 +170,7 @@ async def test_messages_start_transactions_and_are_published_to_channels(
         seen: set[str] = set()
         async with asyncio.timeout(15):
             while len(seen) < 30:
-                fetched = await node.channels.fetch("default", "news", "me", limit=100, seconds=1)
+                fetched = await node.channels.fetch("default", "news", "me", limit=100, wait_s=1)
                 # Without the digits that tell messages with the same id apart.
                 seen = {each.id.rpartition("-")[0] for each in fetched.messages}
         assert seen == set(ids)

@@ -169,7 +169,7 @@ async def test_a_channel_that_no_rule_allows_fails_and_a_full_one_is_asked_again
         node = station.node
         outcome = await run(node, "util/publish", b"1", channel="other")
         assert isinstance(outcome, Failure)
-        assert "No rule allows" in outcome.note
+        assert "No channel rule allows" in outcome.note
         # A backlog is what somebody has not read yet.
         await node.channels.subscribe("default", "news", "me")
         await node.channels.publish("default", "news", "first", b"1")

@@ -69,7 +69,7 @@ async def test_all_three_kinds_of_receivers_are_told_the_end(tmp_path: Path) -> 
         started = await node.engine.starter.start("default", order_for(wanted))
 
         _, second = await receiver.until(2)
-        fetched = await node.channels.fetch("default", "refunds", "browser", limit=9, seconds=10)
+        fetched = await node.channels.fetch("default", "refunds", "browser", limit=9, wait_s=10)
         (message,) = fetched.messages
         end = json.loads(second.body)
         assert (end["eventType"], end["data"]) == ("complete", "hello")

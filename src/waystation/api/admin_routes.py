@@ -17,7 +17,7 @@ from waystation.api.problems import dsps_error
 from waystation.api.reply import Reply, json_reply
 from waystation.api.request import Request
 from waystation.api.routes import Route
-from waystation.channels.revocation import EXPIRY_MAX, Revocation
+from waystation.channels.tokens import EXPIRY_MAX, RevocationList
 from waystation.config import AdminConfig
 from waystation.errors import UnauthenticatedError
 from waystation.runtime.logging import LEVELS, logger, set_level, set_level_of_all, sources
@@ -70,7 +70,9 @@ class AdminDoor:
 class AdminRoutes:
     """Handlers of `/admin/…`."""
 
-    def __init__(self, door: AdminDoor, revocation: Revocation, *, skew_seconds_max: float) -> None:
+    def __init__(
+        self, door: AdminDoor, revocation: RevocationList, *, skew_seconds_max: float
+    ) -> None:
         self._door = door
         self._revocation = revocation
         self._skew_seconds_max = skew_seconds_max

@@ -14,9 +14,8 @@ from waystation.access import Access, Scope
 from waystation.api.problems import dsps_error
 from waystation.api.reply import Reply
 from waystation.api.request import Request
-from waystation.channels.revocation import Revocation
-from waystation.channels.service import Channels
-from waystation.channels.tokens import TokenVerifier, read_token
+from waystation.channels.service import ChannelService
+from waystation.channels.tokens import RevocationList, TokenVerifier, read_token
 from waystation.config import TokenRule
 from waystation.errors import InvalidChannelError, TokenRejectedError, UnauthenticatedError
 from waystation.runtime.clock import Clock
@@ -34,9 +33,9 @@ class ChannelAdmission:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: ChannelService,
         verifier: TokenVerifier,
-        revocation: Revocation,
+        revocation: RevocationList,
         clock: Clock,
         *,
         keys_needed: bool,
@@ -54,7 +53,7 @@ class ChannelAdmission:
         channel = request.params[0]
         if not is_name(channel):
             return dsps_error(400, 'Invalid "channelID" parameter')
-        if self._channels.rules.terms(channel) is None:
+        if self._channels.rules.terms_of(channel) is None:
             return dsps_error(400, 'Invalid "channelID" parameter', InvalidChannelError.code)
         return None
 
@@ -66,7 +65,7 @@ class ChannelAdmission:
         been revoked meanwhile.
         """
         header = request.authorization
-        rules = self._channels.terms(request.params[0]).tokens
+        rules = self._channels.terms_of(request.params[0]).tokens
         if header is None:
             return self._admit_token(rules, header) if rules else None
         if header.startswith(_KEY) and (self._keys_needed or not rules):
@@ -75,7 +74,7 @@ class ChannelAdmission:
 
     async def guard(self, channel: str, header: bytes | None) -> None:
         """For routes that take keys alone: where none is needed they are no way around tokens."""
-        terms = self._channels.rules.terms(channel)
+        terms = self._channels.rules.terms_of(channel)
         if terms is not None and terms.tokens and not self._keys_needed:
             await self._admit_token(terms.tokens, header)
 

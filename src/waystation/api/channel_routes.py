@@ -11,9 +11,8 @@ from waystation.api.problems import dsps_error
 from waystation.api.reply import JSON, Reply, encode
 from waystation.api.request import Request
 from waystation.api.routes import Route
-from waystation.channels.handles import encode_handle
-from waystation.channels.model import Fetched
-from waystation.channels.service import Channels
+from waystation.channels.model import Fetched, encode_handle
+from waystation.channels.service import ChannelService
 from waystation.errors import MessageMalformedError
 from waystation.runtime.durations import parse_duration
 from waystation.runtime.ids import is_name
@@ -28,7 +27,7 @@ class ChannelRoutes:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: ChannelService,
         admission: ChannelAdmission,
         *,
         poll_seconds_max: float,
@@ -77,8 +76,8 @@ class ChannelRoutes:
         if not is_name(subscriber):
             return _invalid("subscriberID")
         timeout = request.query("timeout")
-        seconds = 0.0 if timeout is None else parse_duration(timeout)
-        if seconds is None:
+        wait_s = 0.0 if timeout is None else parse_duration(timeout)
+        if wait_s is None:
             return _invalid("timeout")
         limit = self._limit(request.query("max"))
         if limit is None:
@@ -89,8 +88,8 @@ class ChannelRoutes:
             channel,
             subscriber,
             limit=limit,
-            seconds=min(seconds, self._poll_seconds_max),
-            abandonment=request.abandonment,
+            wait_s=min(wait_s, self._poll_seconds_max),
+            disconnected=request.abandonment,
         )
         return Reply(200, _fetched_json(channel, subscriber, fetched), (JSON,))
 

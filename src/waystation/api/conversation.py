@@ -23,9 +23,9 @@ from waystation.api.reply import Receive, Send, encode
 from waystation.api.stream_admission import require_write
 from waystation.api.stream_opening import AWAY_SECONDS, STORE_AWAY
 from waystation.api.streams import Stream
-from waystation.channels.handles import decode_handle, encode_handle
-from waystation.channels.service import Channels
-from waystation.channels.stream import ChannelStream, StreamRead
+from waystation.channels.model import StreamRead, decode_handle, encode_handle
+from waystation.channels.reader import ChannelStream
+from waystation.channels.service import ChannelService
 from waystation.errors import (
     InvalidInputError,
     MessageMalformedError,
@@ -67,7 +67,7 @@ class Conversation:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: ChannelService,
         names: tuple[str, str, str],
         access: Access,
         stream: ChannelStream,
@@ -111,7 +111,7 @@ class Conversation:
     async def _next(self) -> StreamRead:
         try:
             if room := self._under_way_max - len(self._under_way):
-                return await self._stream.next(room, seconds=_WAIT_SECONDS)
+                return await self._stream.next(room, wait_s=_WAIT_SECONDS)
             self._room.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_WAIT_SECONDS):

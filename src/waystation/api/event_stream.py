@@ -30,9 +30,9 @@ from waystation.api.stream_opening import (
     create_if_asked,
 )
 from waystation.api.streams import Stream, Streams
-from waystation.channels.handles import decode_handle, encode_handle
-from waystation.channels.service import Channels
-from waystation.channels.stream import ChannelStream, StreamRead
+from waystation.channels.model import StreamRead, decode_handle, encode_handle
+from waystation.channels.reader import ChannelStream
+from waystation.channels.service import ChannelService
 from waystation.errors import WaystationError
 
 #: Proxies and browsers give up on connections that are silent for a minute, some for half of one.
@@ -52,7 +52,9 @@ _HEADERS = (
 class EventStreamRoutes:
     """The handler of `…/events`."""
 
-    def __init__(self, channels: Channels, streams: Streams, admission: StreamAdmission) -> None:
+    def __init__(
+        self, channels: ChannelService, streams: Streams, admission: StreamAdmission
+    ) -> None:
         self._channels = channels
         self._streams = streams
         self._admission = admission
@@ -156,7 +158,7 @@ def _last_event_id(request: Request) -> str:
 
 async def _next(stream: ChannelStream, seconds: float) -> StreamRead:
     try:
-        return await stream.next(_READ_MESSAGES_MAX, seconds=seconds)
+        return await stream.next(_READ_MESSAGES_MAX, wait_s=seconds)
     except STORE_AWAY:
         await asyncio.sleep(min(seconds, AWAY_SECONDS))
         return StreamRead(messages=[], lost=0, more=True)

@@ -33,9 +33,8 @@ from waystation.api.topic_routes import TopicRoutes
 from waystation.api.transaction_routes import TransactionRoutes
 from waystation.api.wide import wide_app, wide_document
 from waystation.api.wide_history import history_place
-from waystation.channels.queries import ChannelListing
-from waystation.channels.revocation import Revocation
-from waystation.channels.tokens import TokenVerifier
+from waystation.channels.queries import ChannelQueries
+from waystation.channels.tokens import RevocationList, TokenVerifier
 from waystation.node import Node
 from waystation.subscriptions.desk import open_desk
 from waystation.topics.overview import Overview
@@ -133,7 +132,7 @@ class ApiServer:
         node, settings = self._node, self._settings
         reference = ReferenceRoutes()
         verifier = TokenVerifier(node.settings.channels.rules)
-        revocation = Revocation(node.opened.store, node.clock)
+        revocation = RevocationList(node.opened.store, node.clock)
         admission = ChannelAdmission(
             node.channels,
             verifier,
@@ -202,7 +201,7 @@ class ApiServer:
         return wide_app(
             node.catalogue,
             node.channels,
-            ChannelListing(node.opened.store),
+            ChannelQueries(node.opened.store),
             admission,
             node.delivery.desk,
             node.topics,

@@ -22,7 +22,7 @@ from waystation.api.socket_connection import hang_up_socket, is_blocked_socket
 from waystation.api.stream_admission import SUBPROTOCOL, StreamAdmission
 from waystation.api.stream_opening import PARAMETERS, PATH, REFUSALS, create_if_asked
 from waystation.api.streams import Stream, Streams
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.errors import InvalidInputError, WaystationError
 
 _UNDER_WAY_DEFAULT = 64
@@ -37,7 +37,7 @@ class SocketRoutes:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: ChannelService,
         streams: Streams,
         admission: StreamAdmission,
         *,

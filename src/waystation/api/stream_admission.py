@@ -12,7 +12,7 @@ from waystation.api.channel_admission import ChannelAdmission
 from waystation.api.cors import Cors
 from waystation.api.reply import Reply
 from waystation.api.request import Request
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.errors import (
     ForbiddenError,
     InvalidInputError,
@@ -30,7 +30,7 @@ class StreamAdmission:
     """The checks before a stream, and those while it runs."""
 
     def __init__(
-        self, channels: Channels, admission: ChannelAdmission, gate: Gate, cors: Cors
+        self, channels: ChannelService, admission: ChannelAdmission, gate: Gate, cors: Cors
     ) -> None:
         self._channels = channels
         self._admission = admission
@@ -43,7 +43,7 @@ class StreamAdmission:
         channel, subscriber = request.params
         require_name(channel, field="channel")
         require_name(subscriber, field="subscriber")
-        self._channels.terms(channel)
+        self._channels.terms_of(channel)
         return None
 
     async def admit(self, request: Request) -> Access | None:

@@ -7,7 +7,7 @@ from waystation.api import channel_schemas as schemas
 from waystation.api.request import Request
 from waystation.api.routes import Parameter
 from waystation.api.stream_admission import require_write
-from waystation.channels.service import Channels
+from waystation.channels.service import ChannelService
 from waystation.errors import (
     InvalidInputError,
     OutcomeUnknownError,
@@ -47,7 +47,7 @@ REFUSALS: dict[int, tuple[str, str, dict[str, object]]] = {
 
 
 async def create_if_asked(
-    request: Request, channels: Channels, *, after: int | None = None
+    request: Request, channels: ChannelService, *, after: int | None = None
 ) -> Access:
     """Creates the subscriber when `create=true` says so; a known place is kept."""
     access = request.access

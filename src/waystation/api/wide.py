@@ -41,8 +41,8 @@ from waystation.api.wide_transactions import TransactionController
 from waystation.api.wide_webhooks import WebhookController
 from waystation.api.wide_why import WhyController
 from waystation.catalogue import Catalogue
-from waystation.channels.queries import ChannelListing
-from waystation.channels.service import Channels
+from waystation.channels.queries import ChannelQueries
+from waystation.channels.service import ChannelService
 from waystation.delivery.desk import Desk
 from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.pools import Pools
@@ -108,8 +108,8 @@ class TimeController(Controller):
 
 def wide_app(
     catalogue: Catalogue,
-    channels: Channels,
-    listing: ChannelListing,
+    channels: ChannelService,
+    listing: ChannelQueries,
     admission: ChannelAdmission,
     desk: Desk,
     topics: TopicService,

@@ -12,29 +12,22 @@ from msgspec import Meta
 
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
-from waystation.channels.queries import ChannelListing, ChannelRow, SubscriberRow
-from waystation.channels.service import Channels
+from waystation.channels.queries import ChannelQueries
+from waystation.channels.service import ChannelService, SeekTo
 from waystation.errors import InvalidInputError
 from waystation.runtime.ids import NAME_PATTERN, require_name
 from waystation.runtime.json_text import is_json, unshield
+from waystation.types.channel import (
+    ChannelPage,
+    PublishedMessage,
+    PublishedMessages,
+    Sought,
+    SubscriberPage,
+)
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 _PAGE_MAX = 1000
 _CLOCK_MAX = 2**53 - 1
-
-
-class ChannelPage(msgspec.Struct, kw_only=True):
-    """A page of channels; `cursor` leads to the next and is empty on the last."""
-
-    channels: list[ChannelRow]
-    cursor: str
-
-
-class SubscriberPage(msgspec.Struct, kw_only=True):
-    """A page of subscribers; `cursor` leads to the next and is empty on the last."""
-
-    subscribers: list[SubscriberRow]
-    cursor: str
 
 
 class NewMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -50,21 +43,6 @@ class NewMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=1000)]
 
 
-class PublishedMessage(msgspec.Struct, kw_only=True):
-    """What became of one message of a batch."""
-
-    id: str
-    outcome: Literal["accepted", "duplicate", "full"]
-    #: None when it was refused.
-    clock: int | None
-
-
-class PublishedMessages(msgspec.Struct, kw_only=True):
-    """What became of a batch, in its order."""
-
-    messages: list[PublishedMessage]
-
-
 class Seek(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Where to go on reading: one of the three."""
 
@@ -73,13 +51,6 @@ class Seek(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     clock: Annotated[int, Meta(ge=-_CLOCK_MAX, le=_CLOCK_MAX)] | None = None
     #: Messages published at or after this are unread.
     time_ms: Annotated[int, Meta(ge=0, le=_CLOCK_MAX)] | None = None
-
-
-class Sought(msgspec.Struct, kw_only=True):
-    """Where the subscriber is now."""
-
-    cursor: int
-    unread: int
 
 
 class ChannelController(Controller):
@@ -187,26 +158,26 @@ class ChannelController(Controller):
         data: JSONBody[Seek],
     ) -> Sought:
         """Moves a subscriber forwards or backwards: to an end, a clock, or a time."""
-        how, target = _target(data)
-        cursor, unread = await _channels(state).seek(
+        to, target = _target(data)
+        return await _channels(state).seek(
             _project(request),
             require_name(channel, field="channel"),
             require_name(subscriber, field="subscriber"),
-            how,
+            to,
             target,
         )
-        return Sought(cursor=cursor, unread=unread)
 
 
-def _target(seek: Seek) -> tuple[str, int]:
-    """How to seek, and where to."""
+def _target(seek: Seek) -> tuple[SeekTo, int]:
+    """Return the kind of target of a seek, and the clock or the time."""
     if sum(each is not None for each in (seek.to, seek.clock, seek.time_ms)) != 1:
         raise InvalidInputError("Give one of to, clock and time_ms.")
     if seek.clock is not None:
         return "clock", seek.clock
     if seek.time_ms is not None:
         return "time", seek.time_ms
-    return str(seek.to), 0
+    assert seek.to is not None
+    return seek.to, 0
 
 
 def _page_size(limit: int) -> int:
@@ -221,11 +192,11 @@ def _project(request: Request[Any, Any, Any]) -> str:
     return access.project
 
 
-def _channels(state: State) -> Channels:
-    channels: Channels = state["channels"]
+def _channels(state: State) -> ChannelService:
+    channels: ChannelService = state["channels"]
     return channels
 
 
-def _listing(state: State) -> ChannelListing:
-    listing: ChannelListing = state["listing"]
+def _listing(state: State) -> ChannelQueries:
+    listing: ChannelQueries = state["listing"]
     return listing

@@ -1,135 +1,164 @@
-"""Reading a channel: unread messages after a cursor, the wait of a long poll, gaps of expired ones.
+"""Reading a channel: fetch, long poll and stream.
 
-Each look is one script call. A gap of expired messages is walked over in bounded steps, so that no
-subscriber is stuck behind it and no call holds the store up.
+A fetch returns the messages after the cursor of a subscriber. A long poll is a fetch that waits for
+the first message. A stream keeps its own position ahead of the cursor, so that it continues without
+waiting for acknowledgements.
+
+All three read by script calls of bounded size. They pass a gap of expired messages in several
+calls, so that a long gap neither stops a subscriber nor occupies the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from waystation.channels.model import Fetched, Message, decode_message
-from waystation.channels.place import Place
+from waystation.channels.model import (
+    Fetched,
+    Message,
+    ResolvedChannel,
+    StreamRead,
+    clock_before,
+    decode_message,
+)
 from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
+from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
 from waystation.store.connection import Reply
-from waystation.store.pubsub import PubSub
+from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.store.scripts import script
 from waystation.telemetry import metrics
 
 _log = logger("channels")
 
 _FETCH = script(__package__, "fetch")
+_FOLLOW = script(__package__, "follow")
 _ACK = script(__package__, "ack")
 
-#: Clocks that one script call looks at. A call stays below a millisecond; a gap takes many calls.
-LOOK_MAX = 250
-#: How long a fetch that need not wait walks over a gap before it answers that there is more.
-GAP_SECONDS_MAX = 5.0
+#: Number of clocks that one script call reads, so that it takes less than a millisecond.
+CLOCKS_PER_CALL_MAX = 250
+#: Time that one fetch spends on a gap of expired messages before it returns `more` and no message.
+GAP_S_MAX = 5.0
+#: Bytes after which a read of a stream ends, because they stay in memory for a slow client.
+STREAM_READ_BYTES_MAX = 65_536
 
-#: Tells that the client of a poll is gone; made only when a poll has to wait.
-Abandonment = Callable[[], asyncio.Future[object]]
+#: Returns a future that ends when the client disconnects. Called only by a poll that waits.
+Disconnect = Callable[[], asyncio.Future[object]]
 
 
-class Reader:
-    """Fetches, waits, and moves cursors."""
+class ChannelReader:
+    """Reads channels for all subscribers. The only state is whether polls may still wait."""
 
-    def __init__(self, store: Store, wakeups: PubSub, *, clock: Clock, bytes_max: int) -> None:
+    def __init__(self, store: Store, pubsub: PubSub, *, clock: Clock, fetch_bytes_max: int) -> None:
         self._store = store
-        self._wakeups = wakeups
+        self._pubsub = pubsub
         self._clock = clock
-        self._bytes_max = bytes_max
+        self._fetch_bytes_max = fetch_bytes_max
         self._stopping = False
 
     def fetch(
         self,
-        place: Place,
+        channel: ResolvedChannel,
         subscriber: str,
         *,
         limit: int,
-        seconds: float,
-        abandonment: Abandonment | None,
+        wait_s: float,
+        disconnected: Disconnect | None,
     ) -> Awaitable[Fetched]:
-        """Unread messages, after a wait of up to `seconds` for the first one."""
-        if seconds > 0 and limit > 0 and not self._stopping:
-            return self._poll(place, subscriber, limit, seconds, abandonment)
-        return self._look(place, subscriber, limit, None)
+        """Return up to `limit` unread messages; wait up to `wait_s` seconds for the first one."""
+        if wait_s > 0 and limit > 0 and not self._stopping:
+            return self._poll(channel, subscriber, limit, wait_s, disconnected)
+        return self._fetch_now(channel, subscriber, limit, None)
 
-    async def move(self, place: Place, subscriber: str, clock: int) -> bool:
-        """Moves a cursor on to `clock`; false when it was there or further already."""
+    def stream(
+        self, channel: ResolvedChannel, subscriber: str, *, after: int | None = None
+    ) -> ChannelStream:
+        """Return a stream that reads from the cursor, or after a later clock `after`."""
+        return ChannelStream(self._store, self._pubsub, channel, subscriber, after=after)
+
+    async def acknowledge(self, channel: ResolvedChannel, subscriber: str, clock: int) -> bool:
+        """Move a cursor forward to `clock`. Return False if it is there or further already."""
         reply = await self._store.run(
-            _ACK, (place.clock, place.cursors + subscriber), (clock, place.ttl)
+            _ACK,
+            (channel.clock_key, channel.cursor_prefix + subscriber),
+            (clock, channel.ttl_s),
         )
         if reply == b"missing":
-            raise no_subscriber(place, subscriber)
+            raise no_subscriber(channel, subscriber)
         return bool(reply == b"moved")
 
     def end_polls(self) -> None:
-        """Ends every waiting poll with an empty result, and lets none wait any more."""
+        """End all waiting polls with an empty result; later fetches do not wait."""
         self._stopping = True
-        self._wakeups.wake_all()
+        self._pubsub.wake_all()
 
-    # -- Waiting and looking -----------------------------------------------------------------
+    # -- Long poll ---------------------------------------------------------------------------
 
     async def _poll(
         self,
-        place: Place,
+        channel: ResolvedChannel,
         subscriber: str,
         limit: int,
-        seconds: float,
-        abandonment: Abandonment | None,
+        wait_s: float,
+        disconnected: Disconnect | None,
     ) -> Fetched:
-        until = self._clock.monotonic() + seconds
+        until = self._clock.monotonic() + wait_s
         expired = 0
-        poll = _Waiting(abandonment)
-        with self._wakeups.waiting(place.topic.encode()) as waiter, poll:
+        wait = _PollWait(disconnected)
+        with self._pubsub.waiting(channel.pubsub_topic.encode()) as wakeup, wait:
             while True:
-                # Clear, then look, then wait: what lands in between sets the flag again.
-                waiter.clear()
-                looks_until = max(until, self._clock.monotonic() + GAP_SECONDS_MAX)
-                fetched = await self._look(place, subscriber, limit, looks_until)
-                left = until - self._clock.monotonic()
-                done = fetched.messages or fetched.more or left <= 0
-                if done or self._stopping or poll.abandoned:
+                # Clear, read, wait: a message that is published after `clear` sets the wake-up
+                # again, so that none is missed between the read and the wait.
+                wakeup.clear()
+                gap_until = max(until, self._clock.monotonic() + GAP_S_MAX)
+                fetched = await self._fetch_now(channel, subscriber, limit, gap_until)
+                left_s = until - self._clock.monotonic()
+                done = fetched.messages or fetched.more or left_s <= 0
+                if done or self._stopping or wait.disconnected:
                     return _with_expired(fetched, expired)
-                # The look has moved the cursor over what expired: nobody will count it again.
+                # Add them up, because the cursor has passed them and no later read counts them.
                 expired += fetched.expired
-                poll.begin(waiter.set)
-                await waiter.wait(left)
+                wait.start(wakeup.set)
+                await wakeup.wait(left_s)
 
-    async def _look(
-        self, place: Place, subscriber: str, limit: int, until: float | None
+    # -- Fetch -------------------------------------------------------------------------------
+
+    async def _fetch_now(
+        self, channel: ResolvedChannel, subscriber: str, limit: int, gap_until: float | None
     ) -> Fetched:
-        """One fetch without waiting, over any gap of expired messages that is passed in time."""
+        """Fetch without waiting for messages; pass gaps of expired messages until `gap_until`."""
         messages: list[Message] = []
         last = expired = size = 0
         while True:
-            reads_on = last if messages else None
-            reply = await self._read(place, subscriber, limit - len(messages), size, reads_on)
+            after = last if messages else None
+            reply = await self._read(channel, subscriber, limit - len(messages), size, after)
             if not reply:
-                raise no_subscriber(place, subscriber)
+                raise no_subscriber(channel, subscriber)
             clock, position, gone = int(reply[0]), int(reply[1]), int(reply[2])
             bodies = reply[3:]
-            if reads_on is not None and not bodies:
-                break  # What follows is a gap: the next fetch passes it, after the ack.
-            readable = _decoded(bodies, place.channel)
+            if after is not None and not bodies:
+                # A gap follows the messages. The fetch after their acknowledgement passes it.
+                break
+            readable = _decode_messages(bodies, channel.name)
             messages += readable
             size += sum(map(len, bodies))
             last, expired = position, expired + gone + len(bodies) - len(readable)
             if bodies and not messages:
-                # Only bodies that no one can read: as good as expired, step over them.
-                await self.move(place, subscriber, last)
-            if last == clock or len(messages) >= limit or size >= self._bytes_max:
+                # No client can acknowledge unreadable messages, so that the reader does it.
+                await self.acknowledge(channel, subscriber, last)
+            if last == clock or len(messages) >= limit or size >= self._fetch_bytes_max:
                 break
             if not messages:
                 now = self._clock.monotonic()
-                until = now + GAP_SECONDS_MAX if until is None else until
-                if now >= until:
+                gap_until = now + GAP_S_MAX if gap_until is None else gap_until
+                if now >= gap_until:
                     break
         if expired:
             metrics.channel_lost.inc(expired)
@@ -139,73 +168,184 @@ class Reader:
         )
 
     def _read(
-        self, place: Place, subscriber: str, limit: int, size: int, after: int | None
+        self, channel: ResolvedChannel, subscriber: str, limit: int, size: int, after: int | None
     ) -> asyncio.Future[Reply]:
         return self._store.run(
             _FETCH,
-            (place.clock, place.cursors + subscriber),
+            (channel.clock_key, channel.cursor_prefix + subscriber),
             (
-                place.messages,
+                channel.message_prefix,
                 limit,
-                self._bytes_max - size,
-                place.ttl,
-                LOOK_MAX,
+                self._fetch_bytes_max - size,
+                channel.ttl_s,
+                CLOCKS_PER_CALL_MAX,
                 "" if after is None else after,
             ),
         )
 
 
-class _Waiting:
-    """A poll that may have to wait: counted, and ended early when its client hangs up."""
+class _PollWait:
+    """The wait of one poll: counted as a metric, and ended when the client disconnects."""
 
-    def __init__(self, abandonment: Abandonment | None) -> None:
-        self._abandonment = abandonment
-        self._gone: asyncio.Future[object] | None = None
-        self._begun = False
+    def __init__(self, disconnected: Disconnect | None) -> None:
+        self._on_disconnect = disconnected
+        self._disconnection: asyncio.Future[object] | None = None
+        self._started = False
 
-    def begin(self, wake: Callable[[], None]) -> None:
-        """The first time: from now on it waits. A client's hanging up calls `wake`."""
-        if self._begun:
+    def start(self, wake: Callable[[], None]) -> None:
+        """Count the poll as waiting and call `wake` when its client disconnects. Idempotent."""
+        if self._started:
             return
-        self._begun = True
+        self._started = True
         metrics.channel_polls_waiting.inc()
-        if self._abandonment is not None:
-            self._gone = self._abandonment()
-            self._gone.add_done_callback(lambda _: wake())
+        if self._on_disconnect is not None:
+            self._disconnection = self._on_disconnect()
+            self._disconnection.add_done_callback(lambda _: wake())
 
     @property
-    def abandoned(self) -> bool:
-        """Whether nobody is there to be answered."""
-        return self._gone is not None and self._gone.done()
+    def disconnected(self) -> bool:
+        """True if the client has disconnected during the wait."""
+        return self._disconnection is not None and self._disconnection.done()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        if self._begun:
+        if self._started:
             metrics.channel_polls_waiting.dec()
-        if self._gone is not None:
-            self._gone.cancel()
+        if self._disconnection is not None:
+            self._disconnection.cancel()
 
 
-def no_subscriber(place: Place, subscriber: str) -> SubscriberNotFoundError:
-    """The error of everything that needs a subscriber and finds none."""
-    return SubscriberNotFoundError(f"Channel {place.channel} has no subscriber {subscriber}.")
+class ChannelStream:
+    """Reads one channel continuously for one subscriber.
+
+    The state is the position, which is ahead of the cursor, and the last known cursor. A stream
+    returns each message once; messages that were not acknowledged are returned again by the next
+    stream. If the subscriber seeks meanwhile, the stream continues at the new cursor.
+
+    Enter the stream as a context manager to wait for messages. `read` works without it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pubsub: PubSub,
+        channel: ResolvedChannel,
+        subscriber: str,
+        *,
+        after: int | None = None,
+    ) -> None:
+        self._store = store
+        self._pubsub = pubsub
+        self._channel = channel
+        self._subscriber = subscriber
+        self._position = after
+        self._cursor: int | None = None
+        #: True if the last read reached the clock, so that the next one waits.
+        self._at_end = False
+        self._wakeup = Wakeup(recheck_s=RECHECK_S)
+        self._registration = ExitStack()
+
+    def __enter__(self) -> Self:
+        topic = self._channel.pubsub_topic.encode()
+        self._wakeup = self._registration.enter_context(self._pubsub.waiting(topic))
+        # Read once more, because earlier messages did not wake a stream that was not registered.
+        self._at_end = False
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._registration.close()
+
+    async def next(self, limit: int, *, wait_s: float) -> StreamRead:
+        """Return the next messages; at the end, wait up to `wait_s` seconds first.
+
+        A wait can end early and the result can be empty.
+        """
+        if self._at_end:
+            await self._wakeup.wait(wait_s)
+        # Clear before the read: a message that is published after `clear` sets the wake-up again.
+        self._wakeup.clear()
+        return await self.read(limit)
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._wakeup.set()
+
+    async def read(self, limit: int) -> StreamRead:
+        """Return the next messages without waiting.
+
+        Raise SubscriberNotFoundError if the subscriber does not exist.
+        """
+        channel = self._channel
+        # Reset before the call, so that a call that fails is repeated instead of waited for.
+        self._at_end = False
+        reply = await self._store.run(
+            _FOLLOW,
+            (channel.clock_key, channel.cursor_prefix + self._subscriber),
+            (
+                channel.message_prefix,
+                limit,
+                STREAM_READ_BYTES_MAX,
+                channel.ttl_s,
+                CLOCKS_PER_CALL_MAX,
+                "" if self._position is None else self._position,
+                "" if self._cursor is None else self._cursor,
+            ),
+        )
+        if not reply:
+            raise no_subscriber(channel, self._subscriber)
+        clock, self._cursor, self._position, expired = map(int, reply[:4])
+        self._at_end = self._position == clock
+        return self._stream_read(reply[4:], self._position, expired)
+
+    def acknowledged(self, clock: int) -> None:
+        """Record that the cursor was moved to `clock`, so that the move is not taken for a seek."""
+        self._cursor = clock
+
+    def _stream_read(self, bodies: list[bytes], last: int, lost: int) -> StreamRead:
+        messages = []
+        for steps, body in zip(range(len(bodies) - 1, -1, -1), bodies, strict=True):
+            message = _decode_or_warn(body, self._channel.name)
+            if message is None:
+                lost += 1
+            else:
+                messages.append((clock_before(last, steps), message))
+        if lost:
+            metrics.channel_lost.inc(lost)
+        metrics.channel_fetched.inc(len(messages))
+        return StreamRead(messages=messages, lost=lost, more=not self._at_end)
+
+
+def no_subscriber(channel: ResolvedChannel, subscriber: str) -> SubscriberNotFoundError:
+    """Return the error for a subscriber that does not exist or has expired."""
+    return SubscriberNotFoundError(f"Channel '{channel.name}' has no subscriber '{subscriber}'.")
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
-    """The same with messages that an earlier look of the same fetch found expired."""
+    """Return `fetched` with the expired messages of earlier reads of the same poll added."""
     if not expired:
         return fetched
     return msgspec.structs.replace(fetched, expired=fetched.expired + expired)
 
 
-def _decoded(bodies: list[bytes], channel: str) -> list[Message]:
+def _decode_messages(bodies: list[bytes], channel: str) -> list[Message]:
+    """Decode stored messages and leave out unreadable ones."""
     messages = []
     for body in bodies:
-        message = decode_message(body)
-        if message is None:
-            _log.warning("a stored message cannot be read and is passed over", channel=channel)
-        else:
+        message = _decode_or_warn(body, channel)
+        if message is not None:
             messages.append(message)
     return messages
+
+
+def _decode_or_warn(body: bytes, channel: str) -> Message | None:
+    message = decode_message(body)
+    if message is None:
+        _log.warning("message skipped", channel=channel, reason="not_a_message")
+    return message

@@ -1,122 +1,168 @@
-"""Rules for channels, by pattern: expiry, tokens, webhooks, backlog.
+"""Channel rules: the expiry, tokens, webhooks and backlog limit of a channel, by its name.
 
     [[channels.rules]]
     pattern = "chat-(?P<room>[0-9]+)"
     expire_seconds = 3600
 
-A pattern must match the whole name. Several rules may match one channel; they add up: the longest
-expiry, every token rule must pass, every webhook fires, the tightest backlog holds. With rules, a
-name that matches none is refused; without any, every name is allowed.
+A rule applies if its pattern matches the whole name. If several rules match, they are combined: the
+longest expiry, all token rules, all webhooks, the smallest backlog limit. Without any rules, all
+names are allowed; otherwise a name that matches no rule is refused.
 
-Patterns are RE2's, as those of DSPS: no pattern takes longer than linear time, so no name that a
-stranger sends can keep the process busy. Everything that could fail later fails at start.
+Templates in webhooks and claims insert named groups of the pattern: `{{.channel.room}}`.
+
+Patterns are compiled by RE2, as in DSPS, because RE2 matches in linear time: no name can keep the
+process busy. Invalid patterns and templates are reported at start.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 import re2
 
-from waystation.channels.templates import check_template, fill_template
 from waystation.config import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.errors import SettingsError
 
-#: Names that were looked up lately, allowed or not; anybody may ask for any name.
-KNOWN_MAX = 20_000
+#: Number of channel names whose terms are cached, including names that no rule allows.
+CACHED_NAMES_MAX = 20_000
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
-#: As in DSPS; where a whole name must match, it only decides how groups are filled.
+#: As in DSPS. Patterns match whole names, so this only decides how groups are filled.
 _OPTIONS.longest_match = True
-#: A pattern that compiles to more is refused.
+#: Bytes of a compiled pattern; a larger pattern is refused.
 _OPTIONS.max_mem = 1_048_576
-_GROUP_NAMES = re.compile(r"(?<!\\)\(\?P?<(\w+)>")
+_GROUP_NAME = re.compile(r"(?<!\\)\(\?P?<(\w+)>")
+_TEMPLATE_FIELD = re.compile(r"\{\{\s*\.channel\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one channel: all its rules together, templates filled."""
+class ChannelTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The combined rules of one channel, with all templates filled."""
 
     expire_seconds: float
     tokens: tuple[TokenRule, ...] = ()
     webhooks: tuple[WebhookRule, ...] = ()
+    #: Maximum number of stored messages; None: unlimited.
     backlog_max: int | None = None
     backlog_policy: Backlog = "refuse"
 
 
 class ChannelRules:
-    """Finds the terms of a channel by its name."""
+    """Compiled rules. The only state is a cache of terms by channel name."""
 
     def __init__(self, rules: tuple[ChannelRule, ...], *, expire_seconds: float) -> None:
         self._expire_seconds = expire_seconds
-        self._rules = [(_compiled(rule), rule) for rule in rules]
-        general = Terms(expire_seconds=expire_seconds)
-        #: The terms of a channel; None when no rule allows the name.
-        self.terms: Callable[[str], Terms | None] = (
-            lru_cache(KNOWN_MAX)(self._find) if rules else lambda _: general
+        self._rules = [(_compile(rule), rule) for rule in rules]
+        default = ChannelTerms(expire_seconds=expire_seconds)
+        #: Return the terms of a channel; None if no rule allows the name.
+        self.terms_of: Callable[[str], ChannelTerms | None] = (
+            lru_cache(CACHED_NAMES_MAX)(self._combine) if rules else lambda _: default
         )
 
-    def _find(self, channel: str) -> Terms | None:
-        found = [
+    def _combine(self, channel: str) -> ChannelTerms | None:
+        matching = [
             (match.groupdict(default=""), rule)
             for pattern, rule in self._rules
             if (match := pattern.fullmatch(channel)) is not None
         ]
-        if not found:
+        if not matching:
             return None
-        bounds = [rule for _, rule in found if rule.backlog_max is not None]
-        tightest = min(bounds, key=lambda rule: rule.backlog_max or 0, default=None)
-        return Terms(
-            expire_seconds=max(rule.expire_seconds or self._expire_seconds for _, rule in found),
+        bounded = [rule for _, rule in matching if rule.backlog_max is not None]
+        smallest = min(bounded, key=lambda rule: rule.backlog_max or 0, default=None)
+        return ChannelTerms(
+            expire_seconds=max(rule.expire_seconds or self._expire_seconds for _, rule in matching),
             tokens=tuple(
-                _filled_tokens(rule.tokens, values) for values, rule in found if rule.tokens
+                _fill_token_rule(rule.tokens, groups) for groups, rule in matching if rule.tokens
             ),
             webhooks=tuple(
-                _filled_webhook(each, values) for values, rule in found for each in rule.webhooks
+                _fill_webhook(webhook, groups)
+                for groups, rule in matching
+                for webhook in rule.webhooks
             ),
-            backlog_max=tightest.backlog_max if tightest else None,
-            backlog_policy=tightest.backlog_policy if tightest else "refuse",
+            backlog_max=smallest.backlog_max if smallest else None,
+            backlog_policy=smallest.backlog_policy if smallest else "refuse",
         )
 
 
-def _compiled(rule: ChannelRule) -> Any:
-    where = f"channels.rules {rule.pattern!r}"
+def rule_location(rule: ChannelRule) -> str:
+    """Return how error messages name a rule of the settings."""
+    return f"channels.rules {rule.pattern!r}"
+
+
+def _compile(rule: ChannelRule) -> Any:
+    """Compile the pattern of a rule and check its templates. Raise SettingsError if invalid."""
+    where = rule_location(rule)
     try:
         pattern = re2.compile(rule.pattern, _OPTIONS)
     except re2.error as error:
-        told = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
         raise SettingsError(
-            f"{where} is no pattern: {told}.",
-            hint="The syntax is RE2's: no look-around and no back references.",
+            f"{where} is not a valid pattern: {reason}.",
+            hint="Use RE2 syntax, without look-around and back references.",
         ) from error
     names = set(pattern.groupindex)
-    if len(_GROUP_NAMES.findall(rule.pattern)) > len(names):
-        raise SettingsError(f"{where} is no pattern: two groups have the same name.")
-    for webhook in rule.webhooks:
-        for template in (webhook.url, *webhook.headers.values()):
-            check_template(template, names, where=where)
+    if len(_GROUP_NAME.findall(rule.pattern)) > len(names):
+        raise SettingsError(f"{where} is not a valid pattern: two groups have the same name.")
+    templates = [
+        template
+        for webhook in rule.webhooks
+        for template in (webhook.url, *webhook.headers.values())
+    ]
     if rule.tokens is not None:
-        for values in rule.tokens.claims.values():
-            for template in values:
-                check_template(template, names, where=where)
+        templates += [template for values in rule.tokens.claims.values() for template in values]
+    for template in templates:
+        _check_template(template, names, where=where)
     return pattern
 
 
-def _filled_webhook(rule: WebhookRule, values: dict[str, str]) -> WebhookRule:
+def _fill_webhook(rule: WebhookRule, groups: Mapping[str, str]) -> WebhookRule:
     return msgspec.structs.replace(
         rule,
-        url=fill_template(rule.url, values),
-        headers={name: fill_template(value, values) for name, value in rule.headers.items()},
+        url=_fill_template(rule.url, groups),
+        headers={name: _fill_template(value, groups) for name, value in rule.headers.items()},
     )
 
 
-def _filled_tokens(rule: TokenRule, values: dict[str, str]) -> TokenRule:
+def _fill_token_rule(rule: TokenRule, groups: Mapping[str, str]) -> TokenRule:
     claims = {
-        name: tuple(fill_template(each, values) for each in accepted)
+        name: tuple(_fill_template(value, groups) for value in accepted)
         for name, accepted in rule.claims.items()
     }
     return msgspec.structs.replace(rule, claims=claims)
+
+
+# -- Templates -------------------------------------------------------------------------------
+
+
+def has_template_fields(template: str) -> bool:
+    """Return True if the template has fields, so that its text depends on the channel."""
+    return _TEMPLATE_FIELD.search(template) is not None
+
+
+def sample_texts(template: str) -> list[str]:
+    """Return the template filled with a letter and with a digit, to check it without a channel."""
+    return [_TEMPLATE_FIELD.sub(sample, template) for sample in ("x", "1")]
+
+
+def _fill_template(template: str, groups: Mapping[str, str]) -> str:
+    return _TEMPLATE_FIELD.sub(lambda field: groups[field.group(1)], template)
+
+
+def _check_template(template: str, names: set[str], *, where: str) -> None:
+    rest = _TEMPLATE_FIELD.sub("", template)
+    if "{{" in rest or "}}" in rest:
+        raise SettingsError(
+            f"{where}: template {template!r} is malformed.",
+            hint="Write a field as {{.channel.name}}.",
+        )
+    unknown = sorted(set(_TEMPLATE_FIELD.findall(template)) - names)
+    if unknown:
+        raise SettingsError(
+            f"{where}: template {template!r} uses {', '.join(unknown)}, but the pattern has no"
+            " group of that name.",
+            hint="Name a group of the pattern with (?P<name>…).",
+        )

@@ -1,21 +1,25 @@
-"""The verbs of channels: publish, subscribe, fetch, ack, seek, unsubscribe.
+"""Channels: publish, subscribe, fetch, acknowledge, seek and unsubscribe.
 
-All state is in the store, under the keys of DSPS (`keys.py`). Each verb is one script call,
-and every script is repeatable, so a lost connection costs a second try and nothing else.
+All state is in the store. Each verb is one script call, and each script is repeatable, so that the
+store client can repeat a call after a lost connection. See `docs/internals/channels.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from functools import lru_cache
+from typing import Literal
 
-from waystation.channels.handles import decode_handle
-from waystation.channels.model import Fetched, Published, encode_message
-from waystation.channels.place import Place
-from waystation.channels.reader import Abandonment, Reader, no_subscriber
-from waystation.channels.rules import ChannelRules, Terms
-from waystation.channels.stream import ChannelStream
-from waystation.channels.webhooks import lanes
+from waystation.channels.model import (
+    Fetched,
+    Published,
+    ResolvedChannel,
+    decode_handle,
+    encode_message,
+)
+from waystation.channels.reader import ChannelReader, ChannelStream, Disconnect, no_subscriber
+from waystation.channels.rules import ChannelRules, ChannelTerms
+from waystation.channels.webhooks import checked_queues
 from waystation.config import ChannelConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
@@ -25,166 +29,201 @@ from waystation.store.client import Store
 from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.telemetry import metrics
+from waystation.types.channel import Sought
 
 _PUBLISH = script(__package__, "publish")
+_PUBLISH_WITH_ITEM = script(__package__, "publish_with_item")
+_PUBLISH_MANY = script(__package__, "publish_many")
 _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
-_PUBLISH_MANY = script(__package__, "publish_many")
-_PUBLISH_WITH_ITEM = script(__package__, "publish_with_item")
 _SEEK = script(__package__, "seek")
 
-#: Places that are kept at hand; others are put together again when they are used.
-_PLACES_KEPT = 20_000
+#: Number of resolved channels that are cached.
+_CACHED_CHANNELS_MAX = 20_000
+
+#: Kind of target of a seek: an end of the channel, a clock, or a time in ms since the epoch.
+SeekTo = Literal["beginning", "end", "clock", "time"]
 
 
-class Channels:
-    """All channels of all projects."""
+class ChannelService:
+    """The channels of all projects. The only state is a cache of resolved channels."""
 
     def __init__(
         self,
         store: Store,
-        wakeups: PubSub,
+        pubsub: PubSub,
         *,
         clock: Clock,
         settings: ChannelConfig,
         guard: AddressGuard | None = None,
         waiting_max: int = WAITING_MAX,
     ) -> None:
+        self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
         self._store = store
-        self._wakeups = wakeups
-        self._reader = Reader(store, wakeups, clock=clock, bytes_max=settings.fetch_bytes_max)
+        self._reader = ChannelReader(
+            store, pubsub, clock=clock, fetch_bytes_max=settings.fetch_bytes_max
+        )
         self._outbox = Outbox(store)
         self._guard = guard or AddressGuard()
         self._waiting_max = waiting_max
-        self._forget_jumps = clock.on_jump(wakeups.wake_all)
-        self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
-        self._place = lru_cache(_PLACES_KEPT)(self._find_place)
+        self._resolve = lru_cache(_CACHED_CHANNELS_MAX)(self._resolve_uncached)
+        # A jump of test time expires messages and ends waits, so every poll reads again.
+        self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
+
+    def close(self) -> None:
+        """End all polls and stop listening to the clock."""
+        self.end_polls()
+        self._remove_jump_listener()
+
+    def terms_of(self, channel: str) -> ChannelTerms:
+        """Return the terms of a channel. Raise InvalidChannelError if no rule allows its name."""
+        terms = self.rules.terms_of(channel)
+        if terms is None:
+            raise InvalidChannelError(f"No channel rule allows the name '{channel}'.")
+        return terms
+
+    def _resolve_uncached(self, project: str, channel: str) -> ResolvedChannel:
+        return ResolvedChannel(project, channel, self.terms_of(channel))
+
+    # -- Publishing --------------------------------------------------------------------------
 
     async def publish(
         self, project: str, channel: str, message_id: str, content: bytes
     ) -> Published:
-        """Publishes JSON `content`; the first content under an id wins while it is kept."""
-        place = self._place(project, channel)
-        if place.terms.backlog_max:
+        """Publish one message. `content` must be JSON.
+
+        A second message with the same id is a duplicate: its content is ignored while the first
+        message is stored. Raise ChannelFullError if the backlog is full.
+        """
+        resolved = self._resolve(project, channel)
+        if resolved.terms.backlog_max:
             (published,) = await self.publish_many(project, channel, [(message_id, content)])
             return published
+        keys = (resolved.clock_key, resolved.dedup_prefix + message_id)
         body = encode_message(message_id, content)
-        names = (place.clock, place.ids + message_id)
-        if not place.terms.webhooks:
+        if not resolved.terms.webhooks:
             outcome, clock = await self._store.run(
-                _PUBLISH, names, (place.messages, body, place.ttl, place.topic)
+                _PUBLISH,
+                keys,
+                (resolved.message_prefix, body, resolved.ttl_s, resolved.pubsub_topic),
             )
             return _published(outcome, clock)
-        lanes = self._lanes(place)
+        queues = self._webhook_queues(resolved)
         arguments: list[str | bytes | int] = [
-            place.messages,
+            resolved.message_prefix,
             body,
-            place.ttl,
-            place.topic,
-            place.items + message_id,
+            resolved.ttl_s,
+            resolved.pubsub_topic,
+            resolved.item_prefix + message_id,
             self._waiting_max,
-            *lanes,
+            *queues,
         ]
-        reply = await self._store.run(_PUBLISH_WITH_ITEM, names, arguments)
+        reply = await self._store.run(_PUBLISH_WITH_ITEM, keys, arguments)
         if reply[0] == b"closed":
             reply = await self._outbox.through_gates(
-                lanes, lambda: self._store.run(_PUBLISH_WITH_ITEM, names, arguments)
+                queues, lambda: self._store.run(_PUBLISH_WITH_ITEM, keys, arguments)
             )
         return _published(*reply)
 
     async def publish_many(
         self, project: str, channel: str, messages: Sequence[tuple[str, bytes]]
     ) -> list[Published]:
-        """Publishes messages in order; each is accepted, known already, or refused as too many.
+        """Publish (id, content) pairs in order and atomically; return one result per message.
 
-        Raises ChannelFullError only when not one of them found room.
+        A message that exceeds the backlog limit has the result `full`. Raise ChannelFullError if
+        all messages exceed it.
         """
-        place = self._place(project, channel)
-        terms = place.terms
-        lanes = self._lanes(place)
+        resolved = self._resolve(project, channel)
+        terms = resolved.terms
+        queues = self._webhook_queues(resolved)
         arguments: list[str | bytes | int] = [
-            place.messages,
-            place.ids,
-            place.ttl,
-            place.topic,
+            resolved.message_prefix,
+            resolved.dedup_prefix,
+            resolved.ttl_s,
+            resolved.pubsub_topic,
             terms.backlog_max or 0,
             terms.backlog_policy,
             self._waiting_max,
-            place.items,
-            len(lanes),
-            *lanes,
+            resolved.item_prefix,
+            len(queues),
+            *queues,
         ]
         for message_id, content in messages:
             arguments += [message_id, encode_message(message_id, content)]
         reply = await self._outbox.through_gates(
-            lanes, lambda: self._store.run(_PUBLISH_MANY, [place.clock], arguments)
+            queues, lambda: self._store.run(_PUBLISH_MANY, [resolved.clock_key], arguments)
         )
         published = [_published(*reply[i : i + 2]) for i in range(0, len(reply), 2)]
         if published and all(each.full for each in published):
-            raise ChannelFullError(f"Channel {channel} keeps {terms.backlog_max} messages at most.")
+            raise ChannelFullError(
+                f"Channel '{channel}' stores at most {terms.backlog_max} messages."
+            )
         return published
 
-    def _lanes(self, place: Place) -> list[str]:
-        """Lanes of the channel's webhooks; raises when one leads to a forbidden address."""
-        if place.lanes is None:
-            place.lanes = lanes(place.tag, place.terms, self._guard)
-        return place.lanes
+    def _webhook_queues(self, channel: ResolvedChannel) -> list[str]:
+        """Return the outbox queues of a channel. Raise if a webhook has a forbidden address."""
+        if channel.webhook_queues is None:
+            channel.webhook_queues = checked_queues(channel, self._guard)
+        return channel.webhook_queues
 
-    def terms(self, channel: str) -> Terms:
-        """What the rules say about a channel; InvalidChannelError when none allows it."""
-        terms = self.rules.terms(channel)
-        if terms is None:
-            raise InvalidChannelError(f"No rule allows a channel {channel}.")
-        return terms
+    # -- Subscribers -------------------------------------------------------------------------
 
     async def subscribe(
         self, project: str, channel: str, subscriber: str, *, after: int | None = None
     ) -> bool:
-        """Creates a subscriber; false when it was there and simply lives on.
+        """Create a subscriber. Return False if it existed; its expiry then starts again.
 
-        A new one reads from now on, or goes on `after` a clock that it had reached before.
+        A new subscriber reads messages that are published later, or all messages after the clock
+        `after`.
         """
-        place = self._place(project, channel)
+        resolved = self._resolve(project, channel)
         reply = await self._store.run(
             _SUBSCRIBE,
-            (place.clock, place.cursors + subscriber),
-            (place.ttl, "" if after is None else str(after)),
+            (resolved.clock_key, resolved.cursor_prefix + subscriber),
+            (resolved.ttl_s, "" if after is None else str(after)),
         )
         return bool(reply == b"created")
 
     async def unsubscribe(self, project: str, channel: str, subscriber: str) -> bool:
-        """Deletes a subscriber; false when there was none."""
-        place = self._place(project, channel)
-        reply = await self._store.run(_UNSUBSCRIBE, (place.cursors + subscriber,), (place.topic,))
+        """Delete a subscriber. Return False if it did not exist."""
+        resolved = self._resolve(project, channel)
+        reply = await self._store.run(
+            _UNSUBSCRIBE, (resolved.cursor_prefix + subscriber,), (resolved.pubsub_topic,)
+        )
         return bool(reply)
 
     async def seek(
-        self, project: str, channel: str, subscriber: str, how: str, target: int
-    ) -> tuple[int, int]:
-        """Moves a cursor to `beginning`, `end`, a `clock` or a `time` in ms: (cursor, unread)."""
-        place = self._place(project, channel)
+        self, project: str, channel: str, subscriber: str, to: SeekTo, target: int = 0
+    ) -> Sought:
+        """Move the cursor of a subscriber forwards or backwards.
+
+        Raise InvalidInputError if `target` is a clock whose messages have expired or that the
+        channel has not reached.
+        """
+        resolved = self._resolve(project, channel)
         reply = await self._store.run(
             _SEEK,
-            (place.clock, place.cursors + subscriber),
-            (place.messages, place.ttl, how, target, place.topic),
+            (resolved.clock_key, resolved.cursor_prefix + subscriber),
+            (resolved.message_prefix, resolved.ttl_s, to, target, resolved.pubsub_topic),
         )
         if not reply:
-            raise no_subscriber(place, subscriber)
+            raise no_subscriber(resolved, subscriber)
         if reply[0] == b"range":
-            lowest, highest = int(reply[1]), int(reply[2])
             raise InvalidInputError(
-                f"The clock {target} lies outside of what is kept.",
+                f"Channel '{channel}' has no messages from clock {target} on.",
                 field="clock",
-                hint=f"The channel can be read from clock {lowest} to {highest}.",
+                hint=f"Use a clock from {int(reply[1])} to {int(reply[2])}.",
             )
-        return int(reply[0]), int(reply[1])
+        return Sought(cursor=int(reply[0]), unread=int(reply[1]))
 
     async def ack(self, project: str, channel: str, subscriber: str, handle: str) -> bool:
-        """Acknowledges everything up to the handle; false when that was done before."""
+        """Acknowledge all messages up to a handle. Return False if they already were."""
         clock = decode_handle(channel, subscriber, handle)
         if clock is None:
             return False
-        return await self._reader.move(self._place(project, channel), subscriber, clock)
+        return await self._reader.acknowledge(self._resolve(project, channel), subscriber, clock)
+
+    # -- Reading -----------------------------------------------------------------------------
 
     def fetch(
         self,
@@ -193,49 +232,40 @@ class Channels:
         subscriber: str,
         *,
         limit: int,
-        seconds: float = 0.0,
-        abandonment: Abandonment | None = None,
+        wait_s: float = 0.0,
+        disconnected: Disconnect | None = None,
     ) -> Awaitable[Fetched]:
-        """Returns unread messages, waiting up to `seconds` for the first one.
+        """Return up to `limit` unread messages; wait up to `wait_s` seconds for the first one.
 
-        Nothing is removed: the same messages come again until they are acknowledged.
+        The messages are returned again by every fetch until the subscriber acknowledges them.
         """
         return self._reader.fetch(
-            self._place(project, channel),
+            self._resolve(project, channel),
             subscriber,
             limit=limit,
-            seconds=seconds,
-            abandonment=abandonment,
+            wait_s=wait_s,
+            disconnected=disconnected,
         )
 
     def stream(
         self, project: str, channel: str, subscriber: str, *, after: int | None = None
     ) -> ChannelStream:
-        """Reads on and on, from the cursor, or `after` a clock that lies ahead of it."""
-        place = self._place(project, channel)
-        return ChannelStream(self._store, self._wakeups, place, subscriber, after=after)
+        """Return a stream that reads from the cursor, or after a later clock `after`."""
+        return self._reader.stream(self._resolve(project, channel), subscriber, after=after)
 
     def end_polls(self) -> None:
-        """Ends every waiting poll with an empty result; for shutdown."""
+        """End all waiting polls with an empty result, because the server stops."""
         self._reader.end_polls()
 
-    def close(self) -> None:
-        """Ends polls and lets go of the clock."""
-        self.end_polls()
-        self._forget_jumps()
 
-    def _find_place(self, project: str, channel: str) -> Place:
-        """Where a channel is; cached as `_place`."""
-        return Place(project, channel, self.terms(channel))
-
-
-# Looked up once: finding a labelled metric costs more than counting.
+# Looked up once, because finding a labelled counter costs more than counting.
 _accepted = metrics.channel_messages.of("accepted")
 _duplicates = metrics.channel_messages.of("duplicate")
 _refused = metrics.channel_messages.of("refused")
 
 
 def _published(outcome: bytes, clock: bytes) -> Published:
+    """Count the outcome of one message and return its result."""
     duplicate, full = outcome == b"duplicate", outcome == b"full"
     (_duplicates if duplicate else _refused if full else _accepted).value += 1
     return Published(clock=int(clock or 0), duplicate=duplicate, full=full)

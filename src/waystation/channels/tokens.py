@@ -1,9 +1,12 @@
-"""JSON Web Tokens that open channels: verified against every token rule that matches the channel.
+"""JSON Web Tokens that open channels: reading, verification and revocation.
 
-A rule names algorithms, keys, issuers, and what claims must say. All of it must hold: the
-signature, the times with the rule's skew, the issuer, an audience, every claim. A token without a
-signature passes only where a rule says `allow_none`; one that asks for an extension that we do not
-know (`crit`) never does.
+A token must satisfy every token rule of a channel: signature, times, issuer, audience and claims.
+An unsigned token passes only rules with `allow_none`. A token with critical extensions (`crit`)
+never passes.
+
+A key verifies only the algorithms of its own kind, whatever the header of a token says, so that a
+public key is never used as a shared secret. Keys come from files of the settings only; `jwk`,
+`jku`, `x5u` and `kid` of a token are ignored.
 """
 
 from __future__ import annotations
@@ -12,45 +15,71 @@ import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import jwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509 import load_pem_x509_certificate
 
-from waystation.channels.key_rings import KeyRing
+from waystation.channels import keys
+from waystation.channels.rules import rule_location
 from waystation.config import ChannelRule, TokenRule
-from waystation.errors import UnauthenticatedError
+from waystation.errors import InvalidInputError, SettingsError, UnauthenticatedError
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+from waystation.store.client import Store
+from waystation.store.scripts import script
 
-#: Strict, since decoders pass over what they do not know, and one token would have many texts.
-_FORM = re.compile(r"([\w-]+)\.([\w-]+)\.([\w-]*)", re.ASCII).fullmatch
-#: A claim with more digits is no number that anybody compares with.
-_DIGITS_MAX = 100
+_log = logger("tokens")
+
+_REVOKE = script(__package__, "revoke")
+
+#: Strict, because base64 decoders skip unknown characters: a token must have a single text.
+_match_token = re.compile(r"([\w-]+)\.([\w-]+)\.([\w-]*)", re.ASCII).fullmatch
+#: Integers with more digits are not compared, because their conversion to text is slow.
+_CLAIM_DIGITS_MAX = 100
+#: Number of verified signatures that are cached, and the length of a token that may be: 64 MiB.
+_CACHED_SIGNATURES_MAX = 16_384
+_CACHED_TOKEN_BYTES_MAX = 4096
+#: Age of a cached answer about a revocation. Revoked tokens must stop working within 5 seconds.
+_REVOCATION_AGE_S_MAX = 2.0
+#: Number of cached answers; limited, because clients can send tokens with any number of ids.
+_CACHED_REVOCATIONS_MAX = 16_384
+#: Latest expiry of a revoked token, in seconds since the epoch.
+EXPIRY_MAX = 2**53 - 1
+
+
+# -- Reading ---------------------------------------------------------------------------------
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it was shown. Nothing in it is true until it is verified."""
+    """A token as a client sent it, not verified."""
 
     algorithm: str
-    #: What the signature is about, as it came.
+    #: The bytes that the signature covers.
     signed: bytes
     signature: bytes
     claims: dict[str, Any]
-    #: Whether the header demands something that we do not know.
+    #: True if the header has critical extensions.
     critical: bool
 
     @property
     def id(self) -> str:
-        """The `jti`, by which it can be revoked; empty when there is none."""
-        return as_text(self.claims.get("jti")) or ""
+        """The claim `jti`, by which the token can be revoked; empty without one."""
+        return claim_text(self.claims.get("jti")) or ""
 
 
 def read_token(text: str) -> Token | None:
-    """Takes a token apart, without trusting it; None when it is none."""
-    match = _FORM(text)
+    """Return the parts of a token without verifying it; None if the text is not a token."""
+    match = _match_token(text)
     if match is None:
         return None
     try:
-        header, claims = (_decoded(part) for part in match.group(1, 2))
-        signature = _bytes(match.group(3))
+        header, claims = (msgspec.json.decode(_decode_part(part)) for part in match.group(1, 2))
+        signature = _decode_part(match.group(3))
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
     if not isinstance(header, dict) or not isinstance(claims, dict):
@@ -64,26 +93,50 @@ def read_token(text: str) -> Token | None:
     )
 
 
+def _decode_part(part: str) -> bytes:
+    return urlsafe_b64decode(part + "=" * (-len(part) % 4))
+
+
+def claim_text(value: object) -> str | None:
+    """Return a claim as text, as rules compare it; None for objects, arrays and null.
+
+    Numbers become their shortest decimal form, booleans `true` and `false`. Return None for
+    integers of more than 100 digits.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**_CLAIM_DIGITS_MAX else None
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"
+    return None
+
+
+# -- Verification ----------------------------------------------------------------------------
+
+
 class TokenVerifier:
-    """Knows the keys of all rules."""
+    """Verifies tokens by token rules. Reads all key files when it is created."""
 
     def __init__(self, rules: Iterable[ChannelRule]) -> None:
-        self._rings: dict[tuple[Any, ...], KeyRing] = {}
-        #: The widest skew of all rules, in seconds.
+        self._keys: dict[tuple[Any, ...], TokenKeys] = {}
+        #: Largest clock skew of all rules, in seconds.
         self.skew_max = 0.0
         for rule in rules:
             if rule.tokens is not None:
-                where = f"channels.rules {rule.pattern!r}"
-                self._rings[_ring_of(rule.tokens)] = KeyRing(rule.tokens, where=where)
+                token_keys = TokenKeys(rule.tokens, where=rule_location(rule))
+                self._keys[_key_settings(rule.tokens)] = token_keys
                 self.skew_max = max(self.skew_max, rule.tokens.clock_skew_seconds)
 
     def verify(self, token: Token, rules: Iterable[TokenRule], *, now_ms: int) -> None:
-        """Raises UnauthenticatedError unless every rule accepts the token."""
+        """Raise UnauthenticatedError unless the token satisfies every rule."""
         for rule in rules:
             if token.critical:
-                raise UnauthenticatedError("The token demands an extension that is not known.")
-            ring = self._rings[_ring_of(rule)]
-            if not ring.has_signed(token.algorithm, token.signed, token.signature):
+                raise UnauthenticatedError("The token has critical extensions (`crit`).")
+            token_keys = self._keys[_key_settings(rule)]
+            if not token_keys.has_signed(token.algorithm, token.signed, token.signature):
                 raise UnauthenticatedError(
                     "The token's signature is not valid, or its algorithm is not accepted."
                 )
@@ -91,9 +144,90 @@ class TokenVerifier:
             _check_claims(token.claims, rule)
 
 
-def _ring_of(rule: TokenRule) -> tuple[Any, ...]:
-    """Which keys a rule has; the same before and after its templates are filled."""
+class TokenKeys:
+    """The keys of one token rule. The only state is a cache of verified signatures.
+
+    A verified signature stays valid, so it is cached; expiry, revocation and claims are checked for
+    every request. Invalid signatures are not cached, so that a stranger cannot evict valid ones.
+    """
+
+    def __init__(self, rule: TokenRule, *, where: str) -> None:
+        self._allow_none = rule.allow_none
+        self._keys: dict[str, list[tuple[Any, Any]]] = {name: [] for name in rule.algorithms}
+        for name in dict.fromkeys(rule.key_files):
+            self._load(name, where=where)
+        for algorithm, loaded in self._keys.items():
+            if not loaded:
+                raise SettingsError(f"{where}: no file of `key_files` has a key for {algorithm}.")
+        if not self._keys and not rule.allow_none:
+            raise SettingsError(
+                f"{where}: the token rule has no `algorithms` and no `key_files`.",
+                hint="Set both, or accept unsigned tokens, which anybody can write, with"
+                " `allow_none`.",
+            )
+        self._verify_cached = lru_cache(_CACHED_SIGNATURES_MAX)(self._verify)
+
+    def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
+        """Return True if one of the keys made the signature with an accepted algorithm."""
+        if algorithm == "none":
+            return self._allow_none and not signature
+        if algorithm not in self._keys:
+            return False
+        cacheable = len(signed) + len(signature) <= _CACHED_TOKEN_BYTES_MAX
+        try:
+            (self._verify_cached if cacheable else self._verify)(algorithm, signed, signature)
+        except _InvalidSignatureError:
+            return False
+        return True
+
+    def _verify(self, algorithm: str, signed: bytes, signature: bytes) -> None:
+        for verifier, key in self._keys[algorithm]:
+            if verifier.verify(signed, key, signature):
+                return
+        # Raise instead of returning False, because lru_cache does not cache exceptions.
+        raise _InvalidSignatureError
+
+    def _load(self, name: str, *, where: str) -> None:
+        try:
+            text = Path(name).read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{where}: key file {name}: {error.strerror}.") from error
+        fitting = [algorithm for algorithm in self._keys if self._add(algorithm, text, name)]
+        if not fitting:
+            accepted = ", ".join(self._keys) or "any algorithm"
+            raise SettingsError(
+                f"{where}: key file {name} has no key for {accepted}.",
+                hint="Use PEM for RS, PS and ES (ES256: P-256, ES384: P-384, ES512: P-521). For HS"
+                " the file is the secret, byte for byte.",
+            )
+
+    def _add(self, algorithm: str, text: bytes, name: str) -> bool:
+        """Add the key of a file for an algorithm. Return False if it is of another kind."""
+        verifier = jwt.get_algorithm_by_name(algorithm)
+        try:
+            key = verifier.prepare_key(_key_or_certificate(text))
+        except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
+            return False
+        if weakness := verifier.check_key_length(key):
+            _log.warning("weak key loaded", file=name, algorithm=algorithm, reason=weakness)
+        self._keys[algorithm].append((verifier, getattr(key, "public_key", lambda: key)()))
+        return True
+
+
+class _InvalidSignatureError(Exception):
+    """None of the keys made the signature."""
+
+
+def _key_settings(rule: TokenRule) -> tuple[Any, ...]:
+    """Return the settings that decide the keys of a rule. Templates do not change them."""
     return rule.algorithms, rule.key_files, rule.allow_none
+
+
+def _key_or_certificate(text: bytes) -> Any:
+    """Return the public key of a certificate; other texts unchanged."""
+    if b"-----BEGIN CERTIFICATE-----" in text:
+        return load_pem_x509_certificate(text).public_key()
+    return text
 
 
 def _check_times(claims: dict[str, Any], rule: TokenRule, now: float) -> None:
@@ -102,12 +236,12 @@ def _check_times(claims: dict[str, Any], rule: TokenRule, now: float) -> None:
     for name, limit in limits.items():
         if name not in claims:
             continue
-        moment = claims[name]
-        if isinstance(moment, bool) or not isinstance(moment, int | float):
-            raise UnauthenticatedError(f"The token's {name} is no time.")
-        if name == "exp" and moment <= limit:
+        time = claims[name]
+        if isinstance(time, bool) or not isinstance(time, int | float):
+            raise UnauthenticatedError(f"The token's {name} is not a number of seconds.")
+        if name == "exp" and time <= limit:
             raise UnauthenticatedError("The token has expired.")
-        if name != "exp" and moment > limit:
+        if name != "exp" and time > limit:
             raise UnauthenticatedError("The token is not valid yet.")
 
 
@@ -115,34 +249,59 @@ def _check_claims(claims: dict[str, Any], rule: TokenRule) -> None:
     if claims.get("iss") not in rule.issuers:
         raise UnauthenticatedError("The token's issuer is not accepted.")
     if rule.audiences:
-        told = claims.get("aud")
-        given = told if isinstance(told, list) else [told]
-        if not any(each in rule.audiences for each in given):
+        claim = claims.get("aud")
+        audiences = claim if isinstance(claim, list) else [claim]
+        if not any(audience in rule.audiences for audience in audiences):
             raise UnauthenticatedError("The token's audience is not accepted.")
     for name, accepted in rule.claims.items():
-        if as_text(claims.get(name)) not in accepted:
+        if claim_text(claims.get(name)) not in accepted:
             raise UnauthenticatedError(f"The token's claim {name!r} is not accepted.")
 
 
-def as_text(value: object) -> str | None:
-    """A claim as it is compared: numbers as the shortest decimal, truth values in lower case.
+# -- Revocation ------------------------------------------------------------------------------
 
-    None for all else, and for what is too large to be anything but an attack.
+
+class RevocationList:
+    """The revoked token ids, shared by all nodes and by DSPS servers on the same store.
+
+    The only state is a cache of answers. A revocation takes effect immediately in this process and
+    within two seconds in the others. An entry expires with its token.
     """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**_DIGITS_MAX else None
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"
-    return None
 
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        #: Key -> (whether the token is revoked, when the store was asked).
+        self._cache: dict[str, tuple[bool, float]] = {}
 
-def _decoded(part: str) -> Any:
-    return msgspec.json.decode(_bytes(part))
+    async def revoke(self, token_id: str, expires_s: int) -> None:
+        """Revoke a token until it expires. Do nothing if it has expired already."""
+        if not token_id:
+            raise InvalidInputError(
+                "The token has no id. Only tokens with a `jti` can be revoked.", field="jti"
+            )
+        if abs(expires_s) > EXPIRY_MAX:
+            raise InvalidInputError(
+                f"exp must be seconds since the epoch, at most {EXPIRY_MAX}.", field="exp"
+            )
+        if expires_s * 1000 <= self._clock.now_ms():
+            return
+        key = keys.token_revocation(token_id)
+        # Keys expire by the real time of the store, which the time machine does not move.
+        store_expires_s = expires_s - self._clock.shift_ms // 1000
+        await self._store.run(_REVOKE, [key], [expires_s, store_expires_s])
+        self._cache.pop(key, None)
 
-
-def _bytes(part: str) -> bytes:
-    return urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    async def is_revoked(self, token_id: str) -> bool:
+        """Return True if the token is revoked. The answer can be two seconds old."""
+        key = keys.token_revocation(token_id)
+        # Take the time before the call, because the answer is as old as the question.
+        now = self._clock.uptime_s()
+        cached = self._cache.get(key)
+        if cached is not None and now - cached[1] <= _REVOCATION_AGE_S_MAX:
+            return cached[0]
+        revoked = bool(await self._store.call("EXISTS", key, repeatable=True))
+        if len(self._cache) >= _CACHED_REVOCATIONS_MAX:
+            self._cache.clear()
+        self._cache[key] = (revoked, now)
+        return revoked

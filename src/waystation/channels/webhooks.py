@@ -1,18 +1,21 @@
-"""Webhooks of channels: what a publish puts into the outbox, and the endpoints that it is sent to.
+"""Webhooks of channels: outbox queues of a channel, and endpoints of the channel rules.
 
-A message goes to every webhook of its channel's rules, through the outbox: the publish script adds
-it in the channel's own slot, so it is there exactly if the message was accepted, and a publish
-never waits for a receiver. What waits there is the message as the channel keeps it: the body that
-a webhook gets is made when it is sent, and where it goes is decided then, by the rules of that
-moment. A publisher pays for neither.
+The publish script adds each accepted message to the outbox queue of every webhook, in the slot of
+the channel, so that a message is queued if and only if it was accepted. A publish never waits for a
+receiver. The item is the stored message; the deliverer makes the request body and chooses the URL
+when it sends, by the rules of that moment.
 """
 
 from __future__ import annotations
 
 from waystation.channels import keys
-from waystation.channels.model import decode_message
-from waystation.channels.rules import ChannelRules, Terms
-from waystation.channels.templates import has_fields, sample_fills
+from waystation.channels.model import ResolvedChannel, decode_message
+from waystation.channels.rules import (
+    ChannelRules,
+    has_template_fields,
+    rule_location,
+    sample_texts,
+)
 from waystation.config import ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.endpoint import Destination, Endpoint
@@ -22,37 +25,44 @@ from waystation.delivery.schedule import Schedule
 from waystation.delivery.secret_file import read_lines, read_secrets
 from waystation.errors import ForbiddenAddressError, InvalidInputError, SettingsError
 
-_OPENING = "Open its network with delivery.allowed_networks; this machine, with delivery.loopback."
-#: As DSPS sends it. Names need no escape, and the content is JSON already.
+_FORBIDDEN_HINT = (
+    "Allow its network with `delivery.allowed_networks`; this machine with `delivery.loopback`."
+)
+#: The request body of DSPS. Names need no escaping, and the content is JSON.
 _BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
 
-def lanes(tag: str, terms: Terms, guard: AddressGuard) -> list[str]:
-    """The lanes of a channel; raises when one of them leads to a forbidden address."""
-    for webhook in terms.webhooks:
+def checked_queues(channel: ResolvedChannel, guard: AddressGuard) -> list[str]:
+    """Return the outbox queues of a channel's webhooks.
+
+    Raise ForbiddenAddressError if the URL of a webhook has a forbidden address.
+    """
+    for webhook in channel.terms.webhooks:
         guard.check_url(webhook.url)
-    return [keys.outbox_lane(tag, webhook.name) for webhook in terms.webhooks]
+    tag = keys.channel_tag(channel.project, channel.name)
+    return [keys.outbox_lane(tag, webhook.name) for webhook in channel.terms.webhooks]
 
 
-def endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:
-    """The endpoints that the rules name, checked; raises SettingsError at start."""
-    book = ChannelRules(rules, expire_seconds=1)
-    found: dict[str, Endpoint] = {}
+def webhook_endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:
+    """Return the endpoints of all webhooks by name. Raise SettingsError if one is invalid."""
+    # Used to find webhooks by channel only, so that the expiry does not matter.
+    compiled = ChannelRules(rules, expire_seconds=1)
+    endpoints: dict[str, Endpoint] = {}
     for rule in rules:
         for webhook in rule.webhooks:
-            where = f"channels.rules {rule.pattern!r}, webhook {webhook.name}"
-            if webhook.name in found:
-                raise SettingsError(f"{where}: the name is taken by another webhook.")
-            found[webhook.name] = _endpoint(webhook, book, guard, where)
-    return found
+            where = f"{rule_location(rule)}, webhook {webhook.name}"
+            if webhook.name in endpoints:
+                raise SettingsError(f"{where}: another webhook has the same name.")
+            endpoints[webhook.name] = _endpoint(webhook, compiled, guard, where)
+    return endpoints
 
 
 def _endpoint(
-    webhook: WebhookRule, book: ChannelRules, guard: AddressGuard, where: str
+    webhook: WebhookRule, rules: ChannelRules, guard: AddressGuard, where: str
 ) -> Endpoint:
-    def locate(lane: str) -> Destination | None:
-        place = keys.channel_of_lane(lane)
-        terms = book.terms(place[1]) if place else None
+    def locate(queue: str) -> Destination | None:
+        found = keys.channel_of_lane(queue)
+        terms = rules.terms_of(found[1]) if found else None
         for each in terms.webhooks if terms else ():
             if each.name == webhook.name:
                 headers = (("content-type", "application/json"), *each.headers.items())
@@ -65,7 +75,7 @@ def _endpoint(
         authorization = check_authorization(read_lines(webhook.authorization_file, where))
         secrets = read_secrets(webhook.secret_file, where)
     except InvalidInputError as error:
-        hint = error.hint or (_OPENING if isinstance(error, ForbiddenAddressError) else "")
+        hint = error.hint or (_FORBIDDEN_HINT if isinstance(error, ForbiddenAddressError) else "")
         raise SettingsError(f"{where}: {error.message}", hint=hint) from error
     return Endpoint(
         name=webhook.name,
@@ -85,25 +95,25 @@ def _endpoint(
         connect_seconds_max=min(webhook.connect_timeout_seconds, webhook.timeout_seconds),
         total_seconds_max=webhook.timeout_seconds,
         locate=locate,
-        read=_read,
-        varies=has_fields(webhook.url),
+        read=_read_item,
+        varies=has_template_fields(webhook.url),
     )
 
 
-def _read(lane: str, kept: bytes) -> Item | None:
-    place, message = keys.channel_of_lane(lane), decode_message(kept)
-    if place is None or message is None:
+def _read_item(queue: str, stored: bytes) -> Item | None:
+    """Return the request body for a queued message; None if it is not a message of a channel."""
+    found, message = keys.channel_of_lane(queue), decode_message(stored)
+    if found is None or message is None:
         return None
-    body = _BODY % (place[1].encode(), message.id.encode(), message.content)
-    return Item(body=body)
+    return Item(body=_BODY % (found[1].encode(), message.id.encode(), message.content))
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Refuses what can be refused without a channel: any fill that passes will do."""
+    """Raise InvalidInputError if no text of the template can be an allowed URL."""
     problem: InvalidInputError | None = None
-    for filled in sample_fills(template):
+    for text in sample_texts(template):
         try:
-            guard.check_url(filled)
+            guard.check_url(text)
         except InvalidInputError as error:
             problem = error
         else:

@@ -37,11 +37,11 @@ def channel(
     from waystation.channels.rules import ChannelRules  # noqa: PLC0415 (only this command needs it)
 
     settings = read_settings(config).config.channels
-    terms = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds).terms(
+    terms = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds).terms_of(
         require_name(name, field="name")
     )
     if terms is None:
-        raise InvalidChannelError(f"No rule allows a channel {name}.")
+        raise InvalidChannelError(f"No channel rule allows the name '{name}'.")
     told = {
         "expire_seconds": terms.expire_seconds,
         "tokens": [each.redacted() for each in terms.tokens],

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from waystation.client.async_producer import AsyncProducer
     from waystation.client.async_transactions import AsyncTransaction
     from waystation.client.codec import Codec
-    from waystation.client.messages import (
-        Batch,
-        ChannelInfo,
-        Published,
-        Received,
-        Sought,
-        SubscriberInfo,
-    )
+    from waystation.client.messages import Batch, Received
     from waystation.client.parcels import NewMessage
     from waystation.client.pool_messages import GiveUpError, PoolMessage, TryAgainError
     from waystation.client.pools import (
@@ -63,6 +56,7 @@ if TYPE_CHECKING:
         Whereabouts,
     )
     from waystation.client.transactions import Journal, Reason, TransactionInfo, TransactionSummary
+    from waystation.types.channel import Channel, PublishedMessage, Sought, Subscriber
 
 __all__ = [
     "ArchiveStatus",
@@ -72,7 +66,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncWaystation",
     "Batch",
-    "ChannelInfo",
+    "Channel",
     "Codec",
     "DeadLetter",
     "Explanation",
@@ -94,7 +88,7 @@ __all__ = [
     "PoolWorker",
     "PoolWorkerInfo",
     "Producer",
-    "Published",
+    "PublishedMessage",
     "Reason",
     "Receipt",
     "Received",
@@ -104,7 +98,7 @@ __all__ = [
     "Sent",
     "ShardStanding",
     "Sought",
-    "SubscriberInfo",
+    "Subscriber",
     "Subscription",
     "SubscriptionStanding",
     "Topic",
@@ -128,7 +122,7 @@ _HOMES = {
     "AsyncTransaction": "async_transactions",
     "AsyncWaystation": "async_client",
     "Batch": "messages",
-    "ChannelInfo": "messages",
+    "Channel": "waystation.types.channel",
     "Codec": "codec",
     "DeadLetter": "subscriptions",
     "Explanation": "subscriptions",
@@ -150,7 +144,7 @@ _HOMES = {
     "PoolWorker": "sync_pool_worker",
     "PoolWorkerInfo": "pools",
     "Producer": "sync_producer",
-    "Published": "messages",
+    "PublishedMessage": "waystation.types.channel",
     "Reason": "transactions",
     "Receipt": "topics",
     "Received": "messages",
@@ -159,8 +153,8 @@ _HOMES = {
     "Sample": "subscriptions",
     "Sent": "pools",
     "ShardStanding": "subscriptions",
-    "Sought": "messages",
-    "SubscriberInfo": "messages",
+    "Sought": "waystation.types.channel",
+    "Subscriber": "waystation.types.channel",
     "Subscription": "subscriptions",
     "SubscriptionStanding": "subscriptions",
     "Topic": "topics",
@@ -178,4 +172,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    return getattr(import_module(home if "." in home else f"{__name__}.{home}"), name)

@@ -15,14 +15,7 @@ from waystation.client.async_caller import AsyncCaller
 from waystation.client.async_transport import AsyncTransport
 from waystation.client.messages import (
     Batch,
-    ChannelInfo,
-    ChannelPage,
-    Published,
-    PublishedPage,
     Received,
-    Sought,
-    SubscriberInfo,
-    SubscriberPage,
     decode_answer,
     decode_batch,
     encode_batches,
@@ -31,6 +24,15 @@ from waystation.client.messages import (
 from waystation.errors import ChannelFullError
 from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
+from waystation.types.channel import (
+    Channel,
+    ChannelPage,
+    PublishedMessage,
+    PublishedMessages,
+    Sought,
+    Subscriber,
+    SubscriberPage,
+)
 
 
 class AsyncChannels:
@@ -49,7 +51,7 @@ class AsyncChannels:
 
     async def publish_many(
         self, channel: str, messages: Iterable[tuple[str, Any]]
-    ) -> list[Published]:
+    ) -> list[PublishedMessage]:
         """Publishes pairs of id and JSON in their order; an empty id is replaced by a new one.
 
         Large batches take several requests. When one fails, those before it are published: with
@@ -61,16 +63,16 @@ class AsyncChannels:
             (require_name(each or f"msg-{self.new_id()}", field="message_id"), content)
             for each, content in messages
         )
-        done: list[Published] = []
+        done: list[PublishedMessage] = []
         # All are put together before the first is sent: a bad one publishes nothing.
         for ids, body in list(encode_batches(named)):
             try:
                 answer = await self._caller.call("POST", path, body=body)
-                done += decode_answer(answer, PublishedPage).messages
+                done += decode_answer(answer, PublishedMessages).messages
             except ChannelFullError:
                 if all(each.outcome == "full" for each in done):
                     raise
-                done += [Published(id=each, outcome="full", clock=None) for each in ids]
+                done += [PublishedMessage(id=each, outcome="full", clock=None) for each in ids]
         return done
 
     async def subscribe(self, channel: str, subscriber: str) -> None:
@@ -129,7 +131,7 @@ class AsyncChannels:
         path = f"{_control(channel)}/subscribers/{name}/seek"
         return decode_answer(await self._caller.call("POST", path, body=encode_json(body)), Sought)
 
-    async def channels(self) -> AsyncIterator[ChannelInfo]:
+    async def channels(self) -> AsyncIterator[Channel]:
         """Yields all channels of the project, each once, in no order."""
         seen: set[str] = set()
         cursor = ""
@@ -144,7 +146,7 @@ class AsyncChannels:
             if not cursor:
                 return
 
-    async def subscribers(self, channel: str) -> AsyncIterator[SubscriberInfo]:
+    async def subscribers(self, channel: str) -> AsyncIterator[Subscriber]:
         """Yields all subscribers of a channel with their lag, each once, in no order."""
         path = f"{_control(channel)}/subscribers?limit=1000&cursor="
         seen: set[str] = set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -41,65 +42,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = msgspec.field(name="lostMessages", default=0)
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message of a batch."""
-
-    id: str
-    #: `duplicate`: it was there already. `full`: the channel has no room, it was not published.
-    outcome: Literal["accepted", "duplicate", "full"]
-    #: None when it was refused.
-    clock: int | None
-
-
-class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel in a list."""
-
-    name: str
-    #: Clock of its newest message.
-    clock: int
-    #: Seconds until it is forgotten, unless it is used.
-    expires_s: float
-
-
-class SubscriberInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber in a list."""
-
-    name: str
-    #: Clock of the last message that it has acknowledged.
-    cursor: int
-    #: Messages after that, those that have expired since included.
-    lag: int
-    #: Seconds until it is forgotten, unless it comes back.
-    expires_s: float
-
-
-class Sought(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a subscriber is after a seek."""
-
-    cursor: int
-    unread: int
-
-
-class PublishedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply of a batch."""
-
-    messages: list[Published]
-
-
-class ChannelPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a list of channels."""
-
-    channels: list[ChannelInfo]
-    cursor: str
-
-
-class SubscriberPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a list of subscribers."""
-
-    subscribers: list[SubscriberInfo]
-    cursor: str
-
-
 class Answer(msgspec.Struct, frozen=True):
     """An HTTP reply, whichever library brought it."""
 
@@ -126,6 +68,11 @@ def decode_batch(answer: Answer) -> Batch:
     """Return the reply of a fetch, each content byte for byte."""
     try:
         return decode_json(answer.body, Batch)
+    except RecursionError:
+        # The limit includes the frames of the caller. A new thread has almost none, so that it can
+        # decode every content that the server accepted.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(decode_json, answer.body, Batch).result()
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A message with a lone surrogate, or no reply of a station.
         mark = free_mark(answer.body)

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import hiredis
 
-from waystation.errors import OutcomeUnknownError, StoreError, StoreReplyError
+from waystation.errors import OutcomeUnknownError, StoreError
 from waystation.store.address import Address
+from waystation.store.replies import reply_error
 from waystation.store.scripts import Script
 from waystation.store.wire import pack
 
@@ -150,4 +151,4 @@ def end_unapplied(call: Call, error: StoreError) -> None:
 
 def end_with_reply(call: Call, reply: str) -> None:
     """Ends a call with the store's own words."""
-    end(call, StoreReplyError(reply))
+    end(call, reply_error(reply))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from waystation.errors import StoreDamagedError, StoreError, StoreReplyError
+
 
 class Meaning(Enum):
     """The kinds of error replies. Of all but ERROR it is certain that the call did not run."""
@@ -44,3 +46,15 @@ _MEANINGS = {
 def meaning(reply: str) -> Meaning:
     """Reads the first word of an error reply."""
     return _MEANINGS.get(reply.partition(" ")[0], Meaning.ERROR)
+
+
+def reply_error(reply: str) -> StoreError:
+    """Return the error for a reply of kind ERROR.
+
+    A script that finds a key of invalid type or value replies `DAMAGED <key>`; the store appends
+    the place in the script.
+    """
+    kind, _, rest = reply.partition(" ")
+    if kind == "DAMAGED":
+        return StoreDamagedError(key=rest.partition(" ")[0])
+    return StoreReplyError(reply)

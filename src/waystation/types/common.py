@@ -36,3 +36,4 @@ class Problem(Struct, frozen=True):
     state: str = ""
     from_state: str = ""
     to_state: str = ""
+    key: str = ""

@@ -1,9 +1,14 @@
--- append(clock_key, id_key, prefix, body, ttl): puts one message under the next clock, unless its id
--- is remembered. Returns 'accepted' or 'duplicate', and the clock of the message.
-local function append(clock_key, id_key, prefix, body, ttl)
-  local known = redis.call('GET', id_key)
-  local clock = redis.call('GET', clock_key)
+--- @include "_damaged"
+-- append_message(clock_key, id_key, prefix, body, ttl) stores a message under the next clock, unless
+-- the deduplication entry of its id exists. Return 'accepted' or 'duplicate', and the clock of the
+-- message that has the id.
+local function append_message(clock_key, id_key, prefix, body, ttl)
+  local known = redis.pcall('GET', id_key)
+  local clock = redis.pcall('GET', clock_key)
   if known then
+    if type(known) ~= 'string' or not string.find(known, '^%-?%d+$') then
+      damaged(id_key)
+    end
     redis.call('EXPIRE', clock_key, ttl, 'GT')
     return 'duplicate', known
   end
@@ -11,14 +16,21 @@ local function append(clock_key, id_key, prefix, body, ttl)
     clock = '1'
     redis.call('SET', clock_key, clock, 'EX', ttl)
   else
-    if clock == '9007199254740991' then
-      -- The largest integer that Lua can count on; the clock goes round.
+    -- The range in which Lua represents integers exactly.
+    local number = type(clock) == 'string' and tonumber(clock)
+    if not number or number > 9007199254740991 or number < -9007199254740991 then
+      damaged(clock_key)
+    elseif clock == '9007199254740991' then
       clock = '-9007199254740991'
       redis.call('SET', clock_key, clock, 'KEEPTTL')
     else
-      clock = string.format('%.0f', redis.call('INCR', clock_key))
+      local following = redis.pcall('INCR', clock_key)
+      if type(following) ~= 'number' then
+        damaged(clock_key)
+      end
+      clock = string.format('%.0f', following)
     end
-    -- GT: a shorter expiry set later must not end the clock before an older subscriber.
+    -- GT, because a rule with a shorter expiry must not end the clock before an older subscriber.
     redis.call('EXPIRE', clock_key, ttl, 'GT')
   end
   redis.call('SET', id_key, clock, 'EX', ttl)

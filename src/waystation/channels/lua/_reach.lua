@@ -1,13 +1,13 @@
--- before(): the clock so many steps before a position, around the end of the range if need be.
+-- before(position, steps) returns the clock that precedes a position by a number of steps.
 local function before(position, steps)
   if position >= CLOCK_MIN + steps then
     return position - steps
   end
   return CLOCK_MAX - (steps - (position - CLOCK_MIN) - 1)
 end
--- reach(matches): how many of the newest messages match, asked by the steps that they lie back. What
--- is published later expires later, so everything nearer than a match is one too: the steps are
--- doubled until one does not match, then the distance is halved. That is a few dozen looks.
+-- reach(matches) returns how many of the newest messages match. `matches` is called with the number of
+-- steps before the newest one. A later message expires later, so that all messages after a match
+-- match too, and a search by doubling and halving finds the number in a few dozen calls.
 local function reach(matches)
   local inside, outside = 0, 1
   while matches(outside - 1) do

@@ -1,11 +1,18 @@
 #!lua flags=allow-oom
 -- repeatable
--- Moves a cursor forward to an acknowledged message; never backwards, never past the clock.
--- KEYS  1 clock of the channel, 2 cursor of the subscriber
--- ARGV  1 clock in the handle, 2 TTL in seconds
--- Reply 'missing' | 'stale' (nothing was changed) | 'moved'
-local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
-local cursor = tonumber(redis.call('GET', KEYS[2]) or nil)
+-- Move the cursor of a subscriber forward to an acknowledged message, at most to the clock.
+-- A second run finds the cursor there and replies `stale`.
+-- Runs in a full store too, because acknowledged messages need no more memory.
+--
+-- KEYS    1 clock of the channel, 2 cursor of the subscriber
+-- ARGV    1 clock of the acknowledged message, 2 expiry in seconds
+-- Reply   'moved'
+--         'stale'      the cursor is there or further, or the clock is not; nothing changed
+--         'missing'    the channel or the subscriber does not exist
+-- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer
+--- @include "_clock"
+local clock = read_clock(KEYS[1])
+local cursor = read_clock(KEYS[2])
 if not clock or not cursor then
   return 'missing'
 end
@@ -14,7 +21,7 @@ local ahead = cursor < handle
 local reached = handle <= clock
 local valid = ahead and reached
 if clock < cursor then
-  -- The clock went round since: what lies ahead is above the cursor or below the clock.
+  -- The clock has wrapped since: unread messages are above the cursor or up to the clock.
   valid = ahead or reached
 end
 if not valid then

@@ -1,27 +1,33 @@
 #!lua flags=allow-oom
 -- repeatable
--- Reads the next messages of a subscriber, and moves its cursor over those that have expired.
--- KEYS  1 clock of the channel, 2 cursor of the subscriber
--- ARGV  1 prefix of message keys, 2 most messages, 3 bytes after which to stop, 4 TTL in seconds,
---       5 most clocks to look at in this call, 6 clock to read on after, which leaves the cursor
---       alone; empty to read after the cursor
--- Reply {} when the channel or the subscriber is missing, else
---       {clock, last, expired, body, body, ...}: `last` is the clock of the last body (without one:
---       where the cursor is), `expired` counts the messages that are gone up to there
+-- Read the next messages of a subscriber and move its cursor past expired ones.
+-- A second run returns the same messages, because only an acknowledgement moves the cursor past them.
+-- Runs in a full store too, because subscribers must be able to read and acknowledge.
+--
+-- KEYS    1 clock of the channel, 2 cursor of the subscriber
+-- ARGV    1 prefix of message keys, 2 maximum number of messages, 3 bytes after which to stop,
+--         4 expiry in seconds, 5 maximum number of clocks to read in this call,
+--         6 clock to continue after without moving the cursor; empty: read after the cursor
+-- Reply   {clock of the channel, last, expired, body, body, ...}
+--           last      clock of the last body; without a body the new cursor
+--           expired   number of expired messages up to `last`
+--         {}          the channel or the subscriber does not exist
+-- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer, or a message
+--         is not a string
 --- @include "_clock"
--- No store publishes that many within the longest expiry, a year: it would be 139,000 a second.
+-- A longer distance means that the clock was lost and started again: to publish so many messages
+-- within the longest expiry, one year, takes 139,000 per second.
 local UNREAD_MAX = 4398046511104
--- Bodies can be a megabyte each: few at first, then as many as fit. Existence is cheap: many.
+-- Number of bodies per read: few at first, because a body can have a megabyte, then as many as fit.
+-- In a gap only existence is checked, which is cheap.
 local BODIES_FIRST, BODIES_MAX, GAP = 8, 100, 500
 
-local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
-local cursor = tonumber(redis.call('GET', KEYS[2]) or nil)
+local clock = read_clock(KEYS[1])
+local cursor = read_clock(KEYS[2])
 if not clock or not cursor then
   return {}
 end
-local ttl = ARGV[4]
-redis.call('EXPIRE', KEYS[1], ttl, 'GT')
-redis.call('EXPIRE', KEYS[2], ttl)
+local cursor_moved = false
 
 local function unread_after(position)
   if position <= clock then
@@ -30,22 +36,21 @@ local function unread_after(position)
   return (CLOCK_MAX - position) + (clock - CLOCK_MIN) + 1
 end
 local function move_cursor(to)
-  cursor = to
-  redis.call('SET', KEYS[2], text(to), 'EX', ttl)
+  cursor, cursor_moved = to, true
 end
 
 if unread_after(cursor) > UNREAD_MAX then
-  -- Not behind a clock that went round, but at one that was lost and began again at 0.
+  -- The clock was lost and started again at 0.
   move_cursor((clock >= 0 and clock <= UNREAD_MAX) and 0 or clock)
 end
 
-local reads_on = ARGV[6] ~= ''
-local start = reads_on and tonumber(ARGV[6]) or cursor
+local continues = ARGV[6] ~= ''
+local start = continues and tonumber(ARGV[6]) or cursor
 local most, bytes_max = tonumber(ARGV[2]), tonumber(ARGV[3])
-local look = math.min(unread_after(start), tonumber(ARGV[5]))
+local steps_max = math.min(unread_after(start), tonumber(ARGV[5]))
 local bodies, bytes, last, expired = {}, 0, start, 0
--- Steps seen from the start, those of them gone, whether we are among gone ones, and up to which
--- step that is known to end.
+-- Number of clocks read from the start, number of expired ones among them, whether the last one was
+-- expired, and the step by which the gap is known to end.
 local seen, gone, in_gap, gap_ends_by = 0, 0, false, 0
 
 local function next_keys(count)
@@ -63,17 +68,17 @@ local function bodies_at_once()
   return math.min(BODIES_MAX, fit)
 end
 
-while seen < look and #bodies < most and bytes < bytes_max do
+while seen < steps_max and #bodies < most and bytes < bytes_max do
   if in_gap and seen >= gap_ends_by then
-    local count = math.min(look - seen, GAP)
+    local count = math.min(steps_max - seen, GAP)
     if redis.call('EXISTS', unpack(next_keys(count))) > 0 then
       gap_ends_by = seen + count
     else
       seen, gone = seen + count, gone + count
     end
   else
-    local count = math.min(look - seen, most - #bodies, bodies_at_once())
-    local found = redis.call('MGET', unpack(next_keys(count)))
+    local count = math.min(steps_max - seen, most - #bodies, bodies_at_once())
+    local found = read_strings(next_keys(count))
     in_gap = true
     for step = 1, count do
       seen = seen + 1
@@ -81,7 +86,7 @@ while seen < look and #bodies < most and bytes < bytes_max do
         gone = gone + 1
       else
         in_gap = false
-        if #bodies == 0 and gone > 0 and not reads_on then
+        if #bodies == 0 and gone > 0 and not continues then
           move_cursor(after(start, seen - 1))
         end
         bodies[#bodies + 1] = found[step]
@@ -94,8 +99,15 @@ while seen < look and #bodies < most and bytes < bytes_max do
     end
   end
 end
-if #bodies == 0 and gone > 0 and not reads_on then
+if #bodies == 0 and gone > 0 and not continues then
   move_cursor(after(start, seen))
   last, expired = cursor, gone
+end
+-- Write last, because a damaged message ends the script before, and nothing must change then.
+redis.call('EXPIRE', KEYS[1], ARGV[4], 'GT')
+if cursor_moved then
+  redis.call('SET', KEYS[2], text(cursor), 'EX', ARGV[4])
+else
+  redis.call('EXPIRE', KEYS[2], ARGV[4])
 end
 return { text(clock), text(last), text(expired), unpack(bodies) }

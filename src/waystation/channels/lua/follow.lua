@@ -1,27 +1,32 @@
 #!lua flags=allow-oom
 -- repeatable
--- Reads on for a stream: what lies after its own position, which runs ahead of the cursor.
--- KEYS  1 clock of the channel, 2 cursor of the subscriber
--- ARGV  1 prefix of message keys, 2 most messages, 3 bytes after which to stop, 4 TTL in seconds,
---       5 most clocks to look at in this call, 6 position to read after, 7 cursor that the stream
---       knows of; both may be empty
--- Reply {} when the channel or the subscriber is missing, else
---       {clock, cursor, position, expired, body, body, ...}: the bodies lie one after the other up
---       to `position`, since a read ends before a gap; `expired` are gone before the first of them
+-- Read the next messages of a stream: those after its own position, which is ahead of the cursor.
+-- A second run returns the same messages, because the caller keeps the position.
+-- Runs in a full store too, because subscribers must be able to read and acknowledge.
+--
+-- KEYS    1 clock of the channel, 2 cursor of the subscriber
+-- ARGV    1 prefix of message keys, 2 maximum number of messages, 3 bytes after which to stop,
+--         4 expiry in seconds, 5 maximum number of clocks to read in this call,
+--         6 position of the stream, 7 cursor that the stream knows; both empty at the first read
+-- Reply   {clock of the channel, cursor, position, expired, body, body, ...}
+--           position  clock of the last body. A read ends before a gap, so that the bodies have
+--                     consecutive clocks
+--           expired   number of expired messages before the first body
+--         {}          the channel or the subscriber does not exist
+-- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer, or a message
+--         is not a string
 --- @include "_clock"
--- See fetch: more than this lies ahead only of a cursor whose clock was lost.
+-- As in fetch: a longer distance means that the clock was lost and started again.
 local UNREAD_MAX = 4398046511104
--- Bodies can be a megabyte each, and most streams read one.
+-- Few, because a body can have a megabyte and most reads of a stream find one message.
 local BODIES_AT_ONCE = 8
 
-local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
-local cursor = tonumber(redis.call('GET', KEYS[2]) or nil)
+local clock = read_clock(KEYS[1])
+local cursor = read_clock(KEYS[2])
 if not clock or not cursor then
   return {}
 end
-local ttl = ARGV[4]
-redis.call('EXPIRE', KEYS[1], ttl, 'GT')
-redis.call('EXPIRE', KEYS[2], ttl)
+local cursor_moved = false
 
 local function steps(from, to)
   if from <= to then
@@ -30,8 +35,7 @@ local function steps(from, to)
   return (CLOCK_MAX - from) + (to - CLOCK_MIN) + 1
 end
 local function move_cursor(to)
-  cursor = to
-  redis.call('SET', KEYS[2], text(to), 'EX', ttl)
+  cursor, cursor_moved = to, true
 end
 
 if steps(cursor, clock) > UNREAD_MAX then
@@ -39,8 +43,8 @@ if steps(cursor, clock) > UNREAD_MAX then
 end
 local position = tonumber(ARGV[6]) or cursor
 local known = tonumber(ARGV[7]) or cursor
--- An acknowledgement moves the cursor up to the position at most. If it is anywhere else, somebody
--- moved the subscriber, and the stream goes where it is.
+-- An acknowledgement moves the cursor to the position at most. A cursor elsewhere was moved by a
+-- seek, and the stream continues there.
 local acknowledged = steps(known, cursor) <= steps(known, position)
 if not acknowledged or steps(cursor, position) > steps(cursor, clock) then
   position = cursor
@@ -48,14 +52,14 @@ end
 
 local start = position
 local most, bytes_max = tonumber(ARGV[2]), tonumber(ARGV[3])
-local look = math.min(steps(start, clock), tonumber(ARGV[5]))
+local steps_max = math.min(steps(start, clock), tonumber(ARGV[5]))
 local bodies, bytes, seen, expired, ends = {}, 0, 0, 0, false
-while seen < look and #bodies < most and bytes < bytes_max and not ends do
+while seen < steps_max and #bodies < most and bytes < bytes_max and not ends do
   local keys = {}
-  for step = 1, math.min(look - seen, most - #bodies, BODIES_AT_ONCE) do
+  for step = 1, math.min(steps_max - seen, most - #bodies, BODIES_AT_ONCE) do
     keys[step] = ARGV[1] .. text(after(start, seen + step))
   end
-  local found = redis.call('MGET', unpack(keys))
+  local found = read_strings(keys)
   for step = 1, #keys do
     ends = (not found[step] and #bodies > 0) or bytes >= bytes_max
     if ends then
@@ -73,5 +77,12 @@ end
 position = after(start, seen)
 if expired > 0 and start == cursor then
   move_cursor(after(start, expired))
+end
+-- Write last, because a damaged message ends the script before, and nothing must change then.
+redis.call('EXPIRE', KEYS[1], ARGV[4], 'GT')
+if cursor_moved then
+  redis.call('SET', KEYS[2], text(cursor), 'EX', ARGV[4])
+else
+  redis.call('EXPIRE', KEYS[2], ARGV[4])
 end
 return { text(clock), text(cursor), text(position), text(expired), unpack(bodies) }

@@ -1,13 +1,17 @@
 #!lua
 -- repeatable
--- Publishes one message, unless a message of the same id is remembered.
--- KEYS  1 clock of the channel, 2 deduplication entry of the message
--- ARGV  1 prefix of message keys, 2 body, 3 TTL in seconds, 4 wake-up topic
--- Reply {'accepted' | 'duplicate', clock of the message}
+-- Publish one message, unless the channel has a message with the same id.
+-- A second run finds the id and replies `duplicate`.
+--
+-- KEYS    1 clock of the channel, 2 deduplication entry of the message id
+-- ARGV    1 prefix of message keys, 2 body, 3 expiry in seconds, 4 pub/sub topic
+-- Reply   {'accepted', clock of the message}
+--         {'duplicate', clock of the first message with this id}; its body is unchanged
+-- Errors  DAMAGED <key>, nothing written: the clock or the entry is not an integer
 --- @include "_append_message"
-local outcome, clock = append(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
+local outcome, clock = append_message(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
 if outcome == 'accepted' then
-  -- Only a hint: a user of the store who may not publish must not fail after the writes above.
+  -- pcall, because a store user without permission to publish must not fail after the writes.
   redis.pcall('PUBLISH', ARGV[4], 'new message')
 end
 return { outcome, clock }

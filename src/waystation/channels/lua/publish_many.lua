@@ -1,22 +1,31 @@
 #!lua
 -- repeatable
--- Publishes messages in order, under a bound of the backlog, each with what is to be sent for it.
--- KEYS  1 clock of the channel
--- ARGV  1 prefix of message keys, 2 prefix of deduplication entries, 3 TTL in seconds,
---       4 wake-up topic, 5 most messages kept (0 = no bound), 6 'refuse' | 'drop_oldest',
---       7 most items that wait in a lane, 8 prefix of item names, 9 number of lanes, then the lanes;
---       then for each message: id, and body, which is also the item that goes to each lane
--- Reply {outcome, clock, outcome, clock, ...}: 'accepted', 'duplicate', or 'full' with an empty clock;
---       or {'closed', what the gate of each lane says} and nothing was written
+-- Publish messages in order and atomically, under the backlog limit of the channel.
+-- Adds the accepted messages to the outbox queues of the channel's webhooks.
+-- A second run finds the ids and replies `duplicate`.
+--
+-- KEYS    1 clock of the channel
+-- ARGV    1 prefix of message keys, 2 prefix of deduplication entries, 3 expiry in seconds,
+--         4 pub/sub topic, 5 maximum number of stored messages; 0: unlimited,
+--         6 'refuse' | 'drop_oldest', 7 maximum number of items in a queue, 8 prefix of item names,
+--         9 number of queues, then the queues,
+--         then two per message: id and body, which is also the outbox item
+-- Reply   {outcome, clock, outcome, clock, ...}
+--           'accepted'     clock of the message
+--           'duplicate'    clock of the first message with this id; its body is unchanged
+--           'full'         empty clock: the message exceeds the limit and the policy is 'refuse'
+--         {'closed', state of each queue's gate}: nothing was written; open the queues and repeat
+-- Errors  DAMAGED <key>, nothing written: the clock or a deduplication entry is not an integer
 --- @include "_clock"
 --- @include "_reach"
--- Drops of one call beyond one for each message: a bound that was lowered is reached step by step.
+-- Number of messages that one call drops in addition to one per new message, so that a lowered
+-- limit is reached in several short calls.
 local MORE_DROPS_MAX = 1000
-local LOOKS_AT_ONCE = 500
+local IDS_PER_READ = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local first_lane, last_lane, waiting_max = 10, 9 + tonumber(ARGV[9]), tonumber(ARGV[7])
 local count = (#ARGV - last_lane) / 2
-local newest = tonumber(redis.call('GET', KEYS[1]) or nil)
+local newest = read_clock(KEYS[1])
 
 local function field(message, number)
   return ARGV[last_lane + (message - 1) * 2 + number]
@@ -31,23 +40,26 @@ local function count_kept()
   if not newest then
     return 0
   end
-  -- The two looks that most often tell it, at a channel that is just full.
+  -- Two checks suffice for a channel that is exactly full, the usual case under a limit.
   if is_kept(backlog - 1) and not is_kept(backlog) then
     return backlog
   end
   return reach(is_kept)
 end
 
--- First everything that is only read. Gates: nothing is added to a lane that nobody looks at.
+-- Read everything first. A closed queue ends the script, because no deliverer reads it.
 --- @include "delivery/_check_gates"
--- Ids: the clock of each that is known.
+-- Clocks of the ids that the channel has.
 local clocks = {}
-for start = 1, count, LOOKS_AT_ONCE do
+for start = 1, count, IDS_PER_READ do
   local names = {}
-  for message = start, math.min(count, start + LOOKS_AT_ONCE - 1) do
+  for message = start, math.min(count, start + IDS_PER_READ - 1) do
     names[#names + 1] = ids .. field(message, 1)
   end
-  for place, clock in ipairs(redis.call('MGET', unpack(names))) do
+  for place, clock in ipairs(read_strings(names)) do
+    if clock and not is_clock(clock) then
+      damaged(names[place])
+    end
     clocks[field(start + place - 1, 1)] = clock
   end
 end
@@ -67,7 +79,7 @@ for message = 1, count do
   reply[#reply + 1] = clocks[id] or ''
 end
 
--- Then everything that is written, the clock first: no clock is ever given to two messages.
+-- Write, the clock first, so that no clock is ever given to two messages.
 redis.call('EXPIRE', KEYS[1], ttl, 'GT')
 if #accepted == 0 then
   return reply
@@ -85,13 +97,13 @@ end
 for number, message in ipairs(accepted) do
   local id = field(message, 1)
   redis.call('SET', ids .. id, clocks[id], 'EX', ttl)
-  -- Those that the rest of their own batch pushes out again are never there.
+  -- Do not store messages that later messages of the same batch push out.
   if number > excess - kept then
     redis.call('SET', prefix .. clocks[id], field(message, 2), 'EX', ttl)
   end
   local item_name, item = ARGV[8] .. id, field(message, 2)
 --- @include "delivery/_add"
 end
--- Only a hint: a user of the store who may not publish must not fail after the writes above.
+-- pcall, because a store user without permission to publish must not fail after the writes.
 redis.pcall('PUBLISH', ARGV[4], 'new message')
 return reply

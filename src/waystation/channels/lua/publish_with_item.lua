@@ -1,20 +1,24 @@
 #!lua
 -- repeatable
--- Publishes one message, unless a message of the same id is remembered, with what is to be sent for it.
--- What publish_many does for one message without a bound of the backlog, in half the time.
--- KEYS  1 clock of the channel, 2 deduplication entry of the message
--- ARGV  1 prefix of message keys, 2 body, which is the item too, 3 TTL in seconds, 4 wake-up topic,
---       5 name of the item, 6 most items that wait in a lane, then the lanes
--- Reply {'accepted' | 'duplicate', clock of the message},
---       or {'closed', what the gate of each lane says} and nothing was written
+-- Publish one message and add it to the outbox queues of the channel's webhooks.
+-- Does what publish_many does for one message without a backlog limit, in half the time.
+-- A second run finds the id and replies `duplicate`.
+--
+-- KEYS    1 clock of the channel, 2 deduplication entry of the message id
+-- ARGV    1 prefix of message keys, 2 body, which is also the outbox item, 3 expiry in seconds,
+--         4 pub/sub topic, 5 name of the item, 6 maximum number of items in a queue, then the queues
+-- Reply   {'accepted', clock of the message}
+--         {'duplicate', clock of the first message with this id}; its body is unchanged
+--         {'closed', state of each queue's gate}: nothing was written; open the queues and repeat
+-- Errors  DAMAGED <key>, nothing written: the clock or the entry is not an integer
 --- @include "_append_message"
 local first_lane, last_lane = 7, #ARGV
 --- @include "delivery/_check_gates"
-local outcome, clock = append(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
+local outcome, clock = append_message(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3])
 if outcome == 'accepted' then
   local item_name, item, waiting_max = ARGV[5], ARGV[2], tonumber(ARGV[6])
 --- @include "delivery/_add"
-  -- Only a hint: a user of the store who may not publish must not fail after the writes above.
+  -- pcall, because a store user without permission to publish must not fail after the writes.
   redis.pcall('PUBLISH', ARGV[4], 'new message')
 end
 return { outcome, clock }

@@ -1,12 +1,16 @@
 #!lua flags=allow-oom
 -- repeatable
--- Marks a token as revoked; a mark is only ever prolonged.
--- A second call that knows of an earlier expiry must not bring the token back. Allowed on a full
--- store: it is small, and cannot wait.
--- KEYS  1 mark of the token
--- ARGV  1 its expiry, as it was told
---       2 when the mark dies, in seconds of the store's own clock
--- Reply 1 when the mark is new or prolonged, 0 when it stays as it was
+-- Mark a token as revoked until it expires.
+-- A mark is never shortened, so that a call with an earlier expiry does not make a revoked token
+-- valid again.
+-- Runs in a full store too, because a revocation is small and urgent.
+--
+-- KEYS    1 mark of the token
+-- ARGV    1 expiry of the token in seconds since 1970
+--         2 expiry of the mark in seconds of the store's own clock
+-- Reply   1    the mark is new or was prolonged
+--         0    an existing mark lasts as long or longer
+-- Errors  none of its own
 local dies = redis.call('EXPIRETIME', KEYS[1])
 if dies == -1 or dies >= tonumber(ARGV[2]) then
   return 0

@@ -1,32 +1,39 @@
 #!lua flags=allow-oom
 -- repeatable
--- Moves a cursor to where reading shall go on, forwards or backwards, and wakes its polls.
--- KEYS  1 clock of the channel, 2 cursor of the subscriber
--- ARGV  1 prefix of message keys, 2 TTL in seconds,
---       3 'end' | 'beginning' | 'clock' | 'time', 4 clock, or ms since the epoch, 5 wake-up topic
--- Reply {} when the channel or the subscriber is missing, else {cursor, number of clocks unread};
---       {'range', lowest, highest} for a clock outside of what is kept
+-- Move the cursor of a subscriber forwards or backwards and wake its polls.
+-- A second run moves it to the same place, or past messages that were published in between.
+-- Runs in a full store too, because it replaces a value of the same size.
+--
+-- KEYS    1 clock of the channel, 2 cursor of the subscriber
+-- ARGV    1 prefix of message keys, 2 expiry in seconds,
+--         3 'beginning' | 'end' | 'clock' | 'time', 4 clock, or time in ms since 1970,
+--         5 pub/sub topic
+-- Reply   {cursor, number of unread clocks}
+--         {}                              the channel or the subscriber does not exist
+--         {'range', lowest, highest}      the clock is outside of the stored messages
+-- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer
 --- @include "store/_now"
 --- @include "_clock"
 --- @include "_reach"
-local clock = tonumber(redis.call('GET', KEYS[1]) or nil)
-if not clock or redis.call('EXISTS', KEYS[2]) == 0 then
+local clock = read_clock(KEYS[1])
+if not clock or not read_clock(KEYS[2]) then
   return {}
 end
-local ttl, how, target = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local ttl, to, target = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local at = now()
 
+-- Return true if the message so many steps before the newest one exists and, for a seek to a time,
+-- was published at that time or later.
 local function matches(steps)
-  -- Whether the message so many steps back is kept and, for a time, not older than that.
   local left = redis.call('PTTL', ARGV[1] .. text(before(clock, steps)))
   if left < 0 then
-    return left == -1 and how ~= 'time'
+    return left == -1 and to ~= 'time'
   end
-  return how ~= 'time' or at + left - tonumber(ttl) * 1000 >= target
+  return to ~= 'time' or at + left - tonumber(ttl) * 1000 >= target
 end
 
-local unread = how == 'end' and 0 or reach(matches)
-if how == 'clock' then
+local unread = to == 'end' and 0 or reach(matches)
+if to == 'clock' then
   local wanted = clock - target
   if wanted < 0 then
     wanted = (CLOCK_MAX - target) + (clock - CLOCK_MIN) + 1

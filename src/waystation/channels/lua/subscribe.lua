@@ -1,21 +1,24 @@
 #!lua
 -- repeatable
--- Creates a subscriber that sees what is published from now on, or goes on where it had been.
--- One that exists is kept alive.
--- KEYS  1 clock of the channel, 2 cursor of the subscriber
--- ARGV  1 TTL in seconds, 2 clock after which a new one begins to read; empty: now
--- Reply 'created' | 'kept'
+-- Create a subscriber that reads the messages published from now on, or after a given clock.
+-- If the subscriber exists, only its expiry starts again.
+--
+-- KEYS    1 clock of the channel, 2 cursor of the subscriber
+-- ARGV    1 expiry in seconds, 2 clock after which a new subscriber reads; empty: the newest
+-- Reply   'created' | 'kept'
+-- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer
+--- @include "_clock"
 local ttl = ARGV[1]
-local clock = redis.call('GET', KEYS[1])
+local clock, cursor = read_clock(KEYS[1]), read_clock(KEYS[2])
 if not clock then
-  clock = '0'
-  redis.call('SET', KEYS[1], clock, 'EX', ttl)
+  clock = 0
+  redis.call('SET', KEYS[1], '0', 'EX', ttl)
 else
   redis.call('EXPIRE', KEYS[1], ttl, 'GT')
 end
-local place = ARGV[2] == '' and clock or ARGV[2]
-if redis.call('SET', KEYS[2], place, 'NX', 'EX', ttl) then
-  return 'created'
+if cursor then
+  redis.call('EXPIRE', KEYS[2], ttl)
+  return 'kept'
 end
-redis.call('EXPIRE', KEYS[2], ttl)
-return 'kept'
+redis.call('SET', KEYS[2], ARGV[2] == '' and text(clock) or ARGV[2], 'EX', ttl)
+return 'created'
