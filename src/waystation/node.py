@@ -1,4 +1,4 @@
-"""A node: one process with everything it needs, opened in order and closed in reverse."""
+"""A node: all parts of one process, opened in order and closed in reverse by one exit stack."""
 
 from __future__ import annotations
 
@@ -73,22 +73,15 @@ class Node:
     watch: Watch
     upkeep: NodeUpkeep
     membership: Membership
+    #: Closes the parts above.
+    parts: AsyncExitStack
 
     async def close(self) -> None:
-        """Closes everything, what stands on others first."""
-        self.channels.close()
-        await self.upkeep.close()
-        await self.subscriptions.close()
-        await self.watch.stop()
-        await self.replies.close()
-        await self.engine.close()
-        await self.archive.close()
-        await self.pools.close()
-        await self.delivery.close()
-        await self.membership.stop()
-        await self.gate.stop()
-        await self.opened.close()
-        await self.catalogue.close()
+        """Close all parts in reverse order of opening, also when one of them fails.
+
+        Raise the error of the part that failed last, after all others are closed.
+        """
+        await self.parts.aclose()
 
 
 async def open_callback_urls(
@@ -342,9 +335,10 @@ async def open_node(
             on_change=limits.share_among,
             clock=clock,
         )
-        await membership.start()
-        # All is well: from here on the node closes what was opened.
-        undo.pop_all()
+        await undo.enter_async_context(membership)
+        # Closed first, because long polls would otherwise wait while the other parts close.
+        undo.callback(channels.close)
+        parts = undo.pop_all()
     return Node(
         settings=settings,
         clock=clock,
@@ -368,4 +362,5 @@ async def open_node(
         watch=watch,
         upkeep=upkeep,
         membership=membership,
+        parts=parts,
     )

@@ -22,7 +22,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from waystation.errors import LogNotFoundError, StoreError, StoreUnavailableError, WaystationError
+from waystation.errors import (
+    BusyError,
+    LogNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+    WaystationError,
+)
 from waystation.logs.protocol import Logs, Retention, Trimmed
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
@@ -131,7 +137,7 @@ class Upkeep:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._lease is not None:
             # Not for long: a store that is away has nobody who could take over.
-            with contextlib.suppress(StoreError, TimeoutError):
+            with contextlib.suppress(BusyError, StoreError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_SECONDS_MAX):
                     await self._lease.release()
             self._lease = None
