@@ -62,7 +62,7 @@ class Node:
     logs: StreamLogs
     topics: TopicService
     producer: Producer
-    browser: TopicQueries
+    topic_queries: TopicQueries
     limits: RateLimiter
     schemas: SchemaValidator
     engine: Engine
@@ -351,7 +351,7 @@ async def open_node(
         logs=logs,
         topics=topics,
         producer=producer,
-        browser=TopicQueries(topics, logs),
+        topic_queries=TopicQueries(topics, logs),
         limits=limits,
         schemas=schemas,
         engine=engine,

@@ -27,17 +27,18 @@ from waystation.messages.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.store.client import Store
 from waystation.store.address import parse_address
-from waystation.topics.dedup import Deduplication
-from waystation.topics.producer import Producer, Receipt
-from waystation.topics.service import Topics
+from waystation.topics.dedup import Deduplicator
+from waystation.topics.producer import Producer
+from waystation.types.message import Receipt
+from waystation.topics.service import TopicService
 
 async def main(url, file, name, batches):
     catalogue = SqliteCatalogue(Path(file))
     await catalogue.open()
     store, clock = Store(parse_address(url)), Clock()
     logs = StreamLogs(store)
-    topics = Topics(catalogue, store, logs, clock=clock)
-    producer = Producer(topics, logs, Deduplication(store, clock=clock))
+    topics = TopicService(catalogue, store, logs, clock=clock)
+    producer = Producer(topics, logs, Deduplicator(store, clock=clock))
 
     async def batch(group, first):
         ids = [f"{group}-{first + i}" for i in range(3)]

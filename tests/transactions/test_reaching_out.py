@@ -57,7 +57,7 @@ async def run(node: Node, step_type: str, given: bytes, **options: Any) -> Outco
 
 
 async def produced(node: Node, topic: str) -> list[Any]:
-    page = await node.browser.partition("default", topic, storage=0, partition=0)
+    page = await node.topic_queries.messages_in_partition("default", topic, storage=0, partition=0)
     return [each.message for each in page.messages]
 
 

@@ -37,7 +37,6 @@ from waystation.channels.queries import ChannelQueries
 from waystation.channels.tokens import RevocationList, TokenVerifier
 from waystation.node import Node
 from waystation.subscriptions.desk import open_desk
-from waystation.topics.overview import Overview
 from waystation.transactions.archive_standing import ArchiveStanding
 
 _SWEEP_SECONDS = 1.0
@@ -70,7 +69,7 @@ class ApiServer:
             open_reply_breakers=lambda: len(node.replies.deliverer.open_breakers),
         )
         self._desk = open_desk(
-            node.subscriptions, node.opened.store, node.logs, node.browser, clock=node.clock
+            node.subscriptions, node.opened.store, node.logs, node.topic_queries, clock=node.clock
         )
         self._subscriptions = SubscriptionRoutes(
             self._desk,
@@ -205,8 +204,7 @@ class ApiServer:
             admission,
             node.delivery.desk,
             node.topics,
-            node.browser,
-            Overview(node.topics, node.logs),
+            node.topic_queries,
             node.engine,
             node.replies.desk,
             ArchiveStanding(
@@ -232,7 +230,7 @@ class ApiServer:
         return TopicRoutes(
             node.topics,
             node.producer,
-            node.browser,
+            node.topic_queries,
             ids=node.identity,
             message_bytes_max=settings.message_bytes_max,
             schemas=node.schemas,

@@ -27,7 +27,7 @@ from waystation.runtime.ids import IdSource, SequentialIds
 from waystation.runtime.logging import logger
 from waystation.topics.model import require_open
 from waystation.topics.producer import Producer, ProduceResult
-from waystation.topics.queries import LIMIT_DEFAULT, Page, StoredMessage, TopicQueries
+from waystation.topics.queries import LIMIT_DEFAULT, StoredMessage, StoredMessagePage, TopicQueries
 from waystation.topics.rate_limits import RateLimiter
 from waystation.topics.schemas import SchemaValidator
 from waystation.topics.service import TopicService
@@ -47,7 +47,7 @@ class TopicRoutes:
         self,
         topics: TopicService,
         producer: Producer,
-        browser: TopicQueries,
+        queries: TopicQueries,
         *,
         ids: IdSource,
         message_bytes_max: int,
@@ -57,7 +57,7 @@ class TopicRoutes:
     ) -> None:
         self._topics = topics
         self._producer = producer
-        self._browser = browser
+        self._queries = queries
         # Ids of messages are unique but need not be secret.
         self._message_ids = SequentialIds(ids)
         self._message_bytes_max = message_bytes_max
@@ -117,17 +117,19 @@ class TopicRoutes:
             check_key(group, field="group")
         if message_id is None:
             assert group is not None
-            found = self._browser.group(project, name, group, cursor=cursor, limit=limit)
+            found = self._queries.messages_of_group(
+                project, name, group, cursor=cursor, limit=limit
+            )
         else:
             check_key(message_id, field="id")
-            found = self._browser.message(
+            found = self._queries.messages_with_id(
                 project, name, message_id, group=group, cursor=cursor, limit=limit
             )
         return _page(await found)
 
     async def _in_partition(
         self, request: Request, project: str, name: str, cursor: str, limit: int
-    ) -> Page:
+    ) -> StoredMessagePage:
         offset, since_ms = request.query("offset"), request.query("time_ms")
         if request.query("partition") is None:
             # The topic first: one that is not there has nothing to choose from.
@@ -135,7 +137,7 @@ class TopicRoutes:
             raise InvalidInputError(
                 "Say what to look at: a partition, a group or an id.", field="partition"
             )
-        return await self._browser.partition(
+        return await self._queries.messages_in_partition(
             project,
             name,
             storage=_whole(request, "storage"),
@@ -212,7 +214,7 @@ def _problem(error: WaystationError, request: Request) -> Reply:
     return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
 
 
-def _page(page: Page) -> Reply:
+def _page(page: StoredMessagePage) -> Reply:
     messages = [_shown(found) for found in page.messages]
     return json_reply(
         {
@@ -231,6 +233,7 @@ def _shown(found: StoredMessage) -> dict[str, object]:
         "offset": found.offset,
         "time_ms": found.ms,
         "message": message_json(found.message),
+        **({"unreadable": found.unreadable} if found.unreadable else {}),
     }
 
 

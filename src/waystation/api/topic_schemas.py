@@ -117,6 +117,11 @@ _FOUND = _object(
     offset=_WHOLE,
     time_ms=_WHOLE,
     message=_MESSAGE,
+    unreadable={
+        "type": "string",
+        "description": "Why the entry is not a message. `message` then has its bytes and an"
+        " empty `id`.",
+    },
 )
 _MISSING = _object(
     "storage",

@@ -52,7 +52,6 @@ from waystation.runtime.logging import logger
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.desk import Desk as SubscriptionDesk
 from waystation.subscriptions.dispatch import Dispatch
-from waystation.topics.overview import Overview
 from waystation.topics.queries import TopicQueries
 from waystation.topics.service import TopicService
 from waystation.transactions.archive_standing import ArchiveStanding
@@ -113,8 +112,7 @@ def wide_app(
     admission: ChannelAdmission,
     desk: Desk,
     topics: TopicService,
-    browser: TopicQueries,
-    overview: Overview,
+    topic_queries: TopicQueries,
     engine: Engine,
     replies: ReplyDesk,
     archiving: ArchiveStanding,
@@ -138,8 +136,7 @@ def wide_app(
                 "listing": listing,
                 "desk": desk,
                 "topics": topics,
-                "browser": browser,
-                "overview": overview,
+                "topic_queries": topic_queries,
                 "engine": engine,
                 "replies": replies,
                 "archiving": archiving,

@@ -26,8 +26,7 @@ from waystation.topics.model import (
     TopicOptions,
     TopicState,
 )
-from waystation.topics.overview import Overview, TopicStanding
-from waystation.topics.queries import TopicQueries, Whereabouts
+from waystation.topics.queries import GroupLocation, TopicPartitions, TopicQueries
 from waystation.topics.router import is_advised
 from waystation.topics.service import TopicService
 
@@ -247,21 +246,21 @@ class TopicController(Controller):
         topic: FromPath[str],
         group: FromQuery[str],
         shards: FromQuery[int | None] = None,
-    ) -> Whereabouts:
+    ) -> GroupLocation:
         """Tells the partition of a group in every storage topic, and its shard."""
         check_key(group, field="group")
         if shards is not None and not 1 <= shards <= _SHARDS_MAX:
             raise InvalidInputError(f"There are 1 to {_SHARDS_MAX} shards.", field="shards")
-        browser: TopicQueries = state["browser"]
-        return await browser.where(_project(request), topic, group, shards=shards)
+        queries: TopicQueries = state["topic_queries"]
+        return await queries.locate_group(_project(request), topic, group, shards=shards)
 
     @get("/{topic:str}/state", opt={"scope": Scope.READ}, summary="See how a topic stands")
     async def standing(
         self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
-    ) -> TopicStanding:
+    ) -> TopicPartitions:
         """Tells what each partition holds, what was dropped, and what is nearly full."""
-        overview: Overview = state["overview"]
-        return await overview.of(_project(request), topic)
+        queries: TopicQueries = state["topic_queries"]
+        return await queries.partitions(_project(request), topic)
 
 
 def _warning(partitions: int) -> str | None:

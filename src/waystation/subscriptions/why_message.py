@@ -97,7 +97,7 @@ class MessageReasons:
         project, topic, cursor = asked.subscription.project, asked.subscription.topic, ""
         try:
             for _ in range(_PAGES_MAX):
-                page = await self._browser.message(
+                page = await self._browser.messages_with_id(
                     project, topic, message, group=group or None, cursor=cursor, limit=1
                 )
                 if page.messages or page.ended:

@@ -1,15 +1,19 @@
-"""Looking into topics: by place, by time, by group, by message id; and where a group lives.
+"""Topic queries: browse messages, locate groups, summarise partitions.
 
-Pages come with an opaque cursor that leads on, also at the end, where new messages may follow. A
-page is made from a bounded number of messages and reads, so one that looks for something rare can
-be empty and still lead on: `ended` says whether everything was seen. What was trimmed under a walk
-is passed over; a place that a caller names himself is refused with the valid range. Messages that
-are missing from a damaged log are passed over, too, and the page lists their ranges.
+A page has an opaque cursor, also at the end, where new messages may follow. The work for one page
+is bounded, so a search for a rare message can return an empty page that is not the last one:
+`ended` tells whether the query has seen all messages. Messages that retention deletes between two
+pages are skipped. An offset that the caller names itself is rejected with the valid range.
+
+A damaged log does not stop a query: the page lists missing offsets in `damaged`, and an entry that
+is not a message is returned with its bytes and the reason in `unreadable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -22,89 +26,123 @@ from waystation.errors import (
 from waystation.logs.protocol import Entry, Logs
 from waystation.messages.envelope import Envelope, unpack
 from waystation.runtime.logging import logger
-from waystation.topics.model import TopicDefinition
+from waystation.runtime.tasks import for_each
+from waystation.topics.model import StorageTopic, TopicDefinition
 from waystation.topics.router import hash_of, is_consistent, shard_of_partition
 from waystation.topics.service import TopicService
-from waystation.topics.walk import Walk, everywhere, way_of
 
 _log = logger("topics")
 
-#: Messages of a page.
+#: Messages of one page.
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 1000
-#: Messages that are looked at for one page, and how many of them are read together.
-LOOK_MAX = 10_000
+#: Messages that are scanned for one page, and messages of one read.
+SCAN_MAX = 10_000
 _READ = 500
-#: Times that the store is asked for one page: partitions without messages cost that too.
+#: Reads for one page; empty partitions cost a read too.
 READS_MAX = 200
-#: Bytes of messages of a page, and of those that are looked at; one message is more at most.
+#: Bytes of the messages of a page, and of the scanned ones. One message may exceed them.
 _PAGE_BYTES_MAX = 8 * 1_048_576
-_LOOK_BYTES_MAX = 32 * 1_048_576
+_SCAN_BYTES_MAX = 32 * 1_048_576
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and its place."""
+    """A message with its location."""
 
     #: Index of the storage topic.
     storage: int
     partition: int
     offset: int
     ms: int
+    #: Has only the stored bytes as `data`, and an empty id, if the entry is unreadable.
     message: Envelope
+    #: Why the entry is not a message; empty if it is one.
+    unreadable: str = ""
 
 
 class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets of a partition that are missing, though retention did not remove them."""
+    """Offsets that are missing from a partition although retention did not delete them."""
 
     #: Index of the storage topic.
     storage: int
     partition: int
-    #: From the first one up to, but not including, `to_offset`.
     from_offset: int
+    #: First offset after the range.
     to_offset: int
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Some messages, and what leads on."""
+class StoredMessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of messages."""
 
     messages: list[StoredMessage]
     cursor: str
-    #: Whether everything that is there now was seen.
+    #: Whether the query has seen all messages that exist now.
     ended: bool
-    #: What the walk of this page found to be missing (`log.damaged`).
+    #: Missing offsets that this page skipped (`log.damaged`).
     damaged: list[MissingRange]
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is in one storage topic."""
+class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Location of a group in one storage topic."""
 
     #: Index of the storage topic.
     storage: int
     partition: int
-    #: None where no number of shards was given.
+    #: None if the query had no number of shards.
     shard: int | None
-    #: Whether this is the storage topic that is produced to.
+    #: Whether producers append to this storage topic.
     current: bool
 
 
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is in all storage topics."""
+class GroupLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Location of a group in all storage topics."""
 
     group: str
     hash: int
-    positions: list[Position]
-    #: Whether the number of shards leaves every group in one shard; None where none was given.
+    positions: list[GroupPartition]
+    #: Whether every group stays in one shard; None if the query had no number of shards.
     consistent: bool | None
 
 
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one partition of a topic."""
+
+    #: Index of the storage topic.
+    storage: int
+    partition: int
+    #: Offset of the oldest stored message.
+    first: int
+    #: Offset of the next message.
+    end: int
+    bytes: int
+    #: Time of the newest message; 0 if there was none.
+    last_ms: int
+    #: Messages that were dropped although a reader needed them.
+    dropped: int
+    #: Whether the partition accepts no more messages.
+    sealed: bool
+    #: Time since when needed messages fill at least 70 % of the limit; 0: they do not.
+    warned_ms: int
+
+
+class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
+    """State of all partitions of a topic, with totals and warnings."""
+
+    messages: int
+    bytes: int
+    dropped: int
+    partitions: list[Partition]
+    warnings: list[str]
+
+
 class TopicQueries:
-    """Reads; never changes anything."""
+    """Reads topics and their messages."""
 
     def __init__(self, topics: TopicService, logs: Logs) -> None:
         self._topics = topics
         self._logs = logs
 
-    async def partition(
+    async def messages_in_partition(
         self,
         project: str,
         name: str,
@@ -115,12 +153,10 @@ class TopicQueries:
         since_ms: int | None = None,
         cursor: str = "",
         limit: int = LIMIT_DEFAULT,
-    ) -> Page:
-        """Messages of one partition from an offset, a time or a cursor on; else from the first."""
+    ) -> StoredMessagePage:
+        """Return messages of one partition, from an offset, a time, a cursor or the oldest on."""
         if (offset is not None) + (since_ms is not None) + bool(cursor) > 1:
-            raise InvalidInputError(
-                "A page begins at an offset, at a time or at a cursor.", field="cursor"
-            )
+            raise InvalidInputError("Set only one of offset, time_ms and cursor.", field="cursor")
         topic = await self._topics.get(project, name)
         log = _log_of(topic, storage, partition)
         if since_ms is not None:
@@ -129,14 +165,16 @@ class TopicQueries:
             state = await self._logs.state(log, partition)
             if not state.first <= offset <= state.end:
                 raise OffsetOutOfRangeError(
-                    f"Offset {offset} is outside of what is kept.", first=state.first, end=state.end
+                    f"Offset {offset} is not stored.", first=state.first, end=state.end
                 )
-        walk = Walk(topic, [(storage, partition)], f"partition {storage} {partition}", cursor)
+        position = _PartitionCursor(
+            topic, [(storage, partition)], f"partition {storage} {partition}", cursor
+        )
         if offset is not None:
-            walk.offset = offset
-        return await self._page(walk, lambda _: True, limit)
+            position.offset = offset
+        return await self._page(position, lambda _: True, limit)
 
-    async def group(
+    async def messages_of_group(
         self,
         project: str,
         name: str,
@@ -144,13 +182,15 @@ class TopicQueries:
         *,
         cursor: str = "",
         limit: int = LIMIT_DEFAULT,
-    ) -> Page:
-        """Messages of a group in their order, over all storage topics."""
+    ) -> StoredMessagePage:
+        """Return the messages of a group in order, over all storage topics."""
         topic = await self._topics.get(project, name)
-        walk = Walk(topic, way_of(topic, hash_of(group)), f"group {group}", cursor)
-        return await self._page(walk, lambda message: message.group == group, limit)
+        position = _PartitionCursor(
+            topic, _partitions_of_hash(topic, hash_of(group)), f"group {group}", cursor
+        )
+        return await self._page(position, lambda message: message.group == group, limit)
 
-    async def message(
+    async def messages_with_id(
         self,
         project: str,
         name: str,
@@ -159,29 +199,31 @@ class TopicQueries:
         group: str | None = None,
         cursor: str = "",
         limit: int = LIMIT_DEFAULT,
-    ) -> Page:
-        """Messages with an id; more than one where it was produced more than once.
+    ) -> StoredMessagePage:
+        """Find messages by id. An id that was produced several times yields several messages.
 
-        Without a group those come first that have none, since their id says where they are; then
-        everything else is looked through, page by page.
+        Without `group`, search the partition of the id first, which has messages without a group,
+        then all others page by page.
         """
         topic = await self._topics.get(project, name)
-        way = way_of(topic, hash_of(message_id if group is None else group))
+        way = _partitions_of_hash(topic, hash_of(message_id if group is None else group))
         if group is None:
-            way = list(dict.fromkeys([*way, *everywhere(topic)]))
-        walk = Walk(topic, way, f"message {group is None} {group} {message_id}", cursor)
+            way = list(dict.fromkeys([*way, *_all_partitions(topic)]))
+        position = _PartitionCursor(
+            topic, way, f"message {group is None} {group} {message_id}", cursor
+        )
 
         def wanted(message: Envelope) -> bool:
             return message.id == message_id and (group is None or message.group == group)
 
-        return await self._page(walk, wanted, limit)
+        return await self._page(position, wanted, limit)
 
-    async def where(
+    async def locate_group(
         self, project: str, name: str, group: str, *, shards: int | None = None
-    ) -> Whereabouts:
-        """The partition of a group in every storage topic, and its shard."""
+    ) -> GroupLocation:
+        """Return the partition of a group in every storage topic, and its shard."""
         if shards is not None and shards < 1:
-            raise InvalidInputError("There is one shard at least.", field="shards")
+            raise InvalidInputError(f"shards must be at least 1; it is {shards}.", field="shards")
         topic = await self._topics.get(project, name)
         hashed = hash_of(group)
         positions = []
@@ -189,92 +231,275 @@ class TopicQueries:
             partition, partitions = storage.router.partition_of(hashed), storage.partitions
             shard = None if shards is None else shard_of_partition(partition, partitions, shards)
             positions.append(
-                Position(
+                GroupPartition(
                     storage=index,
                     partition=partition,
                     shard=shard,
                     current=index == topic.produce_pointer,
                 )
             )
-        spreads = [storage.router for storage in topic.storage]
-        return Whereabouts(
+        routers = [storage.router for storage in topic.storage]
+        return GroupLocation(
             group=group,
             hash=hashed,
             positions=positions,
-            consistent=None if shards is None else is_consistent(spreads, shards),
+            consistent=None if shards is None else is_consistent(routers, shards),
         )
 
-    # -- The machinery -----------------------------------------------------------------------
+    async def partitions(self, project: str, name: str) -> TopicPartitions:
+        """Return the state of all partitions that exist."""
+        topic = await self._topics.get(project, name)
+        found: list[Partition] = []
 
-    async def _page(self, walk: Walk, wanted: Callable[[Envelope], bool], limit: int) -> Page:
+        async def read(place: tuple[int, int]) -> None:
+            partition = await self._partition(topic, *place)
+            if partition is not None:
+                found.append(partition)
+
+        await for_each(
+            (
+                (index, partition)
+                for index, storage in enumerate(topic.storage)
+                for partition in range(storage.partitions)
+            ),
+            read,
+        )
+        found.sort(key=lambda each: (each.storage, each.partition))
+        return TopicPartitions(
+            messages=sum(each.end - each.first for each in found),
+            bytes=sum(each.bytes for each in found),
+            dropped=sum(each.dropped for each in found),
+            partitions=found,
+            warnings=_warnings(topic, found),
+        )
+
+    async def _partition(
+        self, topic: TopicDefinition, index: int, partition: int
+    ) -> Partition | None:
+        try:
+            state = await self._logs.state(topic.log(topic.storage[index]), partition)
+        except LogNotFoundError:
+            return None  # Another process creates the storage topic right now.
+        return Partition(
+            storage=index,
+            partition=partition,
+            first=state.first,
+            end=state.end,
+            bytes=state.bytes,
+            last_ms=state.last_ms,
+            dropped=state.dropped,
+            sealed=state.sealed is not None,
+            warned_ms=state.warned_ms,
+        )
+
+    async def _page(
+        self, position: _PartitionCursor, wanted: Callable[[Envelope], bool], limit: int
+    ) -> StoredMessagePage:
+        """Return the next messages that satisfy a predicate."""
         if not 1 <= limit <= LIMIT_MAX:
-            raise InvalidInputError(f"A page has 1 to {LIMIT_MAX} messages.", field="limit")
+            raise InvalidInputError(
+                f"limit must be 1 to {LIMIT_MAX}; it is {limit}.", field="limit"
+            )
         found: list[StoredMessage] = []
         damaged: list[MissingRange] = []
-        reads = looked = looked_bytes = found_bytes = 0
-        while reads < READS_MAX and looked < LOOK_MAX and looked_bytes < _LOOK_BYTES_MAX:
+        reads = scanned = scanned_bytes = found_bytes = 0
+        ended = False
+        while reads < READS_MAX and scanned < SCAN_MAX and scanned_bytes < _SCAN_BYTES_MAX:
             reads += 1
-            storage, partition = walk.place
             try:
-                entries = await self._read(walk, min(_READ, LOOK_MAX - looked))
-            except LogDamagedError as hole:
-                damaged.append(_missing_range(walk, hole))
-                walk.offset = hole.end
+                entries = await self._read(position, min(_READ, SCAN_MAX - scanned))
+            except LogDamagedError as gap:
+                damaged.append(_missing_range(position, gap))
+                position.offset = gap.end
                 continue
-            if not entries and not walk.go_on():
-                return Page(messages=found, cursor=walk.cursor(), ended=True, damaged=damaged)
+            if not entries and not position.next_partition():
+                ended = True
+                break
             for entry in entries:
-                walk.offset = entry.offset + 1
-                looked += 1
-                looked_bytes += len(entry.payload)
-                message = unpack(entry.payload, project=walk.topic.project)
-                if not wanted(message):
+                position.offset = entry.offset + 1
+                scanned += 1
+                scanned_bytes += len(entry.payload)
+                message = _stored_message(position, entry)
+                if not wanted(message.message):
                     continue
-                place = {"storage": storage, "partition": partition, "offset": entry.offset}
-                found.append(StoredMessage(**place, ms=entry.ms, message=message))
+                found.append(message)
                 found_bytes += len(entry.payload)
                 if len(found) == limit or found_bytes > _PAGE_BYTES_MAX:
-                    return Page(messages=found, cursor=walk.cursor(), ended=False, damaged=damaged)
-        return Page(messages=found, cursor=walk.cursor(), ended=False, damaged=damaged)
+                    return StoredMessagePage(
+                        messages=found, cursor=position.cursor(), ended=False, damaged=damaged
+                    )
+        return StoredMessagePage(
+            messages=found, cursor=position.cursor(), ended=ended, damaged=damaged
+        )
 
-    async def _read(self, walk: Walk, limit: int) -> list[Entry]:
-        """The next messages of a walk's partition; what is not kept any more is passed over."""
+    async def _read(self, position: _PartitionCursor, limit: int) -> list[Entry]:
+        """Return the next entries of a partition; continue behind those that were deleted."""
         try:
-            return await self._logs.read(walk.log, walk.place[1], walk.offset, limit=limit)
+            return await self._logs.read(
+                position.log, position.place[1], position.offset, limit=limit
+            )
         except OffsetOutOfRangeError as error:
-            if walk.offset >= error.first:
+            if position.offset >= error.first:
                 return []
-            walk.offset = error.first
-            return await self._read(walk, limit)
+            position.offset = error.first
+            return await self._read(position, limit)
         except LogNotFoundError:
-            return []  # Of a storage topic whose creation is under way.
+            return []  # Another process creates the storage topic right now.
 
 
-def _missing_range(walk: Walk, hole: LogDamagedError) -> MissingRange:
-    storage, partition = walk.place
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """Decoded cursor of a page."""
+
+    #: Hash of the query, because a cursor is valid only for its own query.
+    query: str
+    #: Number of the storage topic, because an index could mean another one after a purge.
+    number: int
+    partition: int
+    offset: int
+
+
+_encode_cursor = msgspec.msgpack.Encoder().encode
+_decode_cursor = msgspec.msgpack.Decoder(_Cursor).decode
+
+
+class _PartitionCursor:
+    """Position of a query that visits partitions one after the other.
+
+    It never passes the current storage topic: older ones are sealed, so their end is final.
+    """
+
+    def __init__(
+        self, topic: TopicDefinition, places: Sequence[tuple[int, int]], query: str, cursor: str
+    ) -> None:
+        self.topic = topic
+        self._places = places
+        self._index = 0
+        # A hash instead of the text, because cursors are shared and groups can be names of people.
+        self._query = f"{hash_of(query):016x}"
+        self.offset = 0
+        if cursor:
+            self._resume(_parse_cursor(cursor))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Index of the storage topic, and partition."""
+        return self._places[self._index]
+
+    @property
+    def log(self) -> str:
+        """Log of the storage topic."""
+        return self.topic.log(self.topic.storage[self.place[0]])
+
+    def next_partition(self) -> bool:
+        """Move to the next partition. Return False at the last one."""
+        if self._index + 1 == len(self._places):
+            return False
+        self._index += 1
+        self.offset = 0
+        return True
+
+    def cursor(self) -> str:
+        """Return the opaque text from which the query can continue."""
+        storage, partition = self.place
+        number = self.topic.storage[storage].number
+        packed = _encode_cursor(_Cursor(self._query, number, partition, self.offset))
+        return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    def _resume(self, cursor: _Cursor) -> None:
+        for index, (storage, partition) in enumerate(self._places):
+            at = (self._query, self.topic.storage[storage].number, partition)
+            if at == (cursor.query, cursor.number, cursor.partition) and cursor.offset >= 0:
+                self._index, self.offset = index, cursor.offset
+                return
+        raise _invalid_cursor()
+
+
+def _parse_cursor(cursor: str) -> _Cursor:
+    try:
+        return _decode_cursor(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error, msgspec.DecodeError) as error:
+        raise _invalid_cursor() from error
+
+
+def _invalid_cursor() -> InvalidInputError:
+    return InvalidInputError(
+        "The cursor does not belong to this topic and query.",
+        field="cursor",
+        hint="Repeat the query without a cursor.",
+    )
+
+
+def _partitions_of_hash(topic: TopicDefinition, hashed: int) -> list[tuple[int, int]]:
+    """Return (storage topic, partition) of a hash for every storage topic with messages."""
+    return [(index, each.router.partition_of(hashed)) for index, each in _with_messages(topic)]
+
+
+def _all_partitions(topic: TopicDefinition) -> Iterator[tuple[int, int]]:
+    """Return (storage topic, partition) for every storage topic with messages."""
+    for index, storage in _with_messages(topic):
+        for partition in range(storage.partitions):
+            yield index, partition
+
+
+def _with_messages(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopic]]:
+    return enumerate(topic.storage[: topic.produce_pointer + 1])
+
+
+def _stored_message(position: _PartitionCursor, entry: Entry) -> StoredMessage:
+    storage, partition = position.place
+    project, unreadable = position.topic.project, ""
+    try:
+        message = unpack(entry.payload, project=project)
+    except ValueError as error:
+        # Somebody wrote to the log directly, or a later release did.
+        message, unreadable = Envelope(id="", project=project, data=entry.payload), str(error)
+    return StoredMessage(
+        storage=storage,
+        partition=partition,
+        offset=entry.offset,
+        ms=entry.ms,
+        message=message,
+        unreadable=unreadable,
+    )
+
+
+def _missing_range(position: _PartitionCursor, gap: LogDamagedError) -> MissingRange:
+    storage, partition = position.place
     _log.error(
         "log damaged",
-        code=hole.code,
-        log=walk.log,
+        code=gap.code,
+        log=position.log,
         partition=partition,
-        from_offset=hole.start,
-        to_offset=hole.end,
+        from_offset=gap.start,
+        to_offset=gap.end,
     )
     return MissingRange(
-        storage=storage, partition=partition, from_offset=hole.start, to_offset=hole.end
+        storage=storage, partition=partition, from_offset=gap.start, to_offset=gap.end
     )
 
 
 def _log_of(topic: TopicDefinition, storage: int, partition: int) -> str:
     if not 0 <= storage < len(topic.storage):
         raise LogNotFoundError(
-            f"Topic {topic.name} has no storage topic {storage}.",
-            hint=f"Valid are 0 to {len(topic.storage) - 1}.",
+            f"Topic '{topic.name}' has no storage topic {storage}.",
+            hint=f"Use 0 to {len(topic.storage) - 1}.",
         )
     partitions = topic.storage[storage].partitions
     if not 0 <= partition < partitions:
         raise LogNotFoundError(
-            f"Storage topic {storage} of {topic.name} has no partition {partition}.",
-            hint=f"Valid are 0 to {partitions - 1}.",
+            f"Storage topic {storage} of topic '{topic.name}' has no partition {partition}.",
+            hint=f"Use 0 to {partitions - 1}.",
         )
     return topic.log(topic.storage[storage])
+
+
+def _warnings(topic: TopicDefinition, partitions: list[Partition]) -> list[str]:
+    warnings = []
+    if near := sum(each.warned_ms > 0 for each in partitions):
+        warnings.append(
+            f"{near} of {len(partitions)} partitions are at least 70 % full of messages that"
+            f" readers still need; when full, the policy is {topic.options.full_policy}."
+        )
+    if dropped := sum(each.dropped for each in partitions):
+        warnings.append(f"{dropped} messages were dropped although a reader needed them.")
+    return warnings

@@ -1,4 +1,4 @@
-"""Browsing: by place, time, group and id, page by page; and where a group lives."""
+"""Topic queries: pages, cursors, bounds of the work, damaged logs, locations of groups."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from waystation.errors import (
 from waystation.logs import keys
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope
-from waystation.topics import queries as browser_module
-from waystation.topics.queries import Page, TopicQueries
+from waystation.topics import queries as queries_module
+from waystation.topics.queries import StoredMessagePage, TopicQueries
 from waystation.topics.router import hash_of
 
 
-def browser(bench: TopicBench) -> TopicQueries:
+def queries_of(bench: TopicBench) -> TopicQueries:
     return TopicQueries(bench.topics, bench.logs)
 
 
-def ids(page: Page) -> list[str]:
+def ids(page: StoredMessagePage) -> list[str]:
     return [found.message.id for found in page.messages]
 
 
@@ -42,30 +42,39 @@ async def grown(bench: TopicBench) -> None:
             await bench.topics.switch_produce("default", "orders")
 
 
-async def test_a_partition_is_read_page_by_page_and_a_cursor_leads_on_at_the_end(
+async def test_messages_in_partition_returns_pages_and_continues_at_end(
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", *(f"m{n}" for n in range(25)))
-        look = browser(bench)
+        queries = queries_of(bench)
         at = {"storage": 0, "partition": 0}
-        first = await look.partition("default", "orders", **at, limit=10)
+        first = await queries.messages_in_partition("default", "orders", **at, limit=10)
         assert (ids(first), first.ended) == ([f"m{n}" for n in range(10)], False)
         assert (first.messages[3].offset, first.messages[3].message.data) == (3, b"m3")
-        second = await look.partition("default", "orders", **at, limit=10, cursor=first.cursor)
-        third = await look.partition("default", "orders", **at, limit=10, cursor=second.cursor)
+        second = await queries.messages_in_partition(
+            "default", "orders", **at, limit=10, cursor=first.cursor
+        )
+        third = await queries.messages_in_partition(
+            "default", "orders", **at, limit=10, cursor=second.cursor
+        )
         assert (ids(third), third.ended) == ([f"m{n}" for n in range(20, 25)], True)
-        nothing = await look.partition("default", "orders", **at, cursor=third.cursor)
+        nothing = await queries.messages_in_partition(
+            "default", "orders", **at, cursor=third.cursor
+        )
         assert (ids(nothing), nothing.ended) == ([], True)
         await bench.produce("orders", "late")
-        assert ids(await look.partition("default", "orders", **at, cursor=nothing.cursor)) == [
-            "late"
+        assert ids(
+            await queries.messages_in_partition("default", "orders", **at, cursor=nothing.cursor)
+        ) == ["late"]
+        assert ids(await queries.messages_in_partition("default", "orders", **at, offset=24)) == [
+            "m24",
+            "late",
         ]
-        assert ids(await look.partition("default", "orders", **at, offset=24)) == ["m24", "late"]
 
 
-async def test_browse_of_a_damaged_partition_lists_the_missing_range_and_stored_offsets(
+async def test_messages_in_damaged_partition_lists_missing_ranges(
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench:
@@ -75,9 +84,9 @@ async def test_browse_of_a_damaged_partition_lists_the_missing_range_and_stored_
         for offset in (3, 4, 9):
             ((entry, _),) = await bench.store.call("XRANGE", stream, offset, offset)
             await bench.store.call("XDEL", stream, entry)
-        look = browser(bench)
+        queries = queries_of(bench)
         at = {"storage": 0, "partition": 0}
-        first = await look.partition("default", "orders", **at, limit=4)
+        first = await queries.messages_in_partition("default", "orders", **at, limit=4)
         assert [(each.offset, each.message.id) for each in first.messages] == [
             (0, "m0"),
             (1, "m1"),
@@ -85,126 +94,148 @@ async def test_browse_of_a_damaged_partition_lists_the_missing_range_and_stored_
             (5, "m5"),
         ]
         assert [(each.from_offset, each.to_offset) for each in first.damaged] == [(3, 5)]
-        rest = await look.partition("default", "orders", **at, cursor=first.cursor)
+        rest = await queries.messages_in_partition("default", "orders", **at, cursor=first.cursor)
         assert [each.offset for each in rest.messages] == [6, 7, 8]
         assert [(each.from_offset, each.to_offset) for each in rest.damaged] == [(9, 10)]
         assert rest.ended
-        after = await look.partition("default", "orders", **at, cursor=rest.cursor)
+        after = await queries.messages_in_partition("default", "orders", **at, cursor=rest.cursor)
         assert (after.messages, after.damaged, after.ended) == ([], [], True)
 
 
-async def test_a_partition_is_read_from_a_time_on(open_bench: Open) -> None:
+async def test_messages_in_partition_start_at_time(open_bench: Open) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", "a")
         await asyncio.sleep(0.003)
         (receipt,) = await bench.produce("orders", "b")
-        look = browser(bench)
+        queries = queries_of(bench)
         at = {"storage": 0, "partition": 0}
-        assert ids(await look.partition("default", "orders", **at, since_ms=receipt.ms)) == ["b"]
-        assert ids(await look.partition("default", "orders", **at, since_ms=0)) == ["a", "b"]
-        assert ids(await look.partition("default", "orders", **at, since_ms=receipt.ms + 1)) == []
+        assert ids(
+            await queries.messages_in_partition("default", "orders", **at, since_ms=receipt.ms)
+        ) == ["b"]
+        assert ids(await queries.messages_in_partition("default", "orders", **at, since_ms=0)) == [
+            "a",
+            "b",
+        ]
+        assert (
+            ids(
+                await queries.messages_in_partition(
+                    "default", "orders", **at, since_ms=receipt.ms + 1
+                )
+            )
+            == []
+        )
 
 
-async def test_an_offset_out_of_range_is_told_with_what_is_valid(open_bench: Open) -> None:
+async def test_messages_in_partition_at_deleted_offset_names_valid_range(open_bench: Open) -> None:
     async with open_bench() as bench:
         topic = await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", *"abcdef")
         log = topic.log(topic.target)
-        look = browser(bench)
+        queries = queries_of(bench)
         at = {"storage": 0, "partition": 0}
-        page = await look.partition("default", "orders", **at, limit=1)
+        page = await queries.messages_in_partition("default", "orders", **at, limit=1)
         await bench.logs.hold(log, 0, "reader", 4)
         await bench.logs.set_retention(log, 0, Retention(max_age_ms=0))
         await asyncio.sleep(0.003)
         await bench.logs.trim(log, 0)
         for offset in (-1, 3, 7, 10**15):
             with pytest.raises(OffsetOutOfRangeError) as refusal:
-                await look.partition("default", "orders", **at, offset=offset)
+                await queries.messages_in_partition("default", "orders", **at, offset=offset)
             assert (refusal.value.first, refusal.value.end) == (4, 6)
         # A walk passes over what was trimmed under it.
-        assert ids(await look.partition("default", "orders", **at, cursor=page.cursor)) == [
+        assert ids(
+            await queries.messages_in_partition("default", "orders", **at, cursor=page.cursor)
+        ) == [
             "e",
             "f",
         ]
 
 
-async def test_a_place_or_a_topic_that_is_none_is_told(open_bench: Open) -> None:
+async def test_messages_in_missing_partition_raise_not_found(open_bench: Open) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=2)
-        look = browser(bench)
+        queries = queries_of(bench)
         for storage, partition in ((1, 0), (-1, 0), (0, 2), (0, -1)):
-            with pytest.raises(LogNotFoundError, match="Valid are 0 to"):
-                await look.partition("default", "orders", storage=storage, partition=partition)
+            with pytest.raises(LogNotFoundError, match="Use 0 to"):
+                await queries.messages_in_partition(
+                    "default", "orders", storage=storage, partition=partition
+                )
         with pytest.raises(TopicNotFoundError):
-            await look.group("default", "nothing", "g")
+            await queries.messages_of_group("default", "nothing", "g")
         with pytest.raises(TopicNotFoundError):
-            await look.group("other", "orders", "g")
+            await queries.messages_of_group("other", "orders", "g")
 
 
-async def test_a_group_is_read_in_its_order_over_all_storage_topics(open_bench: Open) -> None:
+async def test_messages_of_group_are_in_order_over_storage_topics(open_bench: Open) -> None:
     async with open_bench() as bench:
         await grown(bench)
-        look = browser(bench)
-        page = await look.group("default", "orders", "g")
+        queries = queries_of(bench)
+        page = await queries.messages_of_group("default", "orders", "g")
         assert (ids(page), page.ended) == (list("abcdef"), True)
         assert [found.storage for found in page.messages] == [0, 0, 1, 1, 2, 2]
-        pages = [await look.group("default", "orders", "g", limit=2)]
+        pages = [await queries.messages_of_group("default", "orders", "g", limit=2)]
         while not pages[-1].ended:
-            more = await look.group("default", "orders", "g", limit=2, cursor=pages[-1].cursor)
+            more = await queries.messages_of_group(
+                "default", "orders", "g", limit=2, cursor=pages[-1].cursor
+            )
             pages.append(more)
         assert [message_id for page in pages for message_id in ids(page)] == list("abcdef")
 
 
-async def test_a_walk_does_not_leave_a_storage_topic_that_still_takes_messages(
+async def test_messages_of_group_stay_in_current_storage_topic(
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", "a", group="g")
         await bench.topics.add_storage_topic("default", "orders", 2)
-        look = browser(bench)
-        page = await look.group("default", "orders", "g")
+        queries = queries_of(bench)
+        page = await queries.messages_of_group("default", "orders", "g")
         await bench.produce("orders", "b", group="g")
         await bench.topics.switch_produce("default", "orders")
         await bench.produce("orders", "c", group="g")
-        assert ids(await look.group("default", "orders", "g", cursor=page.cursor)) == ["b", "c"]
+        assert ids(
+            await queries.messages_of_group("default", "orders", "g", cursor=page.cursor)
+        ) == ["b", "c"]
 
 
-async def test_a_message_is_found_by_its_id_with_its_group_or_without(open_bench: Open) -> None:
+async def test_messages_with_id_are_found_with_and_without_group(open_bench: Open) -> None:
     async with open_bench() as bench:
         await grown(bench)
-        look = browser(bench)
-        alone = await look.message("default", "orders", "d7")
+        queries = queries_of(bench)
+        alone = await queries.messages_with_id("default", "orders", "d7")
         assert ids(alone) == ["d7"]
-        grouped = await look.message("default", "orders", "d", group="g")
+        grouped = await queries.messages_with_id("default", "orders", "d", group="g")
         assert (ids(grouped), grouped.messages[0].storage) == (["d"], 1)
         # Without its group, everything is looked through.
-        assert ids(await look.message("default", "orders", "d")) == ["d"]
-        other = await look.message("default", "orders", "d", group="h")
+        assert ids(await queries.messages_with_id("default", "orders", "d")) == ["d"]
+        other = await queries.messages_with_id("default", "orders", "d", group="h")
         assert (ids(other), other.ended) == ([], True)
-        nothing = await look.message("default", "orders", "z")
+        nothing = await queries.messages_with_id("default", "orders", "z")
         assert (ids(nothing), nothing.ended) == ([], True)
 
 
-async def test_a_search_is_bounded_and_leads_on(
+async def test_messages_with_id_scan_is_bounded_per_page(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser_module, "LOOK_MAX", 50)
+    monkeypatch.setattr(queries_module, "SCAN_MAX", 50)
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=3)
         await bench.produce("orders", *(f"m{n}" for n in range(300)))
         await bench.produce("orders", "wanted", group="g")
-        look = browser(bench)
-        pages = [await look.message("default", "orders", "wanted")]
+        queries = queries_of(bench)
+        pages = [await queries.messages_with_id("default", "orders", "wanted")]
         while not pages[-1].ended:
             cursor = pages[-1].cursor
-            pages.append(await look.message("default", "orders", "wanted", cursor=cursor))
+            pages.append(
+                await queries.messages_with_id("default", "orders", "wanted", cursor=cursor)
+            )
         assert len(pages) > 5
         assert [message_id for page in pages for message_id in ids(page)] == ["wanted"]
 
 
-async def test_a_search_through_partitions_without_messages_is_bounded_and_leads_on(
+async def test_messages_with_id_over_empty_partitions_is_bounded_per_page(
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench:
@@ -212,81 +243,104 @@ async def test_a_search_through_partitions_without_messages_is_bounded_and_leads
         await bench.topics.add_storage_topic("default", "orders", 1024)
         await bench.topics.switch_produce("default", "orders")
         await bench.produce("orders", "wanted", group="g")
-        look, found, pages, cursor, ended = browser(bench), [], 0, "", False
+        queries, found, pages, cursor, ended = queries_of(bench), [], 0, "", False
         calls = count_calls(bench.store)
         while not ended:
             before = calls()
-            page = await look.message("default", "orders", "wanted", cursor=cursor)
+            page = await queries.messages_with_id("default", "orders", "wanted", cursor=cursor)
             # A read of nothing takes two calls; and the topic is looked up.
-            assert calls() - before <= 2 * browser_module.READS_MAX + 2
+            assert calls() - before <= 2 * queries_module.READS_MAX + 2
             cursor, ended = page.cursor, page.ended
             found += ids(page)
             pages += 1
         assert found == ["wanted"]
-        assert pages >= 1024 // browser_module.READS_MAX
+        assert pages >= 1024 // queries_module.READS_MAX
 
 
-async def test_a_page_is_bounded_in_bytes(
+async def test_messages_page_is_bounded_in_bytes(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser_module, "_PAGE_BYTES_MAX", 5000)
+    monkeypatch.setattr(queries_module, "_PAGE_BYTES_MAX", 5000)
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         envelopes = [Envelope(id=f"m{n}", project="default", data=b"x" * 2000) for n in range(9)]
         await bench.producer.produce("default", "orders", envelopes)
-        page = await browser(bench).partition("default", "orders", storage=0, partition=0)
+        page = await queries_of(bench).messages_in_partition(
+            "default", "orders", storage=0, partition=0
+        )
         assert (len(page.messages), page.ended) == (3, False)
 
 
 @pytest.mark.parametrize("cursor", ["x", "§", "AAAA", "lKFhAQID", "====", "a" * 5000])
-async def test_what_is_no_cursor_is_refused(open_bench: Open, cursor: str) -> None:
+async def test_messages_with_invalid_cursor_are_rejected(open_bench: Open, cursor: str) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         with pytest.raises(InvalidInputError, match="cursor"):
-            await browser(bench).group("default", "orders", "g", cursor=cursor)
+            await queries_of(bench).messages_of_group("default", "orders", "g", cursor=cursor)
 
 
-async def test_a_cursor_leads_on_in_its_own_walk_alone(open_bench: Open) -> None:
+async def test_messages_cursor_of_other_query_is_rejected(open_bench: Open) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=1)
         await bench.produce("orders", "a", "b", group="g")
-        look = browser(bench)
-        page = await look.group("default", "orders", "g", limit=1)
+        queries = queries_of(bench)
+        page = await queries.messages_of_group("default", "orders", "g", limit=1)
         for question in (
-            look.group("default", "orders", "h", cursor=page.cursor),
-            look.message("default", "orders", "a", cursor=page.cursor),
-            look.partition("default", "orders", storage=0, partition=0, cursor=page.cursor),
+            queries.messages_of_group("default", "orders", "h", cursor=page.cursor),
+            queries.messages_with_id("default", "orders", "a", cursor=page.cursor),
+            queries.messages_in_partition(
+                "default", "orders", storage=0, partition=0, cursor=page.cursor
+            ),
         ):
             with pytest.raises(InvalidInputError, match="cursor"):
                 await question
-        with pytest.raises(InvalidInputError, match="begins at"):
-            await look.partition(
+        with pytest.raises(InvalidInputError, match="Set only one of"):
+            await queries.messages_in_partition(
                 "default", "orders", storage=0, partition=0, offset=0, cursor=page.cursor
             )
         for limit in (0, -1, 1001):
             with pytest.raises(InvalidInputError, match="1 to 1000"):
-                await look.group("default", "orders", "g", limit=limit)
+                await queries.messages_of_group("default", "orders", "g", limit=limit)
 
 
-async def test_where_a_group_is_is_told_for_every_storage_topic_and_number_of_shards(
+async def test_locate_group_returns_partition_and_shard_per_storage_topic(
     open_bench: Open,
 ) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "orders", partitions=4)
         await bench.topics.add_storage_topic("default", "orders", 12)
         await bench.topics.switch_produce("default", "orders")
-        look = browser(bench)
+        queries = queries_of(bench)
         topic = await bench.topics.get("default", "orders")
         for group in ("a", "customer-17", "ünï"):
-            found = await look.where("default", "orders", group, shards=2)
+            found = await queries.locate_group("default", "orders", group, shards=2)
             assert (found.hash, found.consistent) == (hash_of(group), True)
             assert [position.partition for position in found.positions] == [
                 storage.router.partition_of(hash_of(group)) for storage in topic.storage
             ]
             assert len({position.shard for position in found.positions}) == 1
             assert [position.current for position in found.positions] == [False, True]
-        assert (await look.where("default", "orders", "a", shards=3)).consistent is False
-        plain = await look.where("default", "orders", "a")
+        assert (await queries.locate_group("default", "orders", "a", shards=3)).consistent is False
+        plain = await queries.locate_group("default", "orders", "a")
         assert (plain.consistent, plain.positions[0].shard) == (None, None)
-        with pytest.raises(InvalidInputError, match="one shard"):
-            await look.where("default", "orders", "a", shards=0)
+        with pytest.raises(InvalidInputError, match="at least 1"):
+            await queries.locate_group("default", "orders", "a", shards=0)
+
+
+async def test_messages_in_partition_with_foreign_entry_returns_it_as_unreadable(
+    open_bench: Open,
+) -> None:
+    async with open_bench() as bench:
+        topic = await bench.topics.create("default", "orders", partitions=1)
+        await bench.produce("orders", "a")
+        await bench.logs.append(topic.log(topic.target), 0, [b"plain text", b"\xff\x00"])
+        await bench.produce("orders", "b")
+
+        page = await queries_of(bench).messages_in_partition(
+            "default", "orders", storage=0, partition=0
+        )
+
+        assert [each.message.id for each in page.messages] == ["a", "", "", "b"]
+        assert [bool(each.unreadable) for each in page.messages] == [False, True, True, False]
+        assert page.messages[1].message.data == b"plain text"
+        assert page.ended
