@@ -13,11 +13,11 @@ from tests.subscriptions.parcels import means_with, parcel, subscription_to
 from tests.transactions.service_helpers import Outside, open_outside, state_of
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.schedule import Schedule, Verdict
-from waystation.errors import BusyError, LogFullError, StoreUnavailableError
+from waystation.errors import BusyError, InvalidInputError, LogFullError, StoreUnavailableError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.endpoints.opening import open_endpoint
 from waystation.subscriptions.endpoints.protocol import Parcel
-from waystation.transactions.order import Order
+from waystation.transactions.order import Order, read_orders
 from waystation.transactions.starter import Result
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -100,6 +100,19 @@ async def test_what_can_never_start_is_dead_and_keeps_nobody_off(
         assert await started(outside) == 2
         (inner,) = await deliver(outside, parcel(), to="inner")
         assert verdict(inner) is Verdict.FAILED
+
+
+async def test_pipeline_endpoint_refuses_a_lone_surrogate_as_a_start_does(
+    store_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with open_outside(store_server.address, tmp_path) as outside:
+        data = rb'{"a": "\ud83d"}'
+        (outcome,) = await deliver(outside, parcel(data))
+        assert verdict(outcome) is Verdict.FAILED
+        with pytest.raises(InvalidInputError) as told:
+            read_orders(b'{"type": "a", "data": %b}' % data)
+        assert outcome.detail == told.value.message
+        assert outcome.detail.startswith("data.a has a lone surrogate")
 
 
 async def test_a_pipeline_that_is_not_there_yet_is_tried_again(

@@ -250,6 +250,27 @@ def test_what_is_nearly_json_is_told_what_is_wrong_with_it(data: bytes, told: st
 
 
 @pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (rb'{"type": "a", "data": {"a": "\ud83d"}}', "data.a"),
+        (
+            rb'{"type": "a", "data": {"ok": "\ud83d\ude00", "list": ["x", "\ude00"]}}',
+            "data.list[1]",
+        ),
+        (rb'{"type": "a", "data": "\ud83d"}', "data"),
+        (rb'{"type": "a", "data": {"b": {"\ud83d": 1}}}', "data.b"),
+        (rb'{"type": "a", "metadata": {"note": "\ud83d"}}', "metadata.note"),
+        (rb'{"transactions": [{"type": "a", "data": ["\ud83d"]}]}', "transactions[0].data[0]"),
+    ],
+)
+def test_order_with_a_lone_surrogate_is_refused_with_its_field(text: bytes, field: str) -> None:
+    with pytest.raises(InvalidInputError) as told:
+        read_orders(text)
+    assert told.value.field == field
+    assert told.value.message.startswith(f"{field} has a lone surrogate")
+
+
+@pytest.mark.parametrize(
     ("written", "moment"),
     [
         (1_900_000_000_000, Moment(1_900_000_000_000)),

@@ -64,6 +64,37 @@ def load_json(text: bytes) -> Any:
     return json.loads(text.decode(errors="replace"), parse_int=_number, parse_constant=_refuse)
 
 
+def lone_surrogate_path(text: bytes, *, root: str = "") -> str | None:
+    """Return the path of a string or name with a lone surrogate, or None.
+
+    A name with a lone surrogate counts for the object that it is in. `root` is what the path begins
+    with. A text that is not JSON gives None.
+    """
+    if not is_json(text):
+        return None
+    nodes: list[tuple[str, Any]] = [(root, load_json(text))]
+    while nodes:
+        path, value = nodes.pop()
+        if isinstance(value, str) and _has_lone_surrogate(value):
+            return path
+        if isinstance(value, list):
+            nodes.extend((f"{path}[{number}]", each) for number, each in enumerate(value))
+        elif isinstance(value, dict):
+            if any(map(_has_lone_surrogate, value)):
+                return path
+            prefix = f"{path}." if path else ""
+            nodes.extend((f"{prefix}{name}", each) for name, each in value.items())
+    return None
+
+
+def lone_surrogate_problem(path: str) -> str:
+    """Return the sentence that refuses a text with a lone surrogate at this path."""
+    return (
+        f"{path or 'The body'} has a lone surrogate, half of a character such as an emoji, which"
+        " transactions cannot store."
+    )
+
+
 def shield(text: bytes, mark: bytes = _MARK) -> bytes:
     """Return the text with each lone surrogate's backslash replaced by a mark, for a parser.
 
@@ -97,6 +128,10 @@ def _has_form(text: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    return any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _is_utf8(text: bytes) -> bool:

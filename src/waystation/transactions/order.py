@@ -24,6 +24,7 @@ from msgspec import Meta
 from waystation.errors import InvalidInputError
 from waystation.runtime.durations import duration_ms
 from waystation.runtime.ids import require_name
+from waystation.runtime.json_text import lone_surrogate_path, lone_surrogate_problem
 from waystation.runtime.json_values import same_json
 from waystation.transactions.wanted import Wanted
 
@@ -154,6 +155,12 @@ def read_orders(body: bytes, *, traceparent: str = "") -> tuple[list[Order], boo
         # Raw pieces are looked through for their form, but not for their encoding.
         body.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if (path := lone_surrogate_path(body)) is not None:
+            raise InvalidInputError(
+                lone_surrogate_problem(path),
+                field=path,
+                hint="JSON.stringify writes it for a cut string: call toWellFormed() before.",
+            ) from error
         raise _unreadable(error) from error
     trace = traceparent if _is_traceparent(traceparent) else ""
     if found.transactions is None:

@@ -18,7 +18,7 @@ from waystation.errors import (
     PipelineUnknownError,
     WaystationError,
 )
-from waystation.runtime.json_text import is_json
+from waystation.runtime.json_text import is_json, lone_surrogate_path, lone_surrogate_problem
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means
@@ -53,7 +53,9 @@ class PipelineEndpoint:
         """Start transactions. A message that already started one counts as delivered."""
         outcomes: list[Outcome | None] = [
             # Steps decode the data strictly, so a lone surrogate would fail in each of them.
-            None if is_json(parcel.message.data, lone_surrogates=False) else _NOT_JSON
+            None
+            if is_json(parcel.message.data, lone_surrogates=False)
+            else _refusal(parcel.message.data)
             for parcel in parcels
         ]
         orders = [
@@ -90,6 +92,13 @@ def external_id_of(parcel: Parcel) -> str:
     """Return the external id of the transaction that a message starts."""
     known = delivery_id(parcel)
     return known if len(known) <= EXTERNAL_ID_LENGTH_MAX else hashed_delivery_id(parcel)
+
+
+def _refusal(data: bytes) -> Outcome:
+    path = lone_surrogate_path(data, root="data")
+    if path is None:
+        return _NOT_JSON
+    return Outcome(failure=Failure.REFUSED, detail=lone_surrogate_problem(path))
 
 
 def _outcome(result: Result) -> Outcome:
