@@ -9,10 +9,10 @@ from waystation.config import Config
 from waystation.node import open_catalogue
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
-from waystation.store.checks import read_facts
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.store.opening import read_server_facts
 
 
 async def make_key(data: Path) -> str:
@@ -37,6 +37,6 @@ async def store_version(server: EmbeddedServer) -> str:
     """The version of a running store, for the report."""
     store = Store(server.address)
     try:
-        return (await read_facts(store))[0].version
+        return (await read_server_facts(store))[0].version
     finally:
         await store.close()

@@ -12,8 +12,8 @@ import hiredis
 
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
+from waystation.store.connection import pack
 from waystation.store.keys import DEFAULT_PROJECT
-from waystation.store.wire import pack
 from waystation.transactions import names
 from waystation.transactions.order import Order
 from waystation.transactions.start import Receipt, Start

@@ -14,9 +14,9 @@ import redis.asyncio
 from waystation.channels import keys
 from waystation.channels.model import encode_message
 from waystation.runtime.clock import Clock
+from waystation.store.connection import pack
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.scripts import script
-from waystation.store.wire import pack
 from waystation_bench.http_load import CONTENT
 from waystation_bench.report import Sample
 from waystation_bench.target import Target, Window, measured

@@ -24,8 +24,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store import keys
-from waystation.store.data_set import REPLACED_MAX
-from waystation.store.format import stamp_archive
+from waystation.store.dataset import REPLACED_MAX, stamp_archive
 from waystation.store.membership import Membership
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch

@@ -43,7 +43,7 @@ class NodeUpkeep:
             topics,
             logs,
             leases,
-            opened.room,
+            opened.memory,
             clock=clock,
             chores=[
                 engine.mend,

@@ -14,7 +14,7 @@ import pytest
 from tests.data_sets.make import DATABASES, read_everything, station_of
 from waystation.catalogue.sqlite import migrations as catalogue_migrations
 from waystation.store import keys
-from waystation.store.migration import FORMAT_VERSION
+from waystation.store.migrations import FORMAT_VERSION
 
 KEPT = sorted(Path(__file__).parent.glob("format-*"))
 

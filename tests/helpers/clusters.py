@@ -16,8 +16,8 @@ import hiredis
 
 from tests.helpers.store_faults import PlainServer
 from waystation.store.address import Address
+from waystation.store.connection import pack
 from waystation.store.slots import SLOTS, slot_of
-from waystation.store.wire import pack
 
 _SETTLE_SECONDS_MAX = 30.0
 #: Silence after which the others take a node for dead.

@@ -8,8 +8,7 @@ from tests.helpers.store_faults import peer_that, plain_server, store_at
 from waystation.config import Config, StoreConfig
 from waystation.errors import SettingsError, StoreRefusedError, StoreUnavailableError
 from waystation.runtime.clock import Clock
-from waystation.store.checks import check_facts, read_facts
-from waystation.store.opening import open_store
+from waystation.store.opening import check_server, open_store, read_server_facts
 from waystation.types.message import Durability
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -35,12 +34,12 @@ async def test_a_store_that_evicts_is_refused(policy: str) -> None:
     """F-21."""
     said = await refusal("--appendonly", "yes", "--maxmemory-policy", policy)
     assert f"maxmemory-policy {policy}" in said
-    assert "Set maxmemory-policy noeviction." in said
+    assert "Set maxmemory-policy noeviction on the store." in said
 
 
 async def test_a_store_without_persistence_is_refused_unless_that_was_said() -> None:
     said = await refusal("--appendonly", "no")
-    assert "keeps nothing over a restart (appendonly no)" in said
+    assert "loses all data at a restart (appendonly no)" in said
     assert "--ephemeral" in said
     assert not await refusal("--appendonly", "no", ephemeral=True)
 
@@ -68,19 +67,19 @@ async def test_level_disk_is_refused_where_a_reply_may_come_before_its_fsync(
     options: tuple[str, ...], why: str
 ) -> None:
     said = await refusal(*options, durability="disk", ephemeral=True)
-    assert f"promises an fsync before every reply, but {why}" in said
+    assert f"needs an fsync before every reply, but the store has {why}" in said
 
 
 async def test_level_memory_is_refused_on_a_store_that_never_syncs_unless_that_was_said() -> None:
     options = ("--appendonly", "yes", "--appendfsync", "no")
-    assert "lose about a second at most, but appendfsync no" in await refusal(*options)
+    assert "but the store has appendfsync no" in await refusal(*options)
     assert not await refusal(*options, ephemeral=True)
 
 
 async def test_a_store_whose_user_may_not_publish_is_refused() -> None:
     anna = ("--appendonly", "yes", "--user", "anna", "on", ">hush", "~*", "+@all")
     said = await refusal(*anna, "resetchannels", login="anna:hush@")
-    assert "does not let us publish wake-ups: NOPERM" in said
+    assert "refuses to publish wake-ups: NOPERM" in said
     assert "hush" not in said
     assert not await refusal(*anna, "allchannels", login="anna:hush@")
 
@@ -91,7 +90,7 @@ async def test_level_disk_is_accepted_on_a_store_that_always_syncs() -> None:
 
 async def test_level_disk_is_refused_on_a_store_that_hides_its_settings() -> None:
     options = (*ALWAYS, "--rename-command", "CONFIG", "")
-    assert "does not tell its appendfsync" in await refusal(*options, durability="disk")
+    assert "does not show its appendfsync" in await refusal(*options, durability="disk")
     # And at the lesser level what INFO says is enough
     assert not await refusal(*options, durability="memory")
 
@@ -106,18 +105,18 @@ async def test_a_store_that_is_too_old_is_refused() -> None:
         return None if command[0] in (b"CLIENT", b"SCRIPT") else answer(command)
 
     async with peer_that(shake_hands) as address, store_at(address) as store:
-        (facts,) = await read_facts(store)
-    with pytest.raises(StoreRefusedError, match=r"version 6\.2\.14.*Redis 7\.0 or any Valkey"):
-        check_facts(facts, durability="memory", ephemeral=False)
+        (facts,) = await read_server_facts(store)
+    with pytest.raises(StoreRefusedError, match=r"version 6\.2\.14.*Redis 7\.0 or later"):
+        check_server(facts, durability="memory", ephemeral=False)
 
 
 async def test_a_store_that_is_not_there_is_told_as_such() -> None:
     store = StoreConfig(url="redis://127.0.0.1:1", call_seconds_max=0.2)
-    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 is away"):
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 is unavailable"):
         await open_store(Config(store=store), clock=Clock())
 
 
 async def test_the_time_machine_refuses_a_store_that_is_not_embedded() -> None:
     wanted = Config(store=StoreConfig(url="redis://127.0.0.1:1"), time_machine=True)
-    with pytest.raises(SettingsError, match="needs the embedded store"):
+    with pytest.raises(SettingsError, match="works only with the embedded store"):
         await open_store(wanted, clock=Clock())

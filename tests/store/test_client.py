@@ -14,9 +14,9 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
-from waystation.store import writer
+from waystation.store import connection
 from waystation.store.client import Store
-from waystation.store.connection import Call, Connection
+from waystation.store.connection import Call, RespProtocol
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
 from waystation.telemetry.metrics import registry
@@ -28,14 +28,14 @@ COUNT = script("tests.store", "count")
 def echoes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many ECHO calls each write carried; other stores of this process may write as well."""
     counts: list[int] = []
-    write = Connection.write
+    write = RespProtocol.write
 
-    def counting(connection: Connection, calls: list[Call]) -> None:
+    def counting(connection: RespProtocol, calls: list[Call]) -> None:
         if count := sum(b"ECHO" in call.packed for call in calls):
             counts.append(count)
         write(connection, calls)
 
-    monkeypatch.setattr(Connection, "write", counting)
+    monkeypatch.setattr(RespProtocol, "write", counting)
     return counts
 
 
@@ -213,7 +213,7 @@ async def test_pages_show_every_key_and_all_can_be_deleted(store_server: Embedde
 async def test_more_calls_than_the_bound_are_refused_before_they_are_made(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "CALLS_MAX", 10)
+    monkeypatch.setattr(connection, "CALLS_MAX", 10)
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
         await store.connect()
         await proxy.set_fates(replies=Fate.HOLD)

@@ -192,7 +192,7 @@ async def test_a_server_that_answers_no_list_of_scripts_is_not_a_store() -> None
         return b"+OK" if command[0] == b"SCRIPT" else None
 
     async with peer_that(answer) as address, store_at(address, call_seconds_max=2.0) as store:
-        with pytest.raises(StoreUnavailableError, match="does not tell which scripts it has"):
+        with pytest.raises(StoreUnavailableError, match="does not match the number of scripts"):
             await store.call("INCR", "count")
 
 

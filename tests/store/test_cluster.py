@@ -17,6 +17,7 @@ from tests.subscriptions.shard_owner import own
 from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
 from tests.subscriptions.subscription_bench import bench_on
 from waystation.catalogue import SqliteCatalogue
+from waystation.channels import keys as channel_keys
 from waystation.channels.model import encode_handle
 from waystation.channels.service import ChannelService
 from waystation.channels.webhooks import webhook_endpoints
@@ -101,17 +102,17 @@ async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, pr
         assert await channels.unsubscribe(project, "orders", "other")
 
         # Then all keys of the channel lie in one slot
-        tag = keys.channel_tag(project, "orders")
+        tag = channel_keys.channel_tag(project, "orders")
         found = await store.call("KEYS", f"c.{tag}.*")
         assert len(found) == 6
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in found}
-        assert slots == {await store.call("CLUSTER", "KEYSLOT", keys.channel_topic(tag))}
+        assert slots == {await store.call("CLUSTER", "KEYSLOT", channel_keys.pubsub_topic(tag))}
 
 
 async def test_two_projects_have_different_channels_of_the_same_name(cluster: PlainServer) -> None:
     async with store_at(cluster.address) as store:
-        ours = await store.call("CLUSTER", "KEYSLOT", keys.channel_tag("default", "orders"))
-        theirs = await store.call("CLUSTER", "KEYSLOT", keys.channel_tag("shop", "orders"))
+        ours = await store.call("CLUSTER", "KEYSLOT", channel_keys.channel_tag("default", "orders"))
+        theirs = await store.call("CLUSTER", "KEYSLOT", channel_keys.channel_tag("shop", "orders"))
         assert ours != theirs
 
 
@@ -136,7 +137,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
         )
         await channels.publish(project, "hooked", "m-1", b"1")
         await channels.publish_many(project, "hooked", [("m-2", b"2"), ("m-3", b"3")])
-        lane = keys.outbox_lane(keys.channel_tag(project, "hooked"), "crm")
+        lane = channel_keys.outbox_lane(channel_keys.channel_tag(project, "hooked"), "crm")
         outbox, states = Outbox(store), EndpointStates(store)
 
         # When everything that a deliverer and an operator do is done

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.clusters import RealCluster, real_cluster
 from tests.helpers.store_faults import store_at
-from tests.store.test_wakeups import settled, wakeups_at, woken
+from tests.store.test_pubsub import pubsub_at, settled, woken
 from waystation.config import StoreConfig
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.store.client import Store
@@ -48,7 +48,7 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
     name, lease_key = cluster.key_of(dying, "value"), cluster.key_of(dying, "lease")
     async with store_at(cluster.address, call_seconds_max=20) as store:
         heartbeat = Heartbeat(store.address)
-        async with wakeups_at(store.address) as ours:
+        async with pubsub_at(store.address) as ours:
             leases = Leases(store, heartbeat, owner="me", lease_ms=20_000)
             lease = await leases.acquire(lease_key)
             assert lease is not None
@@ -142,7 +142,7 @@ async def test_the_node_of_the_subscription_dies_and_another_is_taken(
 ) -> None:
     async with store_at(cluster.address) as store:
         await store.ping()
-        async with wakeups_at(store.address) as ours:
+        async with pubsub_at(store.address) as ours:
             with ours.waiting(b"{topic}") as waiter:
                 await settled(waiter)
                 at = next(node for node in cluster.nodes if node.address == ours._node)
@@ -163,7 +163,7 @@ async def test_a_node_that_left_the_cluster_is_not_subscribed_at_any_longer(
     async with store_at(cluster.address) as store:
         await store.ping()
         assert store.address.cluster is not None
-        async with wakeups_at(replica.address.clustered()) as ours:
+        async with pubsub_at(replica.address.clustered()) as ours:
             with ours.waiting(b"{topic}") as waiter:
                 await settled(waiter)
                 assert ours.address.cluster is not None

@@ -10,13 +10,13 @@ import pytest
 
 from tests.helpers.clusters import Node, RealCluster, real_cluster, refusals
 from tests.helpers.store_faults import store_at
+from waystation.channels import keys as channel_keys
 from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig
 from waystation.errors import (
     StoreUnavailableError,
 )
 from waystation.runtime.clock import Clock
-from waystation.store import keys
 from waystation.store.line import Line
 from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
@@ -95,7 +95,7 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
     source, target = cluster.primaries[:2]
     number = next(n for n in range(99) if cluster.home(f"c.{{moving{n}}}.clock") is source)
     channel = f"moving{number}"
-    slot = slot_of(keys.channel_tag("default", channel))
+    slot = slot_of(channel_keys.channel_tag("default", channel))
     async with store_at(cluster.address) as store:
         channels = ChannelService(
             store, PubSub(store.address), clock=Clock(), settings=ChannelConfig()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.clusters import RealCluster, real_cluster
 from tests.helpers.store_faults import plain_server, store_at
-from tests.store.test_wakeups import settled, wakeups_at, woken
+from tests.store.test_pubsub import pubsub_at, settled, woken
 from waystation.config import Config, StoreConfig
 from waystation.errors import (
     SettingsError,
@@ -26,7 +26,7 @@ def cluster() -> Iterator[RealCluster]:
 
 
 async def test_what_is_published_at_any_node_is_heard(cluster: RealCluster) -> None:
-    async with store_at(cluster.address) as store, wakeups_at(store.address) as ours:
+    async with store_at(cluster.address) as store, pubsub_at(store.address) as ours:
         topics = [cluster.key_of(node, "topic").encode() for node in cluster.primaries]
         for topic in topics:
             with ours.waiting(topic) as waiter:

@@ -17,9 +17,8 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
-from waystation.store.data_set import MARKERS, marker_keys
-from waystation.store.format import accept_loss, stamp_format
-from waystation.store.opening import open_store
+from waystation.store.dataset import MARKERS, accept_loss, marker_keys
+from waystation.store.opening import open_store, stamp_dataset
 from waystation.store.slots import SLOTS, slot_of
 
 
@@ -182,11 +181,11 @@ async def test_accept_loss_repeated_keeps_the_first_new_data_set(server: PlainSe
         first = await accept_loss(store, RandomIds(), known="ds-1", earlier=("ds-0",))
         second = await accept_loss(store, RandomIds(), known="ds-1", earlier=("ds-0",))
         assert first == second
-        assert await stamp_format(store, RandomIds(), known="ds-1") == first
-        assert await stamp_format(store, RandomIds(), known=first) == first
-        assert await stamp_format(store, RandomIds()) == first
+        assert await stamp_dataset(store, RandomIds(), known="ds-1") == first
+        assert await stamp_dataset(store, RandomIds(), known=first) == first
+        assert await stamp_dataset(store, RandomIds()) == first
         with pytest.raises(StoreDataLostError):
-            await stamp_format(store, RandomIds(), known="ds-unrelated")
+            await stamp_dataset(store, RandomIds(), known="ds-unrelated")
 
 
 def test_marker_keys_lie_in_equal_ranges_of_slots() -> None:
@@ -200,7 +199,7 @@ async def test_cluster_with_one_emptied_primary_gets_no_call_from_a_running_clie
     with real_cluster() as cluster:
         store = Store(cluster.address)
         try:
-            store.data_set.known = await stamp_format(store, RandomIds())
+            store.data_set.known = await stamp_dataset(store, RandomIds())
             emptied, other = cluster.nodes[:2]
             await store.call("SET", cluster.key_of(emptied), 1)
             # A node that restarts keeps its slots, and says CLUSTERDOWN until it has joined again.

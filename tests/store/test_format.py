@@ -10,9 +10,10 @@ from tests.helpers.store_faults import store_at
 from waystation.errors import ArchiveForeignError, StoreRefusedError
 from waystation.runtime.ids import CountingIds, RandomIds
 from waystation.store import keys
+from waystation.store.dataset import stamp_archive
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.format import stamp_archive, stamp_format
-from waystation.store.migration import FORMAT_VERSION
+from waystation.store.migrations import FORMAT_VERSION
+from waystation.store.opening import stamp_dataset
 
 
 async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
@@ -20,10 +21,10 @@ async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
 ) -> None:
     async with store_at(store_server.address) as store:
         await store.call("DEL", keys.FORMAT)
-        dataset = await stamp_format(store, CountingIds())
+        dataset = await stamp_dataset(store, CountingIds())
         assert dataset == "ds-0000000000000001"
 
-        assert await stamp_format(store, RandomIds()) == dataset
+        assert await stamp_dataset(store, RandomIds()) == dataset
 
         version, created = await store.call("HMGET", keys.FORMAT, "version", "created_ms")
         assert int(version) == FORMAT_VERSION
@@ -37,7 +38,7 @@ async def test_processes_that_start_together_agree_on_one_data_set(
 ) -> None:
     async with store_at(store_server.address) as one, store_at(store_server.address) as two:
         await one.call("DEL", keys.FORMAT)
-        stamps = [stamp_format(store, RandomIds()) for store in (one, two) for _ in range(5)]
+        stamps = [stamp_dataset(store, RandomIds()) for store in (one, two) for _ in range(5)]
         assert len(set(await asyncio.gather(*stamps))) == 1
 
 
@@ -46,8 +47,8 @@ async def test_a_newer_format_is_refused_and_left_alone(store_server: EmbeddedSe
         await store.call("DEL", keys.FORMAT)
         newer = FORMAT_VERSION + 1
         await store.call("HSET", keys.FORMAT, "version", newer, "dataset", "ds-1")
-        with pytest.raises(StoreRefusedError, match=f"format {newer}; this release knows"):
-            await stamp_format(store, RandomIds())
+        with pytest.raises(StoreRefusedError, match=f"format {newer}, but this release supports"):
+            await stamp_dataset(store, RandomIds())
         assert await store.call("HGET", keys.FORMAT, "version") == str(newer).encode()
         await store.call("DEL", keys.FORMAT)
 
@@ -59,8 +60,8 @@ async def test_an_unreadable_stamp_is_refused(
     async with store_at(store_server.address) as store:
         await store.call("DEL", keys.FORMAT)
         await store.call("HSET", keys.FORMAT, *stamp)
-        with pytest.raises(StoreRefusedError, match=r"unreadable \(waystation\.format\)"):
-            await stamp_format(store, RandomIds())
+        with pytest.raises(StoreRefusedError, match=r"waystation\.format\) is unreadable"):
+            await stamp_dataset(store, RandomIds())
         await store.call("DEL", keys.FORMAT)
 
 

@@ -48,10 +48,10 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
-from waystation.store.data_set import MARKERS
+from waystation.store.dataset import MARKERS
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
-from waystation.store.migration import FORMAT_VERSION, migrate
+from waystation.store.migrations import FORMAT_VERSION, migrate
 from waystation.store.opening import OpenStore, open_store
 from waystation.store.scripts import script
 from waystation.subscriptions.commits import Commits

@@ -14,7 +14,7 @@ from tests.helpers.server import BATCH
 from tests.helpers.store_faults import Fate, proxy_to
 from waystation.config import StoreConfig
 from waystation.runtime.clock import Clock
-from waystation.store import keys, membership, writer
+from waystation.store import connection, keys, membership
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.membership import Membership
@@ -96,7 +96,7 @@ async def test_membership_continues_after_busy_client_and_full_store(
         await one.start()
         # Given that the client refuses all calls for a while
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "CALLS_MAX", 0)
+            patch.setattr(connection, "CALLS_MAX", 0)
             await asyncio.sleep(0.1)
             assert one.count == 1
         # And that the store accepts no more data

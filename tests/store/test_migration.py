@@ -14,7 +14,7 @@ from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.migration import FORMAT_VERSION, STEPS, Step, migrate
+from waystation.store.migrations import FORMAT_VERSION, STEPS, Step, migrate
 
 
 class CrashError(Exception):
@@ -112,7 +112,7 @@ async def test_migrate_without_a_step_is_refused_and_changes_nothing(
 ) -> None:
     async with old_store(store_server) as store:
         ran: list[int] = []
-        with pytest.raises(StoreRefusedError, match="cannot bring it to format 2"):
+        with pytest.raises(StoreRefusedError, match="cannot migrate it to format 2"):
             await migrate(store, 1, RandomIds(), newest=3, steps={3: noting(ran, 3)})
         assert (ran, await version(store)) == ([], 1)
 
@@ -123,7 +123,7 @@ async def test_migrate_beside_processes_at_work_is_refused(
     async with old_store(store_server) as store:
         ran: list[int] = []
         await store.call("ZADD", keys.PROCESSES, 1, "older")
-        with pytest.raises(StoreRefusedError, match="1 processes are at work on it"):
+        with pytest.raises(StoreRefusedError, match="1 processes still use it"):
             await migrate(
                 store,
                 1,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.clusters import RealCluster, real_cluster
+from waystation.store.connection import pack
 from waystation.store.slots import key_beside, slot_of, slot_of_command
-from waystation.store.wire import pack
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.helpers.store_faults import Fate, proxy_to
 from waystation.config import Config
 from waystation.errors import InvalidInputError
 from waystation.runtime.clock import Clock
-from waystation.store import keys, writer
+from waystation.store import connection, keys
 from waystation.store.client import Store
 from waystation.store.opening import OpenStore, open_store
 from waystation.store.pubsub import PubSub
@@ -202,7 +202,7 @@ async def test_follower_of_busy_client_follows_later_jumps(
     async with machine_of(settings, clock := Clock()) as (opened, _):
         with monkeypatch.context() as patch:
             # Every call is refused with BusyError, while the follower beats once a second.
-            patch.setattr(writer, "CALLS_MAX", 0)
+            patch.setattr(connection, "CALLS_MAX", 0)
             await asyncio.sleep(1.5)
 
         await opened.store.run(ADVANCE_TIME, [keys.TIME], [60_000])

@@ -14,7 +14,7 @@ from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
 from waystation.config import StoreConfig
-from waystation.store.room import StoreRoom, Usage
+from waystation.store.memory import MemoryUsage, StoreMemory
 from waystation.subscriptions.definition import SubscriptionOptions
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
@@ -37,11 +37,11 @@ async def full_station(folder: Path, hook: Hook) -> AsyncIterator[tuple[Serving,
             messages = [NewMessage("x" * SIZE, group=f"g-{number}") for number in range(COUNT)]
             results = await client.topics.produce_many("orders", messages)
             assert all(isinstance(each, Receipt) for each in results)
-            room = running.node.opened.room
-            await room.look()
+            room = running.node.opened.memory
+            await room.read()
             limit = room.usage.used_bytes * 9 // 10
             await running.node.opened.store.call("CONFIG", "SET", "maxmemory", limit)
-            await room.look()
+            await room.read()
             assert room.is_full
             yield running, client
 
@@ -54,7 +54,7 @@ async def test_shard_with_failing_messages_stops_reading_above_the_memory_limit(
         Hook(decide=lambda request: 500) as hook,
         full_station(tmp_path, hook) as (running, client),
     ):
-        room = running.node.opened.room
+        room = running.node.opened.memory
         before = room.usage.used_bytes
         await client.subscriptions.resume("crm")
         async with asyncio.timeout(30):
@@ -64,7 +64,7 @@ async def test_shard_with_failing_messages_stops_reading_above_the_memory_limit(
         while seen != len(hook.received):
             seen = len(hook.received)
             await asyncio.sleep(1)
-        await room.look()
+        await room.read()
 
         assert 0 < seen < COUNT / 4
         assert room.usage.used_bytes < before + 2_097_152
@@ -82,13 +82,13 @@ async def test_shard_with_succeeding_messages_drains_a_full_store(tmp_path: Path
 
 
 def test_store_room_warns_from_seventy_percent_and_without_a_limit_never() -> None:
-    room = StoreRoom.__new__(StoreRoom)
+    room = StoreMemory.__new__(StoreMemory)
     for used, limit, told in ((69, 100, ""), (70, 100, "70%"), (99, 100, "99%"), (5, 0, "")):
-        room.usage = Usage(used * 1_048_576, limit * 1_048_576)
+        room.usage = MemoryUsage(used * 1_048_576, limit * 1_048_576)
         assert (not room.notes) == (not told)
         assert not room.is_full
         assert told in "".join(room.notes)
-    room.usage = Usage(1_048_576, 1_048_576)
+    room.usage = MemoryUsage(1_048_576, 1_048_576)
     assert room.is_full
     assert "it is full" in room.notes[0]
 

@@ -18,7 +18,7 @@ from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
-from waystation.store.room import StoreRoom
+from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics import maintenance
 from waystation.topics.maintenance import LEASE_KEY, Upkeep
@@ -31,8 +31,8 @@ async def upkeep_of(
 ) -> AsyncIterator[Upkeep]:
     heartbeat = Heartbeat(bench.store.address)
     leases = Leases(bench.store, heartbeat, owner=owner, lease_ms=lease_ms)
-    room = StoreRoom(bench.store)
-    await room.look()
+    room = StoreMemory(bench.store)
+    await room.read()
     made = Upkeep(
         bench.topics, bench.logs, leases, room, clock=Clock(), period_seconds=period_seconds
     )
@@ -93,8 +93,8 @@ async def test_what_is_old_goes_in_many_steps_but_nothing_that_a_reader_holds(
 @asynccontextmanager
 async def short_memory(bench: TopicBench, share: float) -> AsyncIterator[None]:
     """Set the memory limit of the store so that it uses this share of it."""
-    room = StoreRoom(bench.store)
-    await room.look()
+    room = StoreMemory(bench.store)
+    await room.read()
     await bench.store.call("CONFIG", "SET", "maxmemory", int(room.usage.used_bytes / share))
     try:
         yield
@@ -156,7 +156,7 @@ async def test_maintenance_between_passes_frees_memory_within_seconds(
         await bench.logs.hold(log, 0, "crm", 500)
         room = upkeep._room
         async with short_memory(bench, 1.5), asyncio.timeout(10):
-            await room.look()
+            await room.read()
             while (await bench.logs.state(log, 0)).first < 500:
                 await asyncio.sleep(0.01)
 

@@ -20,9 +20,8 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
 from waystation.store.address import Address
-from waystation.store.checks import read_facts
 from waystation.store.client import Store
-from waystation.store.opening import OpenStore
+from waystation.store.opening import OpenStore, read_server_facts
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
@@ -147,7 +146,7 @@ async def open_outside(
             wakeups=wakeups,
             dataset="ds-1",
             durability="memory",
-            facts=(await read_facts(plain))[0],
+            facts=(await read_server_facts(plain))[0],
         )
         await open_cells(store, logs, wanted.cells)
         engine = await open_engine(

@@ -1,4 +1,4 @@
-"""Where a store is: a URL taken apart once, without showing its password again."""
+"""Store URLs, parsed once. Errors and logs never show the password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio.connection import SSLConnection, parse_url
 
 from waystation.errors import SettingsError
-from waystation.store.topology import Topology
+from waystation.store.slots import SlotMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,24 +20,24 @@ class Address:
 
     host: str = "localhost"
     port: int = 6379
-    #: Path of a Unix socket; when given, host and port mean nothing.
+    #: Path of a Unix socket; if set, host and port are unused.
     path: str = ""
     database: int = 0
     username: str = ""
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    #: The map of the cluster that this leads to; None: a server by itself.
-    cluster: Topology | None = field(default=None, repr=False, compare=False)
+    #: Slot map of the cluster; None: the address is that of a single server.
+    cluster: SlotMap | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 
     def clustered(self, *more: Address) -> Address:
-        """The same as the way into a cluster; `more` are other nodes of it."""
-        return replace(self, cluster=Topology((self, *more)))
+        """Return this address as the entry to a cluster; `more` are other nodes of it."""
+        return replace(self, cluster=SlotMap((self, *more)))
 
     async def open(self, protocol: asyncio.Protocol) -> None:
-        """Opens a connection for `protocol`; raises OSError when nobody is there."""
+        """Open a connection for `protocol`. Raise OSError if the server cannot be reached."""
         loop = asyncio.get_running_loop()
         if self.path:
             await loop.create_unix_connection(lambda: protocol, self.path)
@@ -45,7 +45,7 @@ class Address:
             await loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
 
     def connect_blocking(self, seconds_max: float) -> socket.socket:
-        """Opens a plain blocking connection, for threads."""
+        """Open a blocking connection, for threads. Raise OSError if that fails."""
         if self.path:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(seconds_max)
@@ -61,7 +61,7 @@ class Address:
         return connection
 
     def handshake(self) -> list[tuple[str, ...]]:
-        """The commands that a new connection begins with."""
+        """Return the first commands of a new connection: authentication, database, client name."""
         commands: list[tuple[str, ...]] = []
         if self.password:
             name = (self.username,) if self.username else ()
@@ -73,10 +73,10 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Takes redis://, rediss:// and unix:// URLs apart, with redis-py's own rules.
+    """Parse a redis://, rediss:// or unix:// URL by the rules of redis-py.
 
-    `redis+cluster://` and `rediss+cluster://` lead to a cluster by any of its nodes, of which
-    several can be named with commas between them.
+    `redis+cluster://` and `rediss+cluster://` URLs name one or more nodes of a cluster, separated
+    by commas. Raise SettingsError if the URL is invalid.
     """
     scheme, cluster, rest = url.partition("+cluster://")
     if not cluster:
@@ -86,9 +86,12 @@ def parse_address(url: str) -> Address:
     hosts, slash, database = places.partition("/")
     nodes = [_parse(f"{scheme}://{user}{at}{host}{mark}{query}") for host in hosts.split(",")]
     if scheme not in ("redis", "rediss") or not all(hosts.split(",")):
-        raise _malformed()
+        raise _invalid_url()
     if slash and database not in ("", "0"):
-        raise SettingsError("A cluster has one database: leave the number out of the store URL.")
+        raise SettingsError(
+            f"The store URL selects database {database!r}, but a cluster has only database 0.",
+            hint="Remove the database number from the store URL.",
+        )
     return nodes[0].clustered(*nodes[1:])
 
 
@@ -96,7 +99,7 @@ def _parse(url: str) -> Address:
     try:
         parts: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
-        raise _malformed() from error
+        raise _invalid_url() from error
     return Address(
         host=parts.get("host", "localhost"),
         port=int(parts.get("port", 6379)),
@@ -108,11 +111,11 @@ def _parse(url: str) -> Address:
     )
 
 
-def _malformed() -> SettingsError:
+def _invalid_url() -> SettingsError:
     return SettingsError(
-        "The store URL is malformed.",
-        hint="Write redis://[user:password@]host[:port][/db], rediss://… or unix:///path; of a "
-        "cluster redis+cluster://host:port,host:port.",
+        "The store URL is invalid.",
+        hint="Use redis://[user:password@]host[:port][/db], rediss://…, unix:///path, or "
+        "redis+cluster://host:port,host:port for a cluster.",
     )
 
 

@@ -1,24 +1,23 @@
-"""The store client: concurrent callers share round trips.
+"""Store client: concurrent callers of one event loop share round trips.
 
-All calls made in one turn of the event loop leave in one write, on a cluster in one for each node
-(`cluster.py`). Its contract, tested in
-`tests/store/test_client.py` and told in `docs/internals/store-client.md`:
+All calls of one turn of the event loop share one write, on a cluster one write per node. The
+contract, which `tests/store/test_client.py` tests and `docs/internals/store-client.md` explains:
 
-- Order: calls reach the store in the order they were made, whoever made them. One that has to be
-  sent again comes behind those that were sent meanwhile.
-- Cancellation: a call cancelled before its turn ends is never sent; later, its reply is dropped
-  and its outcome is unknown to the caller, who gave it up.
-- Errors are per call: one caller's error never reaches another.
-- NOSCRIPT: the script is sent whole, once; it had not run.
-- LOADING and BUSY: the call had not run; it is sent again until its deadline. So it is with what a
-  cluster sends elsewhere.
-- A lost connection: calls not yet sent wait for the next one; a sent call without a reply is sent
-  again, within its deadline, if it is repeatable, else it ends with OutcomeUnknownError.
-- Data set: a new connection is used only if its server has the data set that this process knows;
-  otherwise calls end with StoreDataLostError (they did not run). See `data_set.py`.
-- Deadline: a call that could not be sent in time ends with StoreUnavailableError (it did not
-  run). A store that owes replies and is silent for that long costs the connection.
-- StoreUnavailableError and StoreFullError promise that the call was not applied; a call that may
+- Order: calls reach the server in the order in which they were made, across all callers. A call
+  that is sent again follows those that were sent meanwhile.
+- Cancellation: a call that is cancelled before its turn ends is not sent. If it is cancelled
+  later, the client drops its reply.
+- Errors belong to one call and never reach another caller.
+- NOSCRIPT: the script did not run. The client sends its source once.
+- LOADING and BUSY: the call did not run. The client sends it again until its deadline, and does
+  the same with calls that a cluster redirects.
+- Lost connection: unsent calls wait for the next connection. A sent call without a reply is sent
+  again before its deadline if it is repeatable; otherwise it ends with OutcomeUnknownError.
+- Data set: a new connection is used only if its server has the data set that this process knows.
+  Otherwise calls end with StoreDataLostError and do not run. See `dataset.py`.
+- Deadline: a call that could not be sent in time ends with StoreUnavailableError and did not run.
+  If a server owes replies and is silent for that long, the client drops the connection.
+- A call that ends with StoreUnavailableError or StoreFullError was not applied. A call that may
   have run before its reply was lost never ends with them.
 """
 
@@ -38,23 +37,21 @@ from waystation.errors import (
 )
 from waystation.store.address import Address
 from waystation.store.cluster import Cluster
-from waystation.store.connection import Call, Reply
-from waystation.store.data_set import DataSet, parse_stamp
+from waystation.store.connection import Call, Reply, ServerConnection, pack
+from waystation.store.dataset import DataSet, parse_stamp
 from waystation.store.keys import FORMAT
 from waystation.store.scripts import Script, variant
 from waystation.store.slots import SLOTS, slot_of
-from waystation.store.wire import pack
-from waystation.store.writer import Writer
 
-#: A server's cursor has 64 bits; that of a cluster 14 more, for the node.
+#: The cursor of a server has 64 bits; that of a cluster has 14 more, for the slot of the node.
 _is_cursor = re.compile(r"[0-9]{1,24}", re.ASCII).fullmatch
 _CURSOR_END = 2**64
 
 
 class Store:
-    """A connection to the store that all coroutines of one event loop share."""
+    """The store as all coroutines of one event loop share it."""
 
-    _writer_type: ClassVar[type[Writer]] = Writer
+    _connection_type: ClassVar[type[ServerConnection]] = ServerConnection
 
     def __init__(
         self,
@@ -74,9 +71,11 @@ class Store:
         self._closed = False
         self._cluster: Cluster | None = None
         if address.cluster is not None:
-            self._cluster = Cluster(address.cluster, self._make_writer, self._rng, self.data_set)
-        self._sender: Writer | Cluster = self._cluster or self._make_writer(address)
-        # Kept: it is looked up for each call.
+            self._cluster = Cluster(
+                address.cluster, self._make_connection, self._rng, self.data_set
+            )
+        self._sender: ServerConnection | Cluster = self._cluster or self._make_connection(address)
+        # Bound once, because every call uses it.
         self._send = self._sender.submit
 
     def __repr__(self) -> str:
@@ -86,12 +85,12 @@ class Store:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection right now."""
+        """Whether a server is connected now."""
         return self._sender.connected
 
     @property
     def last_problem(self) -> str:
-        """Why the last attempt to connect failed; empty when connected."""
+        """Why the last attempt to connect failed; empty if connected."""
         return self._sender.last_problem
 
     # -- Calling -----------------------------------------------------------------------------
@@ -99,13 +98,13 @@ class Store:
     def call(
         self, *command: str | bytes | int | float, repeatable: bool = False
     ) -> asyncio.Future[Reply]:
-        """Sends one command. Say `repeatable` only if running it twice does no harm."""
+        """Send one command. Pass `repeatable` only if a second run changes nothing."""
         return self._submit(pack(command), repeatable=repeatable)
 
     def run(
         self, script: Script, keys: Sequence[str | bytes], arguments: Sequence[str | bytes | int]
     ) -> asyncio.Future[Reply]:
-        """Runs a script."""
+        """Run a script."""
         rest = (len(keys), *keys, *arguments)
         packed = pack((b"EVALSHA", script.shas[self._variant], *rest))
         return self._submit(packed, repeatable=script.repeatable, script=script, arguments=rest)
@@ -113,10 +112,9 @@ class Store:
     async def pipeline(
         self, commands: Iterable[Sequence[str | bytes | int | float]], *, repeatable: bool = False
     ) -> list[Reply | StoreError]:
-        """Sends commands in one write; an error stands in the place of its reply.
+        """Send commands in one write and return their replies, with errors in their places.
 
-        Scripts in a pipeline are `run` calls gathered by the caller: a command list cannot heal
-        NOSCRIPT, `run` does.
+        For scripts, gather `run` calls instead, because only `run` handles NOSCRIPT.
         """
         calls = [self.call(*command, repeatable=repeatable) for command in commands]
         replies = await asyncio.gather(*calls, return_exceptions=True)
@@ -126,19 +124,18 @@ class Store:
         return replies
 
     async def ping(self) -> None:
-        """Make one round trip, or raise an error. A cluster has to say that it serves its slots.
+        """Make one round trip. Raise StoreUnavailableError if a cluster does not serve all slots.
 
-        StoreDataLostError if the data set of a single server is gone, as after FLUSHALL on a live
-        connection.
+        Raise StoreDataLostError if a single server lost its data set, for example by FLUSHALL.
         """
         if self._cluster is not None:
             if b"cluster_state:ok" not in await self.call("CLUSTER", "INFO", repeatable=True):
                 raise StoreUnavailableError(
-                    "The cluster says that it does not serve all its slots."
+                    "The cluster does not serve all slots. See `CLUSTER INFO` of its nodes."
                 )
-            # Its data set is checked with each new connection, by markers of the node itself.
+            # Each new connection to a node checks the data set by the markers of that node.
             return
-        # A server whose disk is full refuses PING, while it still answers reads.
+        # A server whose disk is full refuses PING, although it answers reads.
         _, words = await asyncio.gather(
             self.call("PING", repeatable=True),
             self.call("HMGET", FORMAT, "dataset", "replaces", repeatable=True),
@@ -149,35 +146,36 @@ class Store:
             self._sender.drop_connection()
             raise
 
-    # -- The whole store ---------------------------------------------------------------------
+    # -- All servers -------------------------------------------------------------------------
 
     async def call_each(self, *command: str | int) -> dict[str, Reply]:
-        """Sends a command, which may be repeated, to every server; replies by their addresses."""
+        """Send a repeatable command to every server and return the replies by server address."""
         if self._cluster is None:
             return {str(self.address): await self.call(*command, repeatable=True)}
-        writers = (await self._cluster.nodes()).values()
-        replies = await asyncio.gather(*(self._ask(each, command) for each in writers))
-        return {str(each.address): reply for each, reply in zip(writers, replies, strict=True)}
+        connections = (await self._cluster.nodes()).values()
+        replies = await asyncio.gather(*(self._ask(each, command) for each in connections))
+        return {str(each.address): reply for each, reply in zip(connections, replies, strict=True)}
 
     async def scan(self, cursor: str, *, match: str, count: int) -> tuple[str, list[bytes]]:
-        """A page of all keys, and the cursor of the next; "0" begins, and tells the last page.
+        """Return the cursor of the next page and one page of keys. "0" starts and ends the scan.
 
-        It promises what SCAN does; what a cluster moves meanwhile may be missed or come twice.
+        The guarantees are those of SCAN. Keys that a cluster moves meanwhile may be missed or
+        returned twice. Raise InvalidInputError if the cursor is invalid.
         """
         if not _is_cursor(cursor):
-            raise _not_ours()
+            raise _invalid_cursor()
         position, slot = int(cursor), 0
-        nodes: dict[int, Writer] = {}
+        nodes: dict[int, ServerConnection] = {}
         if self._cluster is not None:
             position, slot = divmod(position, SLOTS)
             nodes = await self._cluster.nodes()
         if position >= _CURSOR_END:
-            raise _not_ours()
+            raise _invalid_cursor()
         command = ("SCAN", position, "MATCH", match, "COUNT", count)
         if self._cluster is None:
             after, keys = await self.call(*command, repeatable=True)
             return after.decode(), keys
-        # Where slots have moved, from the node that comes next.
+        # If slots have moved, continue with the next node.
         here = next((first for first in nodes if first >= slot), None)
         if here is None:
             return "0", []
@@ -187,7 +185,7 @@ class Store:
         return str(next((first for first in nodes if first > here), 0)), keys
 
     async def unlink(self, keys: Sequence[bytes]) -> None:
-        """Deletes keys, wherever they lie."""
+        """Delete keys of any slots."""
         if self._cluster is None:
             groups = [list(keys)] if keys else []
         else:
@@ -197,18 +195,18 @@ class Store:
             groups = list(by_slot.values())
         await asyncio.gather(*(self.call("UNLINK", *each, repeatable=True) for each in groups))
 
-    # -- Life --------------------------------------------------------------------------------
+    # -- Opening and closing -----------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connects now, so that a wrong address is noticed at start."""
+        """Connect now, so that a wrong address fails at start."""
         await self.ping()
 
     async def close(self) -> None:
-        """Ends every call that has no reply, and the connection."""
+        """End all calls without a reply, and close all connections."""
         self._closed = True
         await self._sender.close()
 
-    # -- The machinery -----------------------------------------------------------------------
+    # -- Submitting --------------------------------------------------------------------------
 
     def _submit(
         self,
@@ -220,7 +218,7 @@ class Store:
     ) -> asyncio.Future[Reply]:
         loop = self._loop
         if loop is None:
-            # Kept: to ask for it costs a system call on every call.
+            # Stored, because get_running_loop costs a system call.
             loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
         deadline = loop.time() + self._call_seconds_max
@@ -231,24 +229,34 @@ class Store:
         )
         return future
 
-    def _ask(self, writer: Writer, command: Sequence[str | int]) -> asyncio.Future[Reply]:
-        """Sends a command of a server to this one of them."""
+    def _ask(
+        self, connection: ServerConnection, command: Sequence[str | int]
+    ) -> asyncio.Future[Reply]:
+        """Send a command to one server."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
         deadline = loop.time() + self._call_seconds_max
-        writer.submit(Call(pack(tuple(command)), future, deadline, repeatable=True))
+        connection.submit(Call(pack(tuple(command)), future, deadline, repeatable=True))
         return future
 
-    def _make_writer(self, address: Address, owner: Cluster | None = None) -> Writer:
-        return self._writer_type(
+    def _make_connection(self, address: Address, router: Cluster | None = None) -> ServerConnection:
+        return self._connection_type(
             address,
             variant=self._variant,
             call_seconds_max=self._call_seconds_max,
             rng=self._rng,
             data_set=self.data_set,
-            owner=owner,
+            router=router,
         )
 
 
-def _not_ours() -> InvalidInputError:
-    return InvalidInputError("The cursor is not one of ours.", field="cursor")
+def _invalid_cursor() -> InvalidInputError:
+    return InvalidInputError(
+        "The cursor is invalid. Pass the cursor of the previous page.", field="cursor"
+    )
+
+
+def parse_info(reply: bytes) -> dict[str, str]:
+    """Return the fields of a reply to INFO."""
+    lines = reply.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

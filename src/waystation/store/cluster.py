@@ -1,14 +1,13 @@
-"""A cluster of servers: sends each call to the node that has its slot, by one writer per node.
+"""Cluster of servers: sends each call to the node that owns its slot, over one connection per node.
 
-- The map of slots is read before the first call, again after `MOVED`, and every quarter of a second
-  while a node that is needed is away. What waited for a node then goes to the one that took over.
-- `MOVED`: the call had not run; it goes where the node says.
-- `ASK` (a slot moves): a command is sent to the new node this once. A script waits until the slot
-  has moved, within its deadline, and so does one that finds its slot on the move: it would see a
-  part of its keys on either side.
-- `CLUSTERDOWN`, a slot that nobody has: waits as well.
+- The slot map is read before the first call, after `MOVED`, and every quarter of a second while a
+  node with unsent calls is unavailable. Those calls then go to the node that took over.
+- `MOVED`: the call did not run; it goes to the node that the reply names.
+- `ASK` (the slot is moving): a command goes to the new node once. A script waits until the slot
+  has moved, within its deadline, because each of the two nodes has only a part of its keys.
+- `CLUSTERDOWN`, or a slot without an owner: the call waits, within its deadline.
 
-Order is that of the calls to one node; a call that is sent on comes behind those sent meanwhile.
+Calls to one node keep their order. A redirected call follows those that were sent meanwhile.
 """
 
 from __future__ import annotations
@@ -20,159 +19,168 @@ from collections.abc import Callable
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.runtime.logging import logger
 from waystation.store.address import Address
-from waystation.store.connection import Call, Connection, Reply, end, end_unapplied
-from waystation.store.data_set import DataSet
-from waystation.store.replies import Meaning, meaning
-from waystation.store.slots import SLOTS, slot_of, slot_of_command
-from waystation.store.topology import ASK_MAP, Topology
-from waystation.store.wire import pack
-from waystation.store.writer import (
+from waystation.store.connection import (
     BUSY_PAUSE_SECONDS,
     CALLS_MAX,
-    Writer,
-    closed,
-    refused,
-    too_busy,
+    Call,
+    ErrorKind,
+    Reply,
+    RespProtocol,
+    ServerConnection,
+    busy_error,
+    closed_error,
+    end,
+    end_unapplied,
+    error_kind,
+    pack,
+    refused_error,
 )
+from waystation.store.dataset import DataSet
+from waystation.store.slots import READ_SLOT_MAP, SLOTS, SlotMap, slot_of, slot_of_command
 
 _log = logger("cluster")
 
-#: Pause between two looks at the map while something is missing in it, or a node is away.
-_LEARN_SECONDS = 0.25
-_ASK_SECONDS_MAX = 1.0
+#: Pause between two reads of the slot map while a slot has no owner or a node is unavailable.
+_READ_MAP_SECONDS = 0.25
+_READ_MAP_SECONDS_MAX = 1.0
 _ASKING = pack(("ASKING",))
-#: What a script is told whose slot is on the move; see `scripts.py`.
-_ON_THE_MOVE = "non local key"
+#: Part of the error reply to a script whose slot is moving; see `scripts.py`.
+_SLOT_MOVING = "non local key"
 
 
 class Cluster:
-    """Writers for the nodes of a cluster; has the surface of a writer."""
+    """Sends each call to the node that owns its slot; has the methods of `ServerConnection`.
+
+    The state: connections by node, the connection of each slot as of a map version, calls without
+    a node, and calls that wait for a moving slot.
+    """
 
     def __init__(
         self,
-        topology: Topology,
-        make_writer: Callable[[Address, Cluster], Writer],
+        slot_map: SlotMap,
+        make_connection: Callable[[Address, Cluster], ServerConnection],
         rng: random.Random,
         data_set: DataSet,
     ) -> None:
-        self._topology = topology
+        self._slot_map = slot_map
         self._data_set = data_set
-        self._make_writer = make_writer
+        self._make_connection = make_connection
         self._rng = rng
-        # The mutable state: a writer for each node, and by slot as of a version of the map; calls
-        # whose slot nobody has, and those that have to wait.
-        self._writers: dict[Address, Writer] = {}
-        self._by_slot: list[Writer | None] = [None] * SLOTS
+        self._connections: dict[Address, ServerConnection] = {}
+        self._by_slot: list[ServerConnection | None] = [None] * SLOTS
         self._version = 0
-        self._homeless: list[Call] = []
+        self._unrouted: list[Call] = []
         self._paused: list[tuple[Call, str]] = []
         self._moved_at: dict[int, float] = {}
-        self._learner: asyncio.Task[None] | None = None
-        self._learn_due = False
+        self._map_reader: asyncio.Task[None] | None = None
+        self._read_map_due = False
         self._closed = False
         self._problem = ""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to any node right now."""
-        return any(writer.connected for writer in self._writers.values())
+        """Whether any node is connected now."""
+        return any(each.connected for each in self._connections.values())
 
     @property
     def last_problem(self) -> str:
-        """Why a node, or the map, could not be reached; empty when all is well."""
-        told = [writer.last_problem for writer in self._writers.values() if writer.last_problem]
-        return told[0] if told else self._problem
+        """Why a node or the slot map could not be reached; empty if there is no problem."""
+        problems = [each.last_problem for each in self._connections.values() if each.last_problem]
+        return problems[0] if problems else self._problem
 
     @property
     def waiting(self) -> int:
-        """Calls that were not sent yet."""
-        mine = len(self._homeless) + len(self._paused)
-        return mine + sum(writer.waiting for writer in self._writers.values())
+        """Number of calls that were not sent."""
+        mine = len(self._unrouted) + len(self._paused)
+        return mine + sum(each.waiting for each in self._connections.values())
 
     @property
     def sent(self) -> int:
-        """Calls that have no reply yet."""
-        return sum(writer.sent for writer in self._writers.values())
+        """Number of calls that were sent and have no reply."""
+        return sum(each.sent for each in self._connections.values())
 
     # -- Calling -----------------------------------------------------------------------------
 
     def submit(self, call: Call) -> None:
-        """Sends a call with the others of this turn that go to the same node."""
+        """Send a call with the others of this turn. Raise BusyError above `CALLS_MAX`."""
         if self._closed:
-            raise closed()
+            raise closed_error()
         if (lost := self._data_set.lost) is not None:
-            # One node without its part makes the whole data set unusable.
+            # Without the data of one node the whole data set is unusable.
             end_unapplied(call, lost)
             return
-        if (writer := self._writer_for(call)) is not None:
-            writer.submit(call)
+        if (connection := self._connection_for(call)) is not None:
+            connection.submit(call)
             return
-        if len(self._homeless) >= CALLS_MAX:
-            raise too_busy()
-        self._homeless.append(call)
-        self._learn_soon()
+        if len(self._unrouted) >= CALLS_MAX:
+            raise busy_error()
+        self._unrouted.append(call)
+        self._read_map_soon()
 
-    async def nodes(self) -> dict[int, Writer]:
-        """The writers of all nodes that have slots, each under its lowest slot."""
-        if not self._topology.known:
-            await self._learn_once()
-        if not self._topology.known:
-            raise StoreUnavailableError(f"The cluster is away: {self._problem}.")
-        return {slot: self._writer(node) for slot, node in self._topology.primaries().items()}
+    async def nodes(self) -> dict[int, ServerConnection]:
+        """Return the connections of all nodes that own slots, by their lowest slot.
+
+        Raise StoreUnavailableError if no node replies with the slot map.
+        """
+        if not self._slot_map.known:
+            await self._read_map_once()
+        if not self._slot_map.known:
+            raise StoreUnavailableError(f"The cluster is unavailable: {self._problem}.")
+        return {slot: self._connection(node) for slot, node in self._slot_map.primaries().items()}
 
     def drop_connection(self) -> None:
-        """Drop all connections; the next ones are checked before a call is sent."""
-        for writer in self._writers.values():
-            writer.drop_connection()
+        """Reconnect all nodes, so that the data set is checked before the next call is sent."""
+        for each in self._connections.values():
+            each.drop_connection()
 
     async def close(self) -> None:
-        """Ends every call that has no reply, and all connections."""
+        """End all calls without a reply, and close all connections."""
         self._closed = True
-        if self._learner is not None:
-            self._learner.cancel()
-            await asyncio.gather(self._learner, return_exceptions=True)
-        for call in (*self._homeless, *(call for call, _ in self._paused)):
-            end_unapplied(call, closed())
-        self._homeless.clear()
+        if self._map_reader is not None:
+            self._map_reader.cancel()
+            await asyncio.gather(self._map_reader, return_exceptions=True)
+        for call in (*self._unrouted, *(call for call, _ in self._paused)):
+            end_unapplied(call, closed_error())
+        self._unrouted.clear()
         self._paused.clear()
-        await asyncio.gather(*(writer.close() for writer in self._writers.values()))
+        await asyncio.gather(*(each.close() for each in self._connections.values()))
 
-    # -- What a writer tells its owner -------------------------------------------------------
+    # -- Router of the connections ---------------------------------------------------------------
 
-    def elsewhere(self, writer: Writer, call: Call, reply: str) -> bool:
-        """Takes over a call that its node did not run; see `Owner`."""
-        kind = meaning(reply)
-        if kind is Meaning.MOVED:
-            slot, node = self._topology.redirection(reply, writer.address)
+    def redirect(self, connection: ServerConnection, call: Call, reply: str) -> bool:
+        """Take over a call that its node did not run; see `CallRouter`."""
+        kind = error_kind(reply)
+        if kind is ErrorKind.MOVED:
+            slot, node = self._slot_map.redirection(reply, connection.address)
             self._move(slot, node)
             now = asyncio.get_running_loop().time()
             if now - self._moved_at.get(slot, 0.0) < BUSY_PAUSE_SECONDS:
-                # Two nodes that disagree would have it go to and fro until they agree.
+                # Pause, because two nodes that disagree would send the call back and forth.
                 self._pause(call, reply)
             else:
                 self._moved_at[slot] = now
-                self._again(call)
-        elif kind is Meaning.ASK and call.script is None:
-            _, node = self._topology.redirection(reply, writer.address)
-            permission = Call(_ASKING, asyncio.get_running_loop().create_future(), call.deadline)
-            self._writer(node).again(permission, call)
-        elif kind is Meaning.ASK or (_ON_THE_MOVE in reply and call.script is not None):
+                self._resubmit(call)
+        elif kind is ErrorKind.ASK and call.script is None:
+            _, node = self._slot_map.redirection(reply, connection.address)
+            asking = Call(_ASKING, asyncio.get_running_loop().create_future(), call.deadline)
+            self._connection(node).resubmit(asking, call)
+        elif kind is ErrorKind.ASK or (_SLOT_MOVING in reply and call.script is not None):
             self._pause(call, reply)
         elif reply.startswith("CLUSTERDOWN"):
-            self._learn_soon()
+            self._read_map_soon()
             self._pause(call, reply)
         else:
             return False
         return True
 
-    def troubled(self) -> None:
-        """A node is away: another may have taken over its slots."""
-        self._learn_soon()
+    def on_disconnect(self) -> None:
+        """Read the slot map soon, because another node may have taken over the slots."""
+        self._read_map_soon()
 
     # -- Sending -----------------------------------------------------------------------------
 
-    def _writer_for(self, call: Call) -> Writer | None:
-        if self._version != self._topology.version:
+    def _connection_for(self, call: Call) -> ServerConnection | None:
+        if self._version != self._slot_map.version:
             self._use_map()
         if call.script is not None:
             slot: int | None = slot_of(call.arguments[1])
@@ -180,28 +188,33 @@ class Cluster:
             slot = slot_of_command(call.packed)
         if slot is not None:
             return self._by_slot[slot]
-        # Any will do, so rather one that is there.
-        there = (writer for writer in self._writers.values() if writer.connected)
-        return next(there, None) or next(iter(self._writers.values()), None)
+        # Every node can answer; prefer one that is connected.
+        connected = (each for each in self._connections.values() if each.connected)
+        return next(connected, None) or next(iter(self._connections.values()), None)
 
-    def _writer(self, node: Address) -> Writer:
-        if (writer := self._writers.get(node)) is None:
-            writer = self._writers[node] = self._make_writer(node, self)
-        return writer
+    def _connection(self, node: Address) -> ServerConnection:
+        if (connection := self._connections.get(node)) is None:
+            connection = self._connections[node] = self._make_connection(node, self)
+        return connection
 
-    def _again(self, call: Call) -> None:
-        """Sends a call that was accepted before, or keeps it until a node is known for it."""
+    def _resubmit(self, call: Call) -> None:
+        """Send a call that was accepted before, or queue it until its slot has an owner."""
         if call.future.done():
             return
         if self._closed:
-            end_unapplied(call, closed())
+            end_unapplied(call, closed_error())
         elif asyncio.get_running_loop().time() > call.deadline:
-            end_unapplied(call, StoreUnavailableError("The cluster did not settle in time."))
-        elif (writer := self._writer_for(call)) is not None:
-            writer.again(call)
+            end_unapplied(
+                call,
+                StoreUnavailableError(
+                    "The slot of the call was still moving at its deadline. Retry later."
+                ),
+            )
+        elif (connection := self._connection_for(call)) is not None:
+            connection.resubmit(call)
         else:
-            self._homeless.append(call)
-            self._learn_soon()
+            self._unrouted.append(call)
+            self._read_map_soon()
 
     def _pause(self, call: Call, reply: str) -> None:
         if not self._paused:
@@ -213,92 +226,94 @@ class Cluster:
         now = asyncio.get_running_loop().time()
         for call, reply in paused:
             if now > call.deadline:
-                end_unapplied(call, refused(reply))
+                end_unapplied(call, refused_error(reply))
             else:
-                self._again(call)
+                self._resubmit(call)
 
-    # -- The map -----------------------------------------------------------------------------
+    # -- Slot map ----------------------------------------------------------------------------
 
     def _use_map(self) -> None:
-        self._version = self._topology.version
-        nodes = self._topology.nodes()
-        # Equal nodes are one object, and to compare those is quick.
-        writers = {id(node): self._writer(node) for node in self._topology.primaries().values()}
-        self._by_slot = [writers.get(id(node)) for node in nodes]
+        self._version = self._slot_map.version
+        nodes = self._slot_map.nodes()
+        # A node is one object, so its identity is a fast key for 16,384 lookups.
+        connections = {
+            id(node): self._connection(node) for node in self._slot_map.primaries().values()
+        }
+        self._by_slot = [connections.get(id(node)) for node in nodes]
 
     def _move(self, slot: int, node: Address) -> None:
-        """One slot at a time, since a whole cluster may be on the move; the rest is asked for."""
-        follows = self._version == self._topology.version
-        self._topology.moved(slot, node)
+        """Change the owner of one slot now, and read the whole map soon."""
+        follows = self._version == self._slot_map.version
+        self._slot_map.moved(slot, node)
         if follows:
-            self._version = self._topology.version
-            self._by_slot[slot] = self._writer(node)
-        self._learn_soon()
+            self._version = self._slot_map.version
+            self._by_slot[slot] = self._connection(node)
+        self._read_map_soon()
 
-    def _learn_soon(self) -> None:
-        self._learn_due = True
-        if not self._closed and (self._learner is None or self._learner.done()):
-            self._learner = asyncio.get_running_loop().create_task(self._learn())
+    def _read_map_soon(self) -> None:
+        self._read_map_due = True
+        if not self._closed and (self._map_reader is None or self._map_reader.done()):
+            self._map_reader = asyncio.get_running_loop().create_task(self._read_map())
 
-    async def _learn(self) -> None:
-        while self._learn_due:
-            self._learn_due = False
-            await self._learn_once()
+    async def _read_map(self) -> None:
+        while self._read_map_due:
+            self._read_map_due = False
+            await self._read_map_once()
             await self._settle()
-            if self._homeless or any(_is_away(writer) for writer in self._writers.values()):
-                self._learn_due = True
-            await asyncio.sleep(_LEARN_SECONDS * (0.5 + self._rng.random()))
+            if self._unrouted or any(_is_unavailable(each) for each in self._connections.values()):
+                self._read_map_due = True
+            await asyncio.sleep(_READ_MAP_SECONDS * (0.5 + self._rng.random()))
 
-    async def _learn_once(self) -> None:
+    async def _read_map_once(self) -> None:
         problem = ""
-        for node in self._topology.candidates(self._rng):
+        for node in self._slot_map.candidates(self._rng):
             try:
-                async with asyncio.timeout(_ASK_SECONDS_MAX):
-                    self._topology.learn(await _ask_map(node), node)
+                async with asyncio.timeout(_READ_MAP_SECONDS_MAX):
+                    self._slot_map.learn(await _ask_map(node), node)
             except (OSError, UnicodeError, StoreError) as error:
                 problem = f"{node}: {str(error) or type(error).__name__}"
             else:
                 self._problem = ""
                 return
         self._problem = problem
-        _log.warning("no node of the cluster told its map", problem=problem)
+        _log.warning("slot map unavailable", error=problem)
 
     async def _settle(self) -> None:
-        """Sends on what waits for a node that is away, and lets go of nodes without slots."""
+        """Reroute the calls of unavailable nodes, and disconnect nodes without slots."""
         self._use_map()
         now = asyncio.get_running_loop().time()
-        homeless, self._homeless = self._homeless, []
-        for call in homeless:
+        unrouted, self._unrouted = self._unrouted, []
+        for call in unrouted:
             if now > call.deadline:
                 reason = self._problem or "no node has the slot"
-                end_unapplied(call, StoreUnavailableError(f"The cluster is away: {reason}."))
+                end_unapplied(call, StoreUnavailableError(f"The cluster is unavailable: {reason}."))
             else:
-                self._again(call)
-        used = set(self._topology.primaries().values())
-        for node, writer in list(self._writers.items()):
-            if _is_away(writer):
-                for call in writer.give_up():
-                    self._again(call)
-            if node not in used and not (writer.sent or writer.waiting):
-                await writer.close()
-                del self._writers[node]
+                self._resubmit(call)
+        used = set(self._slot_map.primaries().values())
+        for node, connection in list(self._connections.items()):
+            if _is_unavailable(connection):
+                for call in connection.take_unsent():
+                    self._resubmit(call)
+            if node not in used and not (connection.sent or connection.waiting):
+                await connection.close()
+                del self._connections[node]
 
 
 async def _ask_map(node: Address) -> Reply:
-    """Asks by a connection of its own: those in use may be what is wrong."""
-    connection = Connection(on_lost=_end_all)
+    """Read the slot map over a new connection, because those in use may be the problem."""
+    protocol = RespProtocol(on_lost=_end_all)
     try:
-        await connection.open(node)
-        (reply,) = await connection.run([ASK_MAP])
+        await protocol.open(node)
+        (reply,) = await protocol.run([READ_SLOT_MAP])
         return reply
     finally:
-        connection.abort()
+        protocol.abort()
 
 
-def _end_all(_: Connection, lost: list[Call]) -> None:
+def _end_all(_: RespProtocol, lost: list[Call]) -> None:
     for call in lost:
-        end(call, OutcomeUnknownError("The connection was lost."))
+        end(call, OutcomeUnknownError("The connection to the store was lost before the reply."))
 
 
-def _is_away(writer: Writer) -> bool:
-    return not writer.connected and bool(writer.waiting and writer.last_problem)
+def _is_unavailable(connection: ServerConnection) -> bool:
+    return not connection.connected and bool(connection.waiting and connection.last_problem)

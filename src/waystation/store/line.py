@@ -13,11 +13,9 @@ from collections.abc import Sequence
 import hiredis
 
 from waystation.store.address import Address
-from waystation.store.replies import Meaning, meaning
+from waystation.store.connection import ErrorKind, error_kind, pack
 from waystation.store.scripts import Script, variant
-from waystation.store.slots import slot_of
-from waystation.store.topology import ASK_MAP, Topology
-from waystation.store.wire import pack
+from waystation.store.slots import READ_SLOT_MAP, SlotMap, slot_of
 
 _IO_SECONDS_MAX = 2.0
 #: How often a call follows what nodes say of a slot that moves, in one exchange.
@@ -70,7 +68,7 @@ class Line:
     # -- On a cluster ------------------------------------------------------------------------
 
     def _spread(
-        self, topology: Topology, commands: Sequence[Command], slots: Sequence[int]
+        self, topology: SlotMap, commands: Sequence[Command], slots: Sequence[int]
     ) -> list[object]:
         replies: dict[int, object] = {}
         for _ in range(_HOPS_MAX):
@@ -86,7 +84,7 @@ class Line:
 
     def _spread_once(
         self,
-        topology: Topology,
+        topology: SlotMap,
         commands: Sequence[Command],
         slots: Sequence[int],
         left: Sequence[int],
@@ -114,18 +112,18 @@ class Line:
             for at, reply in zip(places, found, strict=True):
                 if not isinstance(reply, hiredis.ReplyError):
                     replies[at] = reply
-                elif meaning(str(reply)) is Meaning.MOVED:
+                elif error_kind(str(reply)) is ErrorKind.MOVED:
                     topology.moved(*topology.redirection(str(reply), node))
                 else:
                     problem = str(reply)
         return problem
 
-    def _learn(self, topology: Topology) -> None:
+    def _learn(self, topology: SlotMap) -> None:
         problem: OSError | None = None
         for node in topology.candidates(random.Random()):
             wire = _Wire(node)
             try:
-                topology.learn(_answer(wire.exchange([ASK_MAP])[0]), node)
+                topology.learn(_answer(wire.exchange([READ_SLOT_MAP])[0]), node)
             except OSError as error:
                 problem = error
             else:

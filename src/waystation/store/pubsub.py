@@ -28,7 +28,7 @@ import hiredis
 from waystation.runtime.clock import Clock
 from waystation.runtime.service import Service, Wakeup
 from waystation.store.address import Address
-from waystation.store.wire import pack
+from waystation.store.connection import pack
 
 #: Longest wait for a hint, because pub/sub can lose it.
 RECHECK_S = 10.0

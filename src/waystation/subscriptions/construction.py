@@ -15,7 +15,7 @@ from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
-from waystation.store.format import history_reader
+from waystation.store.dataset import history_reader
 from waystation.store.scripts import script
 from waystation.subscriptions import names
 from waystation.subscriptions.definition import StartAt, Subscription

@@ -215,7 +215,7 @@ async def open_dispatch(
             dataset=dataset,
             keeps=keeps,
             node=node,
-            store_is_full=lambda: opened.room.is_full,
+            store_is_full=lambda: opened.memory.is_full,
             topic=topics.get,
             endpoint=endpoints.open,
             standing=standings.of,

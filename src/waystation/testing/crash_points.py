@@ -29,9 +29,8 @@ from typing import Any, ClassVar
 
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.connection import Reply
+from waystation.store.connection import Reply, ServerConnection
 from waystation.store.scripts import Script
-from waystation.store.writer import Writer
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -93,14 +92,14 @@ def crash_points(
     return points
 
 
-class _DyingWriter(Writer):
+class _CrashingConnection(ServerConnection):
     """Dies when it has sent what `last` waits for."""
 
     last: ClassVar[asyncio.Future[Reply] | None] = None
 
     def _flush(self) -> None:
-        connected = self._connection is not None
-        sends = connected and any(call.future is self.last for call in self._waiting)
+        connected = self._protocol is not None
+        sends = connected and any(call.future is self.last for call in self._unsent)
         super()._flush()
         if sends:
             # asyncio's own transport (not uvloop's) has handed the bytes to the kernel by now.
@@ -110,7 +109,7 @@ class _DyingWriter(Writer):
 class _CountingStore(Store):
     """A store that counts calls, and dies at one of them if told so."""
 
-    _writer_type = _DyingWriter
+    _connection_type = _CrashingConnection
 
     def __init__(self, address: Address, *, point: CrashPoint | None, test_mode: bool) -> None:
         super().__init__(address, test_mode=test_mode)
@@ -133,7 +132,7 @@ class _CountingStore(Store):
             os._exit(_CRASHED)
         future = super()._submit(packed, repeatable=repeatable, script=script, arguments=arguments)
         if moment is Moment.AFTER_SEND:
-            _DyingWriter.last = future
+            _CrashingConnection.last = future
         elif moment is Moment.AFTER_REPLY:
             # Callbacks run in order, and nobody else can have added one yet: the reply is here,
             # and the scenario has not seen it.

@@ -34,7 +34,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.store.leases import Lease, Leases
-from waystation.store.room import StoreRoom
+from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics.model import TopicDefinition
 from waystation.topics.service import TopicService
@@ -97,7 +97,7 @@ class Upkeep:
         topics: TopicService,
         logs: Logs,
         leases: Leases,
-        room: StoreRoom,
+        room: StoreMemory,
         *,
         clock: Clock,
         chores: Sequence[Callable[[], Awaitable[None]]] = (),
@@ -190,7 +190,7 @@ class Upkeep:
                     unfinished.append(place)
 
         for _ in range(_STEPS_MAX):
-            await self._room.look()
+            await self._room.read()
             if not places or not self._room.is_short:
                 break
             unfinished.clear()

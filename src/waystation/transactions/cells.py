@@ -8,7 +8,7 @@ from waystation.errors import SettingsError
 from waystation.logs.protocol import FullPolicy, Logs, record_retention
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
-from waystation.store.format import stamp_cells
+from waystation.store.dataset import stamp_cells
 from waystation.transactions.names import CELLS_MAX, LOG
 
 #: What the record logs of all cells keep until history reads them, once its reader has registered.
