@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import hypothesis
 import pytest
+import redis
 import uvloop
 
 from tests.helpers.examples import RAN
 from tests.helpers.postgres import PostgresServer, postgres_server
 from tests.helpers.store_faults import store_at
-from waystation.config import Config
+from waystation.config import Config, StoreConfig
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.servers import on_cluster
@@ -86,9 +88,29 @@ async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Config:
-    """Return settings of a node with a private store: no key, any free port, level `memory`."""
+def own_store_settings(tmp_path: Path) -> Config:
+    """Return settings of a node that starts its own store: no key, any free port."""
     return quick_settings(str(tmp_path))
+
+
+@pytest.fixture
+def worker_store_settings(store_server: EmbeddedServer, tmp_path: Path) -> Config:
+    """Return settings of a node on the worker's emptied store; its files are in `tmp_path`.
+
+    Not for tests that stop, fill or configure the store, or advance its time.
+    """
+    if on_cluster():
+        return quick_settings(str(tmp_path))
+    with closing(redis.Redis(unix_socket_path=store_server.address.path)) as client:
+        client.flushall()
+    url = f"unix://{store_server.address.path}"
+    return quick_settings(str(tmp_path), store=StoreConfig(durability="memory", url=url))
+
+
+@pytest.fixture
+def settings(own_store_settings: Config) -> Config:
+    """Return settings of a node. A folder whose tests can share a store overrides this."""
+    return own_store_settings
 
 
 @pytest.fixture
