@@ -282,7 +282,7 @@ class ChannelConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fetch_bytes_max: Count = 8_388_608
     #: Limit of messages per fetch; a larger `max` is answered 400.
     fetch_messages_max: Count = 10_000
-    #: Rules by name pattern, each a `[[channels.rules]]` table; see docs/guides/channel-rules.md.
+    #: Rules by name pattern, each a `[[channels.rules]]` table; see docs/guides/channels.md.
     rules: tuple[ChannelRule, ...] = ()
 
 

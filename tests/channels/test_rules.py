@@ -187,13 +187,13 @@ def test_the_tokens_of_every_matching_rule_are_asked_for() -> None:
     assert alone.tokens == (one,)
 
 
-@pytest.mark.parametrize("guide", ["channel-rules.md", "from-dsps.md"])
+@pytest.mark.parametrize("guide", ["channels.md", "from-dsps.md"])
 def test_the_rules_in_the_guides_are_good_ones(tmp_path: Path, guide: str) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", (GUIDES / guide).read_text(), re.DOTALL)
     (tmp_path / "waystation.toml").write_text(text)
 
     settings = load_config(file=tmp_path / "waystation.toml").config.channels
 
-    terms = rules(*settings.rules).terms_of("room-7" if guide == "channel-rules.md" else "chat-7")
+    terms = rules(*settings.rules).terms_of("room-7" if guide == "channels.md" else "chat-7")
     assert terms is not None
     assert "7" in terms.tokens[0].claims["room"]
