@@ -384,6 +384,26 @@ def test_pages_name_tests_that_exist() -> None:
     assert len(named) > 150, "docs/guarantees.md must name the tests of each promise"
 
 
+def test_architecture_page_has_the_import_table_and_walks_of_the_code() -> None:
+    page = text_of(ROOT / "docs" / "internals" / "architecture.md")
+    rows = [
+        parts.replace(",", "").split()
+        for parts in re.findall(r"^\| \d+ \| ([a-z_, ]+) \|$", page, re.MULTILINE)
+    ]
+    assert rows == [row.split() for row in LAYERS.strip().splitlines()]
+    steps = re.findall(r"^\| \d+ \| `([\w/.]+)` \| (?:`(\w+)`|–) \|", page, re.MULTILINE)
+    offenders = [
+        f"{file}: {function}"
+        for file, function in steps
+        if not (SOURCE / file).exists()
+        or (function and f"def {function}(" not in text_of(SOURCE / file))
+    ]
+    fail_with(offenders, "Name files and functions of the walks as the code has them:")
+    walks = page.split("## Walk: ")[1:]
+    opened = [{file for file, _ in steps if f"`{file}`" in walk} for walk in walks]
+    assert [len(files) <= 8 for files in opened] == [True, True], opened
+
+
 def test_makefile_names_paths_that_exist() -> None:
     plan = subprocess.run(
         ["make", "-n", "test", "verify"], cwd=ROOT, capture_output=True, text=True, check=True
