@@ -18,16 +18,16 @@ async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -
     """All pages."""
     listing, cursor, rows = ChannelQueries(opened.store), "", list[Channel]()
     while True:
-        page, cursor = await listing.channels(project, limit=limit, cursor=cursor)
-        rows += page
-        if not cursor:
+        page = await listing.channels(project, limit=limit, cursor=cursor)
+        rows += page.items
+        if not (cursor := page.cursor):
             return rows
 
 
 async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> list[Subscriber]:
-    rows, cursor = await ChannelQueries(opened.store).subscribers(project, channel, limit=100)
-    assert cursor == ""
-    return rows
+    page = await ChannelQueries(opened.store).subscribers(project, channel, limit=100)
+    assert page.cursor == ""
+    return page.items
 
 
 async def test_projects_do_not_see_each_other(store_server: EmbeddedServer) -> None:
@@ -149,12 +149,12 @@ async def test_a_page_without_a_find_ends_after_so_many_steps(
         await opened.channels.subscribe("default", "ch", "me")
         listing = ChannelQueries(opened.store)
 
-        first, cursor = await listing.channels("default", limit=10)
-        second, end = await listing.channels("default", limit=10, cursor=cursor)
+        first = await listing.channels("default", limit=10)
+        second = await listing.channels("default", limit=10, cursor=first.cursor)
 
-        assert cursor
-        assert end == ""
-        assert [row.name for row in (*first, *second)] == ["ch"]
+        assert first.cursor
+        assert second.cursor == ""
+        assert [row.name for row in (*first.items, *second.items)] == ["ch"]
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1 2", "9" * 24, "9" * 5000, "²"])

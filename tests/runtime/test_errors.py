@@ -28,6 +28,12 @@ def test_error_codes_statuses_and_exit_codes_equal_the_golden_file() -> None:
     assert sorted(rows) == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
+def test_problem_has_all_members_of_error_classes() -> None:
+    members = {name for each in CLASSES for name in each.members}
+
+    assert members <= set(Problem.__struct_fields__)
+
+
 def test_error_codes_are_unique() -> None:
     codes = [each.code for each in CLASSES]
 
@@ -83,6 +89,7 @@ def test_error_that_is_never_sent_has_status_500_and_discloses_nothing() -> None
         ),
         (errors.LogFullError("Full."), {"policy": "refuse"}),
         (errors.StoreFullError("Full.", hint="Add memory."), {"policy": "noeviction"}),
+        (errors.StoreDamagedError(key="c.{x}.clock"), {"key": "c.{x}.clock"}),
         (errors.ForbiddenError("No."), {}),
     ],
     ids=lambda value: type(value).__name__,

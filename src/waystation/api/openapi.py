@@ -25,6 +25,7 @@ _PROBLEM: dict[str, object] = {
         "path": {"type": "string", "description": "Where a payload does not match a schema."},
         "position": {"type": "integer", "description": "Of the message in its batch."},
         "policy": {"type": "string", "description": "Why what is full makes no room."},
+        "key": {"type": "string", "description": "Store key that is damaged."},
     },
 }
 #: What every route behind a key can answer, and what those with input can.

@@ -71,10 +71,10 @@ class ChannelController(Controller):
 
         A page ends soon after it has `limit` rows: it may hold some more, or none at all.
         """
-        rows, following = await _listing(state).channels(
+        page = await _listing(state).channels(
             _project(request), limit=_page_size(limit), cursor=cursor
         )
-        return ChannelPage(channels=rows, cursor=following)
+        return ChannelPage(channels=page.items, cursor=page.cursor)
 
     @get("/{channel:str}/subscribers", opt={"scope": Scope.READ}, summary="List subscribers")
     async def list_subscribers(
@@ -86,13 +86,13 @@ class ChannelController(Controller):
         limit: FromQuery[int] = 100,
     ) -> SubscriberPage:
         """Lists the subscribers of a channel with how far behind each one is, in such pages too."""
-        rows, following = await _listing(state).subscribers(
+        page = await _listing(state).subscribers(
             _project(request),
             require_name(channel, field="channel"),
             limit=_page_size(limit),
             cursor=cursor,
         )
-        return SubscriberPage(subscribers=rows, cursor=following)
+        return SubscriberPage(subscribers=page.items, cursor=page.cursor)
 
     @post(
         "/{channel:str}/messages",

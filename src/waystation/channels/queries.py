@@ -15,6 +15,7 @@ from waystation.channels.model import CLOCK_MAX, is_clock
 from waystation.errors import StoreDamagedError, StoreReplyError
 from waystation.store.client import Store
 from waystation.types.channel import Channel, Subscriber
+from waystation.types.common import Page
 
 #: Number of keys that one scan step reads.
 _STEP_KEYS = 1000
@@ -30,10 +31,8 @@ class ChannelQueries:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def channels(
-        self, project: str, *, limit: int, cursor: str = ""
-    ) -> tuple[list[Channel], str]:
-        """Return a page of channels, and the cursor of the next page; empty on the last page."""
+    async def channels(self, project: str, *, limit: int, cursor: str = "") -> Page[Channel]:
+        """Return a page of channels."""
         prefix, suffix = keys.clock(keys.channel_tag(project, "\0")).split("\0")
         found, next_cursor = await self._scan(f"{prefix}*{suffix}", limit, cursor)
         # The pattern of the default project also matches `<project>.<channel>` of the others.
@@ -42,12 +41,12 @@ class ChannelQueries:
             Channel(name=key[len(prefix) : -len(suffix)], clock=clock, expires_s=expires_s)
             for key, (clock, expires_s) in (await self._read_numbers(own)).items()
         ]
-        return sorted(channels, key=lambda channel: channel.name), next_cursor
+        return Page(sorted(channels, key=lambda channel: channel.name), next_cursor)
 
     async def subscribers(
         self, project: str, channel: str, *, limit: int, cursor: str = ""
-    ) -> tuple[list[Subscriber], str]:
-        """Return a page of a channel's subscribers, and the cursor of the next page."""
+    ) -> Page[Subscriber]:
+        """Return a page of a channel's subscribers."""
         tag = keys.channel_tag(project, channel)
         prefix = keys.cursor(tag, "")
         # Neither names nor braces have a meaning in a pattern.
@@ -56,7 +55,7 @@ class ChannelQueries:
         numbers = await self._read_numbers([clock_key, *found])
         if clock_key not in numbers:
             # The channel has expired. The store deletes its cursors at about the same time.
-            return [], next_cursor
+            return Page([], next_cursor)
         clock, _ = numbers.pop(clock_key)
         subscribers = [
             Subscriber(
@@ -64,7 +63,7 @@ class ChannelQueries:
             )
             for key, (value, expires_s) in numbers.items()
         ]
-        return sorted(subscribers, key=lambda subscriber: subscriber.name), next_cursor
+        return Page(sorted(subscribers, key=lambda subscriber: subscriber.name), next_cursor)
 
     async def _scan(self, pattern: str, limit: int, cursor: str) -> tuple[list[str], str]:
         position = cursor or "0"

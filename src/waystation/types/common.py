@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from msgspec import Struct
+
+T = TypeVar("T")
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """Part of a list."""
+
+    items: list[T]
+    #: Text that continues the list behind this page; empty on the last page.
+    cursor: str = ""
 
 
 class ProblemField(Struct, frozen=True):
