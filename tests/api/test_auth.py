@@ -359,11 +359,15 @@ def test_metrics_for_a_project_key_show_its_own_names_alone(guarded: Guarded) ->
         metrics.subscription_figures["lag_messages"].labels(name, "0").set(1)
 
     project = ask(guarded.url, "GET", "/metrics", key=guarded.keys.shop_write)
-    operator = ask(guarded.url, "GET", "/metrics", key=guarded.keys.read)
+    default = ask(guarded.url, "GET", "/metrics", key=guarded.keys.read)
+    operator = ask(guarded.url, "GET", "/metrics", key=guarded.keys.admin)
 
     shown = {name for name in (*pools, *subscriptions) if f'"{name}"' in project.body.decode()}
     assert shown == {"shop.their-pool", "shop.their-subscription"}
-    assert b"waystation_http_requests" not in project.body
+    shown = {name for name in (*pools, *subscriptions) if f'"{name}"' in default.body.decode()}
+    assert shown == {"default.our-pool", "our-subscription"}
+    for body in (project.body, default.body):
+        assert b"waystation_http_requests" not in body
     assert project.body.endswith(b"# EOF\n")
     for name in (*pools, *subscriptions):
         assert f'"{name}"' in operator.body.decode()

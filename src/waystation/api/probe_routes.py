@@ -134,9 +134,12 @@ class ProbeRoutes:
     async def metrics(self, request: Request) -> Reply:
         """GET /metrics"""
         access = request.access
-        # An operator's key belongs to the default project; without keys everybody is one.
-        everything = access is None or access.project == DEFAULT_PROJECT
-        text = metrics.exposition("" if everything else access.project)  # type: ignore[union-attr]
+        # Operators have an admin key of the default project; without keys everybody is one.
+        is_default = access is None or access.project == DEFAULT_PROJECT
+        if access is None or (is_default and Scope.ADMIN in access.scopes):
+            text = metrics.exposition()
+        else:
+            text = metrics.exposition(access.project, owns_bare_names=is_default)
         return Reply(200, text, ((b"content-type", metrics.CONTENT_TYPE.encode()),))
 
     def routes(self) -> list[Route]:
@@ -213,7 +216,7 @@ class ProbeRoutes:
                 summary="Metrics in OpenMetrics text",
                 responses={
                     200: (
-                        "All metrics for an operator's key; a project's own for its keys.",
+                        "All metrics for an admin key of `default`; a project's own for others.",
                         metrics.CONTENT_TYPE.partition(";")[0],
                         {"type": "string"},
                     )

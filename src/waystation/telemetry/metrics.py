@@ -331,8 +331,9 @@ _NAME_LABELS = ("pool", "subscription")
 class _ProjectMetrics:
     """The samples of the registry that are labelled with a thing of one project."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, *, owns_bare_names: bool) -> None:
         self._prefix = f"{project}."
+        self._owns_bare_names = owns_bare_names
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that have such samples, with these alone."""
@@ -344,14 +345,19 @@ class _ProjectMetrics:
                 yield found
 
     def _is_own(self, labels: Mapping[str, str]) -> bool:
-        return any(labels.get(name, "").startswith(self._prefix) for name in _NAME_LABELS)
+        found = [labels[name] for name in _NAME_LABELS if labels.get(name)]
+        return any(
+            each.startswith(self._prefix) or (self._owns_bare_names and "." not in each)
+            for each in found
+        )
 
 
-def exposition(project: str = "") -> bytes:
+def exposition(project: str = "", *, owns_bare_names: bool = False) -> bytes:
     """Return metrics in OpenMetrics text: all, or those of one project's pools and subscriptions.
 
     Metrics of the whole process tell about all projects, so they are not among those of one.
+    `owns_bare_names`: labels without a project belong to this one, the default project.
     """
-    source = _ProjectMetrics(project) if project else registry
+    source = _ProjectMetrics(project, owns_bare_names=owns_bare_names) if project else registry
     text: bytes = generate_latest(source)  # type: ignore[no-untyped-call]
     return text
