@@ -293,7 +293,10 @@ def test_batch_reader_at_a_hole_fails_or_counts_it_and_keeps_stored_offsets(
 
 
 def test_log_reader_lists_holes_and_reads_only_damaged_partitions(
-    writer: LogWriter, store_url: str, monkeypatch: pytest.MonkeyPatch
+    writer: LogWriter,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for log in (ORDERS, LATER):
         writer.create(log)
@@ -312,4 +315,5 @@ def test_log_reader_lists_holes_and_reads_only_damaged_partitions(
         holes = logs.holes([(ORDERS, 0), (LATER, 0)])
 
     assert [(each.log, each.start, each.end) for each in holes] == [(LATER, 0, 1), (LATER, 5, 6)]
+    assert not [each for each in caplog.records if each.message == "log damaged"]
     assert read == [LATER]

@@ -121,7 +121,8 @@ class LogReader:
     def holes(self, partitions: Iterable[tuple[str, int]]) -> list[Gap]:
         """Return the ranges that are missing from partitions, and that retention did not remove.
 
-        Only a partition whose stream has fewer entries than its head says is read.
+        Only a partition whose stream has fewer entries than its head says is read. Nothing is
+        logged, because the caller reports the ranges.
         """
         states = self.states(partitions)
         streams = [("XLEN", keys.entries(*each)) for each in states]
@@ -130,7 +131,8 @@ class LogReader:
             states.items(), self.replies(streams), strict=True
         ):
             if count < state.end - state.first:
-                parts = self.blocks(Span(log, partition, state.first, state.end), on_gap="count")
+                span = Span(log, partition, state.first, state.end)
+                parts = self.blocks(span, on_gap="count", log_gaps=False)
                 found += [each for each in parts if isinstance(each, Gap)]
         # Others were trimmed between the look at the head and the one at the stream.
         return [gap for gap in found if gap.cause == "damaged"]
@@ -164,7 +166,7 @@ class LogReader:
             return 0
         return print_of(block.times_ms[0], block.payloads[0])
 
-    def blocks(self, span: Span, *, on_gap: OnGap) -> Iterator[Block | Gap]:
+    def blocks(self, span: Span, *, on_gap: OnGap, log_gaps: bool = True) -> Iterator[Block | Gap]:
         """Yield the messages of a span in blocks, and with `on_gap="count"` gaps in their order.
 
         With `on_gap="fail"`, raise TrimmedError where retention removed messages, LogDamagedError
@@ -187,7 +189,8 @@ class LogReader:
                 gap = Gap(
                     span.log, span.partition, offset, min(hole.end, span.end), cause="damaged"
                 )
-                log_damaged(gap)
+                if log_gaps:
+                    log_damaged(gap)
                 if on_gap == "fail":
                     hole.hint = "Say on_gap=count to read the messages around the gap."
                     raise
