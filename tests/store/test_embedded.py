@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import User, ended, parent_of
+from waystation.errors import StoreUnavailableError
 from waystation.store.embedded import server as server_module
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.embedded.supervisor import ask
@@ -299,3 +300,22 @@ def test_the_strictest_durability_of_all_users_wins_and_outlives_the_server(fold
     assert ended(server_id)
     with EmbeddedServer(folder, durability="memory") as later:
         assert everysec.encode() in say(later, "CONFIG GET appendfsync")
+
+
+def test_start_that_times_out_behind_a_stop_closes_its_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(server_module, "_WAIT_SECONDS_MAX", 0.05)
+    stopping = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        # As a supervisor does while it stops the server.
+        fcntl.flock(stopping, fcntl.LOCK_EX)
+        before = len(os.listdir("/dev/fd"))
+        server = EmbeddedServer(folder)
+        with pytest.raises(StoreUnavailableError, match="the store to stop"):
+            server.start()
+        assert len(os.listdir("/dev/fd")) == before
+    finally:
+        os.close(stopping)

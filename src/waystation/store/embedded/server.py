@@ -86,9 +86,9 @@ class EmbeddedServer:
         make_private(self.folder)
         tighten_tree(self.folder)
         self._users_lock = self._open("users.lock")
-        # Shared: waits only while a keeper stops the server, which it does holding this alone.
-        self._lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
         try:
+            # A shared lock waits only while a supervisor stops the server under its own lock.
+            self._lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
             self._ensure_running()
         except BaseException:
             self.close()
