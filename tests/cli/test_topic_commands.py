@@ -455,7 +455,7 @@ def test_tail_outlives_a_station_that_restarts(tmp_path: Path) -> None:
         (("show", "nowhere"), 3, "topic create"),
         (("tail", "nowhere"), 3, "topic list"),
         (("produce", "nowhere", "1"), 3, "topic list"),
-        (("create", "Bad Name"), 2, "beginning with a letter"),
+        (("create", "Bad Name"), 2, "starting with a letter"),
         (("create", "odd", "-o", "grouped"), 2, "name=value"),
         (("create", "odd", "-o", "colour=red"), 2, "There are grouped, max_bytes"),
         (("create", "odd", "-o", "partitions=8"), 2, "no option 'partitions'"),
@@ -538,5 +538,5 @@ def test_a_name_that_tries_to_break_out_is_no_name_to_any_command(
     ):
         done = here("topic", verb, name, *more, "--url", station.url)
         assert done.returncode == 2, (verb, done)
-        assert "beginning with a letter" in " ".join(done.stderr.split())
+        assert "starting with a letter" in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr

@@ -202,7 +202,9 @@ decode_topic = msgspec.json.Decoder(TopicDefinition).decode
 def topic_not_found(name: str) -> TopicNotFoundError:
     """Return the error for a topic that is missing, deleted or in another project."""
     return TopicNotFoundError(
-        f"Topic '{name}' does not exist.", hint=f"Create it with `waystation topic create {name}`."
+        f"Topic '{name}' does not exist.",
+        hint=f"List topics with `waystation topic list`, or create it with"
+        f" `waystation topic create {name}`.",
     )
 
 
