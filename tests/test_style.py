@@ -62,7 +62,7 @@ OLD_PARTS = {
     "node_upkeep": "below node",
     "reach": "below node",
     "relay": "above server",
-    "telemetry": "beside errors",
+    "telemetry": "above runtime",
 }
 #: Imports against the direction. Delete a line when the import is gone; add none.
 OLD_IMPORTS = {

@@ -16,8 +16,8 @@ from waystation.api.request import ClientGoneError, Request
 from waystation.api.socket_connection import note_refused
 from waystation.errors import BusyError, OutcomeUnknownError
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import Count
 from waystation.telemetry import metrics
-from waystation.telemetry.counts import Count
 
 _log = logger("relay")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from waystation.runtime.metrics import Count
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.states import Verdict
 from waystation.telemetry import metrics
-from waystation.telemetry.counts import Count
 
 #: What is told of a subscription or shard that has no label of its own.
 OTHER = "other"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-from waystation.telemetry.registry import registry
+from waystation.runtime.metrics import registry
 
 rows = Counter(
     "waystation_history_rows", "Rows that were brought into the lake.", registry=registry

@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from copy import copy
+from collections.abc import Iterator
 
-from prometheus_client import Counter, Gauge, Metric
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from waystation.runtime.metrics import (
+    CONTENT_TYPE,
+    Histogram,
+    count_family,
+    exposition,
+    histogram,
+    registry,
+)
 from waystation.telemetry import history_metrics
-from waystation.telemetry.counts import Counts
-from waystation.telemetry.measures import Durations, Measure, Measures
-from waystation.telemetry.registry import registry
 
 __all__ = ["CONTENT_TYPE", "exposition", "history_metrics", "registry"]
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+class RequestMetrics(Collector):
+    """Times of requests by method, route and status. The caller bounds the set of these."""
 
-def _counts(name: str, help_text: str, *, label: str = "") -> Counts:
-    """Several labels have blanks between them."""
-    counts = Counts(name, help_text, labels=label.split())
-    registry.register(counts)
-    return counts
+    def __init__(self) -> None:
+        self._histograms: dict[tuple[str, str, int], Histogram] = {}
 
+    def of(self, method: str, route: str, status: int) -> Histogram:
+        """Return the histogram of these three; create it on the first call."""
+        key = (method, route, status)
+        found = self._histograms.get(key)
+        if found is None:
+            found = self._histograms[key] = Histogram()
+        return found
 
-def _durations(name: str, help_text: str, *bounds: float) -> Measure:
-    durations = Durations(name, help_text, bounds=bounds)
-    registry.register(durations)
-    return durations.measure
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts by method, route and status, and the times by route."""
+        requests = CounterMetricFamily(
+            "waystation_http_requests",
+            "Requests answered, by route template and status.",
+            labels=("method", "route", "status"),
+        )
+        times = HistogramMetricFamily(
+            "waystation_http_request_seconds",
+            "Time from the first byte of a request to its reply; long polls wait on purpose.",
+            labels=("route",),
+        )
+        by_route: dict[str, Histogram] = {}
+        for (method, route, status), each in self._histograms.items():
+            requests.add_metric((method, route, str(status)), sum(each.counts))
+            total = by_route.setdefault(route, Histogram())
+            total.counts = [a + b for a, b in zip(total.counts, each.counts, strict=True)]
+            total.seconds += each.seconds
+        for route, total in by_route.items():
+            times.add_metric((route,), total.buckets, total.seconds)
+        yield requests
+        yield times
 
 
 #: Requests and their times, by route.
-http = Measures()
+http = RequestMetrics()
 registry.register(http)
 store_memory_used = Gauge(
     "waystation_store_memory_used_bytes",
@@ -52,12 +80,12 @@ http_shed = Counter(
     "Requests refused because a bound was reached.",
     registry=registry,
 )
-channel_messages = _counts(
+channel_messages = count_family(
     "waystation_channel_messages",
     "Messages published, by outcome (accepted, duplicate, refused).",
     label="outcome",
 )
-channel_fetched = _counts(
+channel_fetched = count_family(
     "waystation_channel_messages_fetched", "Messages handed to subscribers."
 ).of()
 channel_lost = Counter(
@@ -74,7 +102,7 @@ channel_streams = Gauge(
     ["kind"],
     registry=registry,
 )
-delivery_attempts = _counts(
+delivery_attempts = count_family(
     "waystation_delivery_attempts",
     "Outgoing requests, by what follows (done, retry, failed, disable).",
     label="result",
@@ -100,41 +128,41 @@ delivery_failed = Gauge(
     "Deliveries in failed lists, of the lanes that this process works on.",
     registry=registry,
 )
-deliverer_attempts = _counts(
+deliverer_attempts = count_family(
     "waystation_deliverer_attempts",
     "Messages of agents that were sent, by what follows (done, retry, failed); dead: given up.",
     label="result",
 )
-relay_requests = _counts(
+relay_requests = count_family(
     "waystation_relay_requests",
     "Requests and frames that the doors of a relay answered, by door (http, ws, status).",
     label="door status",
 )
-store_calls = _counts("waystation_store_calls", "Calls sent to the store.").of()
-store_writes = _counts(
+store_calls = count_family("waystation_store_calls", "Calls sent to the store.").of()
+store_writes = count_family(
     "waystation_store_writes", "Writes that carried them; calls share writes."
 ).of()
 store_reconnects = Counter(
     "waystation_store_reconnects", "Connections to the store that were lost.", registry=registry
 )
-topic_messages_over_limit = _counts(
+topic_messages_over_limit = count_family(
     "waystation_topic_messages_over_limit",
     "Messages over their topic's limit, by its mode (enforced: refused; shadow: admitted).",
     label="mode",
 )
-topic_bytes_over_limit = _counts(
+topic_bytes_over_limit = count_family(
     "waystation_topic_bytes_over_limit", "Their bytes, by the limit's mode.", label="mode"
 )
-topic_limit_failures = _counts(
+topic_limit_failures = count_family(
     "waystation_topic_limit_failures", "Requests admitted because a limit could not be computed."
 ).of()
 
-transaction_claims = _counts(
+transaction_claims = count_family(
     "waystation_transaction_claims",
     "Claims of this process's worker, by outcome (work, empty, failed).",
     label="outcome",
 )
-transactions_claimed = _counts(
+transactions_claimed = count_family(
     "waystation_transactions_claimed", "Transactions that they brought."
 ).of()
 transactions_held = Gauge(
@@ -142,28 +170,28 @@ transactions_held = Gauge(
     "Transactions that this process holds: those that run, and those claimed ahead.",
     registry=registry,
 )
-transaction_steps = _counts(
+transaction_steps = count_family(
     "waystation_transaction_steps",
     "Calls of steps that have ended, by outcome (success, failed, aborted, internal-error, timeout,"
     " retry, waiting, child, parallel).",
     label="outcome",
 )
-transaction_step_seconds = _durations(
+transaction_step_seconds = histogram(
     "waystation_transaction_step_seconds",
     "Time that a call of a step took; in whole milliseconds.",
     *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0),
 )
-transaction_commits = _counts(
+transaction_commits = count_family(
     "waystation_transaction_commits",
     "Moves that were sent to the store, by its verdict; refused: another holds the transaction.",
     label="outcome",
 )
-callbacks = _counts(
+callbacks = count_family(
     "waystation_callbacks",
     "Callbacks of steps that were posted to, by outcome (done, used, unknown, invalid).",
     label="outcome",
 )
-replies = _counts(
+replies = count_family(
     "waystation_replies",
     "Attempts to tell of a transaction, by kind (webhook, channel, topic), event (complete,"
     " progress, status) and what followed (done, retry, failed, disable).",
@@ -174,12 +202,12 @@ transaction_waiters = Gauge(
     "Requests that wait for the end of a transaction, or for its progress.",
     registry=registry,
 )
-transaction_due = _counts(
+transaction_due = count_family(
     "waystation_transaction_due",
     "Transactions that were due, by what was done (woken, rescued, expired, swept).",
     label="outcome",
 )
-transaction_due_lag = _durations(
+transaction_due_lag = histogram(
     "waystation_transaction_due_lag_seconds",
     "How late the timekeeper found what was due the longest, at each look that found something.",
     *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 3600.0),
@@ -192,13 +220,13 @@ transactions_sleeping = Gauge(
 )
 
 #: Labels of subscriptions are bounded by `subscriptions.tally`.
-subscription_attempts = _counts(
+subscription_attempts = count_family(
     "waystation_subscription_attempts",
     "Requests to endpoints of subscriptions that have ended, by result (done, again, dead;"
     " release: as if it had not been made).",
     label="subscription result",
 )
-subscription_doubles = _counts(
+subscription_doubles = count_family(
     "waystation_subscription_doubles",
     "Results that came for what had been settled before.",
     label="subscription",
@@ -232,23 +260,25 @@ subscription_figures = {
 }
 
 #: Labels of pools are bounded by `pools.tally`.
-pool_enqueued = _counts(
+pool_enqueued = count_family(
     "waystation_pool_enqueued",
     "Messages that were to be enqueued, by outcome (added, duplicate, full).",
     label="pool outcome",
 )
-pool_acked = _counts(
+pool_acked = count_family(
     "waystation_pool_acked",
     "Messages that workers have acknowledged, by outcome (done, known, lost).",
     label="pool outcome",
 )
-pool_nacked = _counts(
+pool_nacked = count_family(
     "waystation_pool_nacked",
     "Messages that workers have given back, by outcome (done, dead, known, lost).",
     label="pool outcome",
 )
-pool_evicted = _counts("waystation_pool_evicted", "Workers that a sweep found stale.", label="pool")
-pool_moved_keys = _counts(
+pool_evicted = count_family(
+    "waystation_pool_evicted", "Workers that a sweep found stale.", label="pool"
+)
+pool_moved_keys = count_family(
     "waystation_pool_moved_keys",
     "Keys that this process moved from workers that are stale, drain or leave.",
     label="pool",
@@ -267,12 +297,12 @@ pool_figures = {
     )
 }
 
-archive_rows = _counts(
+archive_rows = count_family(
     "waystation_archive_rows",
     "States that were taken to the archive, by what it did (applied, known, refused).",
     label="outcome",
 )
-archive_batch_seconds = _durations(
+archive_batch_seconds = histogram(
     "waystation_archive_batch_seconds",
     "Time that the archive took to write a batch.",
     *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0),
@@ -293,13 +323,13 @@ archive_set_aside = Gauge(
     "States that the archive has refused; they are tried again, by the hour at most.",
     registry=registry,
 )
-loads = _counts(
+loads = count_family(
     "waystation_loads",
     "States that were to come back from the archive, by outcome (restored, woken, cached, again,"
     " lost, unknown, alive, foreign, no-room).",
     label="outcome",
 )
-load_seconds = _durations(
+load_seconds = histogram(
     "waystation_load_seconds",
     "Time that a load of one or many of them took.",
     *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0),
@@ -322,42 +352,3 @@ log_warned = Gauge(
     labelnames=("policy",),
     registry=registry,
 )
-
-
-#: Labels whose values are names of a project's things, with the project before a dot.
-_NAME_LABELS = ("pool", "subscription")
-
-
-class _ProjectMetrics:
-    """The samples of the registry that are labelled with a thing of one project."""
-
-    def __init__(self, project: str, *, owns_bare_names: bool) -> None:
-        self._prefix = f"{project}."
-        self._owns_bare_names = owns_bare_names
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have such samples, with these alone."""
-        for metric in registry.collect():
-            own = [each for each in metric.samples if self._is_own(each.labels)]
-            if own:
-                found = copy(metric)
-                found.samples = own
-                yield found
-
-    def _is_own(self, labels: Mapping[str, str]) -> bool:
-        found = [labels[name] for name in _NAME_LABELS if labels.get(name)]
-        return any(
-            each.startswith(self._prefix) or (self._owns_bare_names and "." not in each)
-            for each in found
-        )
-
-
-def exposition(project: str = "", *, owns_bare_names: bool = False) -> bytes:
-    """Return metrics in OpenMetrics text: all, or those of one project's pools and subscriptions.
-
-    Metrics of the whole process tell about all projects, so they are not among those of one.
-    `owns_bare_names`: labels without a project belong to this one, the default project.
-    """
-    source = _ProjectMetrics(project, owns_bare_names=owns_bare_names) if project else registry
-    text: bytes = generate_latest(source)  # type: ignore[no-untyped-call]
-    return text

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from waystation.errors import ArchiveError, BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import Count
 from waystation.runtime.service import Wakeup
 from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.telemetry import metrics
-from waystation.telemetry.counts import Count
 from waystation.transactions import names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.count_slots import CountSlots
