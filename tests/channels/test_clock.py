@@ -1,11 +1,19 @@
-"""Clocks: going round at 2^53 - 1, living longest, and beginning again after a loss."""
+"""Clocks that wrap or were lost, and the acknowledgement handles that contain them."""
 
 from __future__ import annotations
 
+import base64
+import json
+import struct
+import zlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
-from waystation.channels.model import encode_handle
+from waystation.channels.model import decode_handle, encode_handle
+from waystation.errors import AckHandleMalformedError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 MARGIN = 15
@@ -19,7 +27,7 @@ async def publish(opened: ChannelStore, channel: str, *ids: str) -> list[int]:
 # -- Going round -----------------------------------------------------------------------------
 
 
-async def test_the_clock_goes_from_the_largest_safe_integer_to_the_smallest(
+async def test_clock_at_maximum_continues_at_minimum(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -35,7 +43,7 @@ async def test_the_clock_goes_from_the_largest_safe_integer_to_the_smallest(
         assert (await opened.keys())["c.{ch}.clock"][1] > 3500
 
 
-async def test_the_clock_counts_through_zero_from_below(store_server: EmbeddedServer) -> None:
+async def test_clock_below_zero_counts_through_zero(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.set_clock("ch", -2)
         await opened.channels.subscribe("default", "ch", "s")
@@ -45,7 +53,7 @@ async def test_the_clock_counts_through_zero_from_below(store_server: EmbeddedSe
         assert await opened.ids("ch", "s") == ["m1", "m2", "m3"]
 
 
-async def test_a_fetch_reads_across_the_turn_in_the_order_of_the_seed(
+async def test_clock_wrap_keeps_order_of_fetch(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -62,7 +70,7 @@ async def test_a_fetch_reads_across_the_turn_in_the_order_of_the_seed(
 
 
 @pytest.mark.parametrize("taken", [1, 2, 3, 4])
-async def test_a_handle_acknowledges_up_to_its_message_on_either_side_of_the_turn(
+async def test_handle_around_clock_wrap_acknowledges_up_to_its_message(
     store_server: EmbeddedServer, taken: int
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -81,7 +89,7 @@ async def test_a_handle_acknowledges_up_to_its_message_on_either_side_of_the_tur
         assert await opened.channels.ack("default", "ch", "s", handle) is False
 
 
-async def test_an_old_handle_never_moves_a_cursor_back_around_the_turn(
+async def test_handle_from_before_clock_wrap_does_not_move_cursor_back(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -99,7 +107,7 @@ async def test_an_old_handle_never_moves_a_cursor_back_around_the_turn(
         assert await opened.ids("ch", "s") == ["m3"]
 
 
-async def test_a_gap_of_expired_messages_across_the_turn_is_passed(
+async def test_clock_wrap_inside_gap_is_passed(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -123,7 +131,7 @@ async def assert_clock_outlives_cursors(opened: ChannelStore) -> None:
     assert dies_ms["c.{ch}.clock"] >= max(ms for name, ms in dies_ms.items() if ".r." in name)
 
 
-async def test_the_clock_never_dies_before_the_longest_lived_subscriber(
+async def test_clock_expires_after_all_subscribers(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=1000) as opened:
@@ -143,7 +151,7 @@ async def test_the_clock_never_dies_before_the_longest_lived_subscriber(
             await assert_clock_outlives_cursors(opened)
 
 
-async def test_a_shorter_expiry_set_later_does_not_end_the_clock_before_a_subscriber(
+async def test_clock_with_shortened_expiry_outlives_subscriber(
     store_server: EmbeddedServer,
 ) -> None:
     # Given a subscriber from the days of a long expiry
@@ -167,7 +175,7 @@ async def test_a_shorter_expiry_set_later_does_not_end_the_clock_before_a_subscr
         assert fetched.expired == 2
 
 
-async def test_a_channel_that_nobody_used_for_its_whole_expiry_begins_anew(
+async def test_clock_of_expired_channel_starts_again(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=100) as opened:
@@ -184,7 +192,7 @@ async def test_a_channel_that_nobody_used_for_its_whole_expiry_begins_anew(
 
 
 @pytest.mark.parametrize("cursor", [500, 10**15, CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 500, -(10**15)])
-async def test_a_clock_that_began_again_beside_a_living_cursor_delivers(
+async def test_clock_below_cursor_after_loss_delivers_messages(
     store_server: EmbeddedServer, cursor: int
 ) -> None:
     """A data set that was taken over can be so: there the clock could die before a cursor."""
@@ -200,3 +208,149 @@ async def test_a_clock_that_began_again_beside_a_living_cursor_delivers(
         assert (fetched.last, fetched.more, fetched.expired) == (2, True, 0)
         assert await opened.channels.ack("default", "ch", "s", encode_handle("ch", "s", 2)) is True
         assert await opened.ids("ch", "s") == ["m3"]
+
+
+names = st.from_regex(r"[0-9a-z][0-9a-z_-]{0,62}", fullmatch=True)
+clocks = st.integers(CLOCK_MIN, CLOCK_MAX)
+
+
+def dsps_checksum(channel: str, subscriber: str, clock: int) -> str:
+    """DSPS's checksum, computed anew from its description."""
+    covered = b"dsps.storage.redis\0" + channel.encode() + b"\0" + subscriber.encode() + b"\0"
+    crc = zlib.crc32(covered + clock.to_bytes(8, "big", signed=True))
+    return base64.b64encode(struct.pack(">I", crc)).decode().rstrip("=")
+
+
+def dsps_handle(channel: str, subscriber: str, clock: int, *, storage: str = "default") -> str:
+    """A handle as DSPS's multiplexer over one Redis makes it."""
+    inner = json.dumps({"clk": clock, "xs": dsps_checksum(channel, subscriber, clock)})
+    return base64.b64encode(json.dumps({storage: inner}).encode()).decode()
+
+
+def wrapped(content: object) -> str:
+    return base64.b64encode(json.dumps(content).encode()).decode()
+
+
+@given(names, names, clocks)
+def test_handle_equals_handle_of_dsps(channel: str, subscriber: str, clock: int) -> None:
+    outer = json.loads(base64.b64decode(encode_handle(channel, subscriber, clock), validate=True))
+
+    assert list(outer) == ["default"]
+    assert json.loads(outer["default"]) == {
+        "clk": clock,
+        "xs": dsps_checksum(channel, subscriber, clock),
+    }
+
+
+@given(names, names, clocks)
+def test_handle_of_dsps_is_accepted(channel: str, subscriber: str, clock: int) -> None:
+    assert decode_handle(channel, subscriber, dsps_handle(channel, subscriber, clock)) == clock
+
+
+@given(names, names, clocks)
+def test_handle_needs_no_escaping_in_url(channel: str, subscriber: str, clock: int) -> None:
+    handle = encode_handle(channel, subscriber, clock)
+
+    assert not set(handle) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=")
+
+
+def test_the_form_never_changes() -> None:
+    """Handles lie with clients across an upgrade, so this text is a promise."""
+    assert encode_handle("chan", "sub", 1) == (
+        "eyJkZWZhdWx0Ijoie1wiY2xrXCI6MSxcInhzXCI6XCJ1NkpTY3dcIn0ifQ=="
+    )
+
+
+GOOD = {"clk": 7, "xs": dsps_checksum("ch", "s", 7)}
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "x",
+        "@@@@",
+        "====",
+        "e30",  # padding is missing
+        "eyJ",
+        "e30=e30=",
+        " e30=",
+        "e30=\n",
+        "ü",
+        "\0",
+        wrapped([]),
+        wrapped("default"),
+        wrapped(7),
+        wrapped({"default": 7}),
+        wrapped({"default": GOOD}),
+        wrapped({"default": ""}),
+        wrapped({"default": "{}"}),
+        wrapped({"default": json.dumps({"clk": 7})}),
+        wrapped({"default": json.dumps({"xs": GOOD["xs"]})}),
+        wrapped({"default": json.dumps({**GOOD, "clk": 8})}),
+        wrapped({"default": json.dumps({**GOOD, "clk": "7"})}),
+        wrapped({"default": json.dumps({**GOOD, "clk": 2**63})}),
+        wrapped({"default": json.dumps({**GOOD, "clk": 10**40})}),
+        wrapped({"default": json.dumps({**GOOD, "xs": ""})}),
+        wrapped({"default": json.dumps({**GOOD, "xs": None})}),
+        wrapped({"default": json.dumps({"mid": "m1", "xs": GOOD["xs"]})}),
+        dsps_handle("other", "s", 7),
+        dsps_handle("ch", "other", 7),
+        dsps_handle("s", "ch", 7),
+        dsps_handle("ch", "s", 2**53),
+        dsps_handle("ch", "s", -(2**53)),
+        base64.b64encode(b"[" * 100_000).decode(),
+        base64.b64encode(b'{"default":"\xff"}').decode(),
+        "A" * 1_000_000,
+    ],
+    ids=lambda handle: handle[:40].encode("unicode_escape").decode() or "empty",
+)
+def test_handle_of_other_subscriber_is_rejected(handle: str) -> None:
+    with pytest.raises(AckHandleMalformedError) as caught:
+        decode_handle("ch", "s", handle)
+    assert caught.value.code == "dsps.storage.ack-handle-malformed"
+
+
+@given(st.binary(max_size=200))
+def test_handle_of_random_bytes_is_rejected_or_ignored(content: bytes) -> None:
+    try:
+        clock = decode_handle("ch", "s", base64.b64encode(content).decode())
+    except AckHandleMalformedError:
+        return
+    assert clock is None
+
+
+async def test_handle_of_other_storages_acknowledges_nothing(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        channels = opened.channels
+        await channels.subscribe("default", "ch", "s")
+        await channels.publish("default", "ch", "m1", b"1")
+
+        for handle in ("e30=", dsps_handle("ch", "s", 1, storage="other")):
+            assert await channels.ack("default", "ch", "s", handle) is False
+
+        assert await opened.ids("ch", "s") == ["m1"]
+
+
+async def test_handle_beyond_clock_moves_nothing(
+    store_server: EmbeddedServer,
+) -> None:
+    """The checksum is no signature: what a handle may do is decided by clock and cursor."""
+    async with open_channels(store_server) as opened:
+        channels = opened.channels
+        await channels.subscribe("default", "ch", "s")
+        await channels.publish("default", "ch", "m1", b"1")
+
+        for clock in (2, 10**6, CLOCK_MAX, CLOCK_MIN, -1, 0):
+            assert await channels.ack("default", "ch", "s", dsps_handle("ch", "s", clock)) is False
+
+        assert await opened.number("c.{ch}.r.s") == 0
+
+
+async def test_handle_of_missing_subscriber_raises_not_found(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        with pytest.raises(SubscriberNotFoundError):
+            await opened.channels.ack("default", "ch", "s", dsps_handle("ch", "s", 1))

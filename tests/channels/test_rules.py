@@ -22,14 +22,14 @@ def rules(*each: ChannelRule) -> ChannelRules:
     return ChannelRules(each, expire_seconds=1800)
 
 
-def test_without_rules_every_channel_is_allowed() -> None:
+def test_rules_empty_allow_every_channel() -> None:
     terms = rules().terms_of("anything")
 
     assert terms is not None
     assert terms.expire_seconds == 1800
 
 
-def test_with_rules_a_name_must_match_one_as_a_whole() -> None:
+def test_rules_match_whole_name_only() -> None:
     found = rules(ChannelRule(pattern="chat-[0-9]+"))
 
     assert found.terms_of("chat-7") is not None
@@ -37,7 +37,7 @@ def test_with_rules_a_name_must_match_one_as_a_whole() -> None:
     assert found.terms_of("xchat-7") is None
 
 
-def test_matching_rules_add_up() -> None:
+def test_rules_that_match_are_combined() -> None:
     found = rules(
         ChannelRule(pattern="chat-.*", expire_seconds=60, backlog_max=100),
         ChannelRule(
@@ -53,14 +53,14 @@ def test_matching_rules_add_up() -> None:
     assert (one.expire_seconds, one.backlog_max, one.backlog_policy) == (60, 100, "refuse")
 
 
-def test_a_rule_without_an_expiry_has_the_general_one() -> None:
+def test_rule_without_expiry_uses_default() -> None:
     terms = rules(ChannelRule(pattern=".+")).terms_of("a")
 
     assert terms is not None
     assert terms.expire_seconds == 1800
 
 
-def test_templates_are_filled_from_the_pattern() -> None:
+def test_template_is_filled_from_groups_of_pattern() -> None:
     webhook = WebhookRule(
         name="crm",
         url="https://crm.example/{{.channel.shop}}/{{ .channel.kind }}",
@@ -85,14 +85,14 @@ def test_templates_are_filled_from_the_pattern() -> None:
     "url",
     ["https://x/{{.channel.nobody}}", "https://x/{{channel.shop}}", "https://x/{{.channel.shop"],
 )
-def test_a_template_that_could_fail_later_fails_at_start(url: str) -> None:
+def test_template_with_unknown_group_is_rejected_at_start(url: str) -> None:
     rule = ChannelRule(pattern="(?P<shop>[a-z]+)", webhooks=(WebhookRule(name="crm", url=url),))
 
     with pytest.raises(SettingsError, match=r"channels\.rules"):
         rules(rule)
 
 
-def test_a_broken_pattern_is_told() -> None:
+def test_pattern_that_is_invalid_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="not a valid pattern"):
         rules(ChannelRule(pattern="chat-("))
 
@@ -108,7 +108,7 @@ def test_a_broken_pattern_is_told() -> None:
         (r"\pL{1000}", "too large"),
     ],
 )
-def test_what_could_go_wrong_with_a_pattern_goes_wrong_at_start(pattern: str, told: str) -> None:
+def test_pattern_errors_are_raised_at_start(pattern: str, told: str) -> None:
     with pytest.raises(SettingsError, match=told) as caught:
         rules(ChannelRule(pattern=pattern))
     assert caught.value.message.startswith("channels.rules")
@@ -117,7 +117,7 @@ def test_what_could_go_wrong_with_a_pattern_goes_wrong_at_start(pattern: str, to
 @pytest.mark.parametrize(
     "pattern", ["(a+)+-x", "(a|a)*-x", "(a|aa)+-x", "(.*)(.*)(.*)(.*)(.*)(.*)-x", "(a?){60}a{60}-x"]
 )
-def test_no_pattern_takes_longer_than_linear_time(pattern: str) -> None:
+def test_pattern_matches_in_linear_time(pattern: str) -> None:
     """With Python's own patterns each of these takes longer than anybody lives."""
     found = rules(ChannelRule(pattern=pattern))
     begun = time.process_time()
@@ -127,7 +127,7 @@ def test_no_pattern_takes_longer_than_linear_time(pattern: str) -> None:
     assert time.process_time() - begun < 0.1
 
 
-def test_names_that_were_looked_up_are_remembered_in_bounds() -> None:
+def test_rules_cache_bounded_number_of_names() -> None:
     found = rules(ChannelRule(pattern="chat-[0-9]+"))
 
     assert found.terms_of("chat-1") is found.terms_of("chat-1")
@@ -137,14 +137,14 @@ def test_names_that_were_looked_up_are_remembered_in_bounds() -> None:
     assert lookup.cache_info().currsize == CACHED_NAMES_MAX
 
 
-def test_without_rules_nothing_has_to_be_remembered() -> None:
+def test_rules_empty_cache_nothing() -> None:
     found = rules()
 
     assert found.terms_of("a") is found.terms_of("b")
     assert sys.getrefcount(found.terms_of("a")) < 10
 
 
-def test_the_named_groups_of_dsps_are_understood_in_both_spellings() -> None:
+def test_pattern_accepts_both_spellings_of_named_groups() -> None:
     for pattern in ("(?P<shop>[a-z]+)-.*", "(?<shop>[a-z]+)-.*"):
         tokens = TokenRule(
             algorithms=("HS256",), issuers=("me",), claims={"shop": ("x{{.channel.shop}}y",)}
@@ -155,7 +155,7 @@ def test_the_named_groups_of_dsps_are_understood_in_both_spellings() -> None:
         assert terms.tokens[0].claims == {"shop": ("xacmey",)}
 
 
-def test_a_group_that_took_no_part_is_empty() -> None:
+def test_template_of_unmatched_group_is_empty() -> None:
     tokens = TokenRule(issuers=("me",), allow_none=True, claims={"a": ("<{{.channel.a}}>",)})
     terms = rules(ChannelRule(pattern="(?P<a>x)?y", tokens=tokens)).terms_of("y")
 
@@ -164,14 +164,14 @@ def test_a_group_that_took_no_part_is_empty() -> None:
 
 
 @pytest.mark.parametrize("value", ["{{.channel.nobody}}", "{{channel.a}}", "{{.channel.a", "a}}"])
-def test_a_claim_that_names_no_group_is_refused_at_start(value: str) -> None:
+def test_claim_with_unknown_group_is_rejected_at_start(value: str) -> None:
     tokens = TokenRule(issuers=("me",), allow_none=True, claims={"a": (value,)})
 
     with pytest.raises(SettingsError, match=r"channels\.rules"):
         rules(ChannelRule(pattern="(?P<a>x)", tokens=tokens))
 
 
-def test_the_tokens_of_every_matching_rule_are_asked_for() -> None:
+def test_rules_that_match_require_all_their_tokens() -> None:
     one, two = (TokenRule(issuers=(name,), allow_none=True) for name in ("one", "two"))
     found = rules(
         ChannelRule(pattern="chat-.*", tokens=one),
@@ -188,7 +188,7 @@ def test_the_tokens_of_every_matching_rule_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("guide", ["channels.md", "from-dsps.md"])
-def test_the_rules_in_the_guides_are_good_ones(tmp_path: Path, guide: str) -> None:
+def test_rules_of_guides_are_valid(tmp_path: Path, guide: str) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", (GUIDES / guide).read_text(), re.DOTALL)
     (tmp_path / "waystation.toml").write_text(text)
 

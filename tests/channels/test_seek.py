@@ -29,7 +29,7 @@ async def seek(opened: ChannelStore, to: SeekTo, target: int = 0) -> tuple[int, 
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_to_either_end_and_to_every_clock_in_between(
+async def test_seek_to_ends_and_clocks_moves_cursor(
     store_server: EmbeddedServer, start: int
 ) -> None:
     ids = ["a", "b", "c", "d", "e"]
@@ -49,7 +49,7 @@ async def test_to_either_end_and_to_every_clock_in_between(
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_clock_outside_of_what_is_kept_is_refused_and_moves_nothing(
+async def test_seek_to_clock_out_of_range_is_rejected(
     store_server: EmbeddedServer, start: int
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -67,7 +67,7 @@ async def test_a_clock_outside_of_what_is_kept_is_refused_and_moves_nothing(
         assert await opened.ids("ch", "me") == ["b", "c"]
 
 
-async def test_to_a_time_means_what_was_published_from_then_on(
+async def test_seek_to_time_returns_messages_published_since(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
@@ -86,7 +86,7 @@ async def test_to_a_time_means_what_was_published_from_then_on(
         assert await seek(opened, "time", CLOCK_MAX) == (5, 0)
 
 
-async def test_what_expired_is_behind_the_beginning(store_server: EmbeddedServer) -> None:
+async def test_seek_to_beginning_skips_expired_messages(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
         await opened.channels.subscribe("default", "ch", "me")
         await publish(opened, "old", "older")
@@ -103,7 +103,7 @@ async def test_what_expired_is_behind_the_beginning(store_server: EmbeddedServer
             await seek(opened, "clock", 1)
 
 
-async def test_a_channel_with_nothing_left_has_its_beginning_at_its_end(
+async def test_seek_in_empty_channel_stays_at_end(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -112,7 +112,7 @@ async def test_a_channel_with_nothing_left_has_its_beginning_at_its_end(
             assert await seek(opened, how) == (0, 0)
 
 
-async def test_the_oldest_of_a_long_channel_is_found_in_a_few_looks(
+async def test_seek_in_long_channel_makes_few_checks(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -129,7 +129,7 @@ async def test_the_oldest_of_a_long_channel_is_found_in_a_few_looks(
         assert int(looks.partition("calls=")[2].partition(",")[0]) <= 2 * 13 + 2
 
 
-async def test_a_waiting_poll_is_woken_by_a_seek_backwards(store_server: EmbeddedServer) -> None:
+async def test_seek_backwards_wakes_poll(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "me")
         await publish(opened, "a")
@@ -147,7 +147,7 @@ async def test_a_waiting_poll_is_woken_by_a_seek_backwards(store_server: Embedde
         assert [each.id for each in fetched.messages] == ["a"]
 
 
-async def test_who_is_not_there_cannot_be_moved_and_is_not_created(
+async def test_seek_of_missing_subscriber_raises_not_found(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -161,7 +161,7 @@ async def test_who_is_not_there_cannot_be_moved_and_is_not_created(
         assert set(await opened.keys()) == before
 
 
-async def test_a_seek_keeps_a_subscriber_and_its_clock_alive(store_server: EmbeddedServer) -> None:
+async def test_seek_extends_expiry_of_subscriber_and_clock(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
         await opened.channels.subscribe("default", "ch", "me")
         await publish(opened, "first")
@@ -174,7 +174,7 @@ async def test_a_seek_keeps_a_subscriber_and_its_clock_alive(store_server: Embed
         assert await opened.ids("ch", "me") == ["a"]
 
 
-async def test_a_handle_from_before_a_seek_still_only_moves_forward(
+async def test_seek_does_not_change_effect_of_older_handle(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:

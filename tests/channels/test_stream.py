@@ -30,7 +30,7 @@ async def ids(stream: ChannelStream, limit: int = 100) -> list[str]:
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_stream_reads_on_without_acknowledgements_and_knows_each_clock(
+async def test_stream_reads_ahead_of_acknowledgements(
     store_server: EmbeddedServer, start: int
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -56,7 +56,7 @@ async def test_a_stream_reads_on_without_acknowledgements_and_knows_each_clock(
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_stream_follows_a_seek_and_not_an_acknowledgement(
+async def test_stream_follows_seek_but_not_acknowledgement(
     store_server: EmbeddedServer, start: int
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -77,7 +77,7 @@ async def test_a_stream_follows_a_seek_and_not_an_acknowledgement(
         assert await ids(stream) == ["g"]
 
 
-async def test_a_place_that_is_behind_the_cursor_or_ahead_of_the_clock_is_not_taken(
+async def test_stream_position_out_of_range_starts_at_cursor(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -88,7 +88,7 @@ async def test_a_place_that_is_behind_the_cursor_or_ahead_of_the_clock_is_not_ta
             assert await ids(opened.channels.stream(*CH, "s", after=after)) == expected
 
 
-async def test_a_gap_ends_a_read_and_is_passed_by_the_next(store_server: EmbeddedServer) -> None:
+async def test_stream_read_ends_before_gap(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe(*CH, "s")
         await publish(opened, *(f"m{number}" for number in range(1, 13)))
@@ -110,7 +110,7 @@ async def test_a_gap_ends_a_read_and_is_passed_by_the_next(store_server: Embedde
         assert await opened.number("c.{ch}.r.s") == 2
 
 
-async def test_what_nobody_can_read_is_counted_as_lost(store_server: EmbeddedServer) -> None:
+async def test_stream_counts_unreadable_messages_as_lost(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe(*CH, "s")
         await publish(opened, "a", "b", "c")
@@ -122,7 +122,7 @@ async def test_what_nobody_can_read_is_counted_as_lost(store_server: EmbeddedSer
         assert read.lost == 1
 
 
-async def test_a_read_is_bounded_in_bytes(store_server: EmbeddedServer) -> None:
+async def test_stream_read_ends_at_byte_limit(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe(*CH, "s")
         for number in range(20):
@@ -135,7 +135,7 @@ async def test_a_read_is_bounded_in_bytes(store_server: EmbeddedServer) -> None:
         assert max(sizes) < reader_module.STREAM_READ_BYTES_MAX + 30_100
 
 
-async def test_a_clock_that_was_lost_begins_again(store_server: EmbeddedServer) -> None:
+async def test_stream_with_lost_clock_starts_again(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.set_clock("ch", 500)
         await opened.channels.subscribe(*CH, "s")
@@ -147,7 +147,7 @@ async def test_a_clock_that_was_lost_begins_again(store_server: EmbeddedServer) 
         assert await ids(stream) == ["b"]
 
 
-async def test_a_subscriber_is_created_where_it_had_been(store_server: EmbeddedServer) -> None:
+async def test_subscribe_after_clock_continues_there(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await publish(opened, "a", "b", "c")
         assert await opened.channels.subscribe(*CH, "s", after=1)
@@ -160,13 +160,13 @@ async def test_a_subscriber_is_created_where_it_had_been(store_server: EmbeddedS
         assert await ids(opened.channels.stream(*CH, "t")) == ["a", "b", "c"]
 
 
-async def test_a_missing_subscriber_is_told(store_server: EmbeddedServer) -> None:
+async def test_stream_of_missing_subscriber_raises_not_found(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         with pytest.raises(SubscriberNotFoundError):
             await opened.channels.stream(*CH, "s").read(1)
 
 
-async def test_a_publish_at_any_moment_of_a_wait_is_never_missed(
+async def test_stream_never_misses_concurrent_publish(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -204,7 +204,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60)
 @given(start=st.sampled_from(STARTS), steps=STEPS)
-def test_a_stream_yields_what_is_kept_each_once_and_in_order(
+def test_stream_returns_stored_messages_once_and_in_order(
     store_server: EmbeddedServer, start: int, steps: list[tuple[str, int]]
 ) -> None:
     """Whatever is published, acknowledged and lost in between."""

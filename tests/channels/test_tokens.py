@@ -121,7 +121,7 @@ def forged(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_times_have_the_skew_and_the_issuer_must_fit(
+def test_token_times_allow_skew_and_issuer_must_match(
     secret_file: str, claims: dict[str, Any], accepted: bool
 ) -> None:
     token = forged({"alg": "HS256"}, {"iss": "me", **claims}, SECRET)
@@ -129,11 +129,11 @@ def test_times_have_the_skew_and_the_issuer_must_fit(
     assert accepts(shared(secret_file), token) is accepted
 
 
-def test_a_token_without_an_issuer_is_refused(secret_file: str) -> None:
+def test_token_without_issuer_is_rejected(secret_file: str) -> None:
     assert not accepts(shared(secret_file), jwt.encode({"sub": "x"}, SECRET, algorithm="HS256"))
 
 
-def test_the_skew_is_that_of_the_rule(secret_file: str) -> None:
+def test_token_skew_is_that_of_rule(secret_file: str) -> None:
     rule = shared(secret_file, clock_skew_seconds=0)
 
     assert accepts(rule, signed({"exp": NOW + 1}))
@@ -145,7 +145,7 @@ def test_the_skew_is_that_of_the_rule(secret_file: str) -> None:
     [("7", True), (7, True), (7.0, True), (7.5, False), (True, False), (None, False), ([7], False)],
     ids=str,
 )
-def test_a_claim_is_compared_as_text(secret_file: str, value: object, accepted: bool) -> None:
+def test_token_claim_is_compared_as_text(secret_file: str, value: object, accepted: bool) -> None:
     rule = shared(secret_file, claims={"shop": ("7", "8")})
 
     assert accepts(rule, signed({"shop": value})) is accepted
@@ -168,9 +168,7 @@ def test_a_claim_is_compared_as_text(secret_file: str, value: object, accepted: 
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_numbers_are_the_shortest_decimal_and_truth_is_in_lower_case(
-    value: object, text: str | None
-) -> None:
+def test_token_claim_text_of_numbers_and_booleans(value: object, text: str | None) -> None:
     assert claim_text(value) == text
 
 
@@ -179,14 +177,16 @@ def test_numbers_are_the_shortest_decimal_and_truth_is_in_lower_case(
     [("a", True), (["x", "b"], True), ("x", False), ([], False), (None, False), ({"a": 1}, False)],
     ids=str,
 )
-def test_any_audience_may_match(secret_file: str, audience: object, accepted: bool) -> None:
+def test_token_with_one_accepted_audience_passes(
+    secret_file: str, audience: object, accepted: bool
+) -> None:
     rule = shared(secret_file, audiences=("a", "b"))
 
     assert accepts(rule, signed({"aud": audience})) is accepted
     assert accepts(shared(secret_file), signed({"aud": audience})), "where none is asked for"
 
 
-def test_every_matching_rule_must_accept(secret_file: str) -> None:
+def test_token_must_satisfy_every_rule(secret_file: str) -> None:
     first, second = shared(secret_file), shared(secret_file, claims={"shop": ("7",)})
     verifier = verifier_of(first, second)
     good, bad = read_token(signed({"shop": "7"})), read_token(signed({}))
@@ -213,9 +213,7 @@ def rule_for(algorithm: str, folder: Path) -> TokenRule:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_algorithm_verifies_its_own_tokens_and_those_of_no_other(
-    tmp_path: Path, algorithm: str
-) -> None:
+def test_token_algorithm_verifies_own_tokens_only(tmp_path: Path, algorithm: str) -> None:
     rule = rule_for(algorithm, tmp_path)
 
     for other in ALGORITHMS:
@@ -223,7 +221,7 @@ def test_each_algorithm_verifies_its_own_tokens_and_those_of_no_other(
         assert accepts(rule, token) is (other == algorithm), other
 
 
-def test_several_keys_are_tried(secret_file: str, tmp_path: Path) -> None:
+def test_token_signed_by_any_key_passes(secret_file: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"another secret, also long enough to be used for signing")
 
@@ -231,7 +229,7 @@ def test_several_keys_are_tried(secret_file: str, tmp_path: Path) -> None:
     assert not accepts(shared(secret_file, key_files=(str(other),)), signed({}))
 
 
-def test_keys_of_several_kinds_serve_one_rule(secret_file: str, tmp_path: Path) -> None:
+def test_token_keys_of_several_kinds_verify_one_rule(secret_file: str, tmp_path: Path) -> None:
     rule = shared(
         secret_file,
         algorithms=("HS256", "RS256", "ES384"),
@@ -246,7 +244,7 @@ def test_keys_of_several_kinds_serve_one_rule(secret_file: str, tmp_path: Path) 
         assert accepts(rule, signed({}, key=key_for(algorithm), algorithm=algorithm))
 
 
-def test_a_certificate_is_as_good_as_its_key(tmp_path: Path) -> None:
+def test_token_key_can_be_certificate(tmp_path: Path) -> None:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
@@ -267,7 +265,7 @@ def test_a_certificate_is_as_good_as_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["RS256", "ES256"])
-def test_a_public_key_never_passes_for_a_shared_secret(
+def test_token_signed_with_public_key_as_secret_is_rejected(
     secret_file: str, tmp_path: Path, kind: str
 ) -> None:
     """The classic confusion: the header says HS256, and the public key is the secret."""
@@ -296,7 +294,7 @@ def test_rule_with_public_key_alone_refuses_tokens_signed_with_that_key_as_secre
         assert not accepts(rule, lying)
 
 
-def test_a_token_without_a_signature_passes_only_where_that_is_wanted(secret_file: str) -> None:
+def test_token_without_signature_passes_with_allow_none_only(secret_file: str) -> None:
     unsigned = signed({}, key=None, algorithm="none")
 
     assert not accepts(shared(secret_file), unsigned)
@@ -309,7 +307,7 @@ def test_a_token_without_a_signature_passes_only_where_that_is_wanted(secret_fil
 @pytest.mark.parametrize(
     "name", ["None", "NONE", "nOnE", "", "hs256", "HS256 ", None, 7, ["HS256"]]
 )
-def test_an_algorithm_has_exactly_its_name(secret_file: str, name: object) -> None:
+def test_token_algorithm_name_must_match_exactly(secret_file: str, name: object) -> None:
     rule = shared(secret_file, allow_none=True)
     unsigned = forged({"alg": name}, {"iss": "me"}, b"").rpartition(".")[0] + "."
 
@@ -317,11 +315,11 @@ def test_an_algorithm_has_exactly_its_name(secret_file: str, name: object) -> No
     assert not accepts(rule, forged({"alg": name}, {"iss": "me"}, SECRET))
 
 
-def test_a_header_without_an_algorithm_is_refused(secret_file: str) -> None:
+def test_token_without_algorithm_is_rejected(secret_file: str) -> None:
     assert not accepts(shared(secret_file, allow_none=True), forged({}, {"iss": "me"}, SECRET))
 
 
-def test_a_key_in_the_token_is_not_looked_at(secret_file: str) -> None:
+def test_token_key_in_header_is_ignored(secret_file: str) -> None:
     mine = b"a key of my own, which I bring along in my own token"
     jwk = {"kty": "oct", "k": encoded(mine)}
     for extra in (
@@ -339,7 +337,7 @@ def test_a_key_in_the_token_is_not_looked_at(secret_file: str) -> None:
 
 
 @pytest.mark.parametrize("critical", [["exp"], ["b64"], [], "x", None])
-def test_a_token_that_demands_an_extension_is_refused(secret_file: str, critical: object) -> None:
+def test_token_with_critical_extension_is_rejected(secret_file: str, critical: object) -> None:
     header = {"alg": "HS256", "crit": critical, "b64": False}
 
     assert not accepts(shared(secret_file), forged(header, {"iss": "me"}, SECRET))

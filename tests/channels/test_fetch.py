@@ -1,7 +1,9 @@
-"""Gaps: messages that expired before a subscriber came back are passed, and counted."""
+"""Fetch and long poll: gaps of expired messages, wake-ups, disconnected clients, shutdown."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,8 +15,12 @@ import pytest
 from tests.channels.helpers import ChannelStore, open_channels
 from waystation.channels.model import Fetched, encode_handle
 from waystation.channels.reader import CLOCKS_PER_CALL_MAX
+from waystation.errors import SubscriberNotFoundError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.pubsub import RECHECK_S
+from waystation.store.scripts import Script
+from waystation.telemetry import metrics
 
 MILLION = 1_000_000
 SCRIPT_MICROSECONDS_MAX = 5_000
@@ -57,7 +63,7 @@ def ids(fetched: Fetched) -> list[str]:
         ({200}, 200, 64, ["m200"], 199, 199),
     ],
 )
-async def test_expired_messages_are_passed_and_counted(
+async def test_fetch_with_expired_messages_counts_them(
     store_server: EmbeddedServer,
     alive: set[int],
     end: int,
@@ -77,7 +83,7 @@ async def test_expired_messages_are_passed_and_counted(
         assert await opened.number("c.{ch}.r.s") == cursor
 
 
-async def test_a_gap_at_the_front_is_told_once(store_server: EmbeddedServer) -> None:
+async def test_fetch_reports_gap_at_cursor_once(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await publish_with_gaps(opened, "ch", {3}, 3)
@@ -88,7 +94,7 @@ async def test_a_gap_at_the_front_is_told_once(store_server: EmbeddedServer) -> 
         assert (ids(second), second.expired) == (["m3"], 0)
 
 
-async def test_messages_that_expire_by_time_are_passed(store_server: EmbeddedServer) -> None:
+async def test_fetch_after_expiry_continues_behind_gap(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server, expire_seconds=100) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await opened.channels.publish("default", "ch", "old", b"1")
@@ -102,7 +108,7 @@ async def test_messages_that_expire_by_time_are_passed(store_server: EmbeddedSer
         assert (ids(fetched), fetched.expired, fetched.more) == (["new"], 1, False)
 
 
-async def test_an_ack_works_over_an_interior_gap(store_server: EmbeddedServer) -> None:
+async def test_ack_across_interior_gap_moves_cursor(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await publish_with_gaps(opened, "ch", {1, 5, 9}, 9)
@@ -115,7 +121,7 @@ async def test_an_ack_works_over_an_interior_gap(store_server: EmbeddedServer) -
         assert (ids(rest), rest.expired) == (["m9"], 3)
 
 
-async def test_max_0_looks_and_touches_nothing(store_server: EmbeddedServer) -> None:
+async def test_fetch_with_limit_0_returns_no_messages(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await publish_with_gaps(opened, "ch", {3}, 3)
@@ -126,7 +132,7 @@ async def test_max_0_looks_and_touches_nothing(store_server: EmbeddedServer) -> 
         assert await opened.number("c.{ch}.r.s") == 0
 
 
-async def test_bodies_that_nobody_can_read_count_as_lost(store_server: EmbeddedServer) -> None:
+async def test_fetch_of_unreadable_bodies_counts_them_as_lost(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         for clock in (1, 2, 3, 4):
@@ -145,7 +151,7 @@ async def test_bodies_that_nobody_can_read_count_as_lost(store_server: EmbeddedS
         assert await opened.number("c.{ch}.r.s") == 5
 
 
-async def test_a_fetch_returns_as_many_as_max_says_however_many_calls_it_takes(
+async def test_fetch_of_many_messages_returns_limit(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -164,7 +170,7 @@ async def test_a_fetch_returns_as_many_as_max_says_however_many_calls_it_takes(
         assert (fetched.last, fetched.more, fetched.expired) == (count - 9, True, 1)
 
 
-async def test_a_fetch_stops_when_it_has_enough_bytes_and_says_that_there_is_more(
+async def test_fetch_at_byte_limit_returns_more(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, fetch_bytes_max=50_000) as opened:
@@ -224,7 +230,7 @@ async def make_scattered_ones(opened: ChannelStore) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make_gaps", [make_a_million, make_scattered_ones])
-async def test_no_script_call_is_long_however_many_messages_expired(
+async def test_fetch_over_long_gap_makes_short_script_calls(
     store_server: EmbeddedServer, make_gaps: Callable[[ChannelStore], Awaitable[int]]
 ) -> None:
     """F-22."""
@@ -248,7 +254,7 @@ async def test_no_script_call_is_long_however_many_messages_expired(
         assert min(longest) < SCRIPT_MICROSECONDS_MAX
 
 
-async def test_the_cursor_is_behind_a_wide_gap_after_one_fetch(
+async def test_fetch_over_long_gap_moves_cursor_behind_it(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -265,7 +271,7 @@ async def test_the_cursor_is_behind_a_wide_gap_after_one_fetch(
         assert await opened.number("c.{ch}.r.s") == 20 * CLOCKS_PER_CALL_MAX
 
 
-async def test_a_gap_that_takes_too_long_is_passed_in_several_fetches(
+async def test_fetch_over_gap_beyond_time_limit_continues_next_time(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waystation.channels.reader.GAP_S_MAX", 0.0)
@@ -282,3 +288,223 @@ async def test_a_gap_that_takes_too_long_is_passed_in_several_fetches(
         assert len(fetches) == 4
         assert sum(each.expired for each in fetches) == 3 * CLOCKS_PER_CALL_MAX
         assert ids(fetches[-1]) == ["after"]
+
+
+#: Far more than a wake-up takes on a busy machine, less than the look that pub/sub's losses
+#: make a waiter take every ten seconds.
+AT_ONCE_SECONDS = 8.0
+
+
+def poll(opened: ChannelStore, subscriber: str = "s", **options: Any) -> asyncio.Task[Fetched]:
+    """Starts a long poll."""
+    fetch = opened.channels.fetch(
+        "default", "ch", subscriber, **{"limit": 64, "wait_s": 30, **options}
+    )
+    return asyncio.create_task(fetch)
+
+
+async def until_waiting(opened: ChannelStore, count: int) -> None:
+    """Returns once so many polls wait, subscribed and with their second look behind them."""
+    while f"{count} waiters" not in repr(opened.wakeups):
+        await asyncio.sleep(0.001)
+    # A publish to nobody but us: the store tells how many it reached.
+    while not (await opened.store.call("PUBSUB", "NUMSUB", "dsps.c.{ch}"))[1]:
+        await asyncio.sleep(0.001)
+    await opened.store.ping()
+
+
+async def poll_ids(poll: asyncio.Task[Fetched], seconds: float = AT_ONCE_SECONDS) -> list[str]:
+    async with asyncio.timeout(seconds):
+        return [message.id for message in (await poll).messages]
+
+
+async def test_poll_wakes_within_milliseconds_of_publish(
+    store_server: EmbeddedServer,
+) -> None:
+    took = []
+    loop = asyncio.get_running_loop()
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        for round_ in range(1, 31):
+            waiting = poll(opened)
+            await until_waiting(opened, 2)  # the time machine waits too
+            begun = loop.time()
+            await opened.channels.publish("default", "ch", f"m{round_}", b"1")
+            assert await poll_ids(waiting) == [f"m{round_}"]
+            took.append(loop.time() - begun)
+            await opened.channels.ack("default", "ch", "s", encode_handle("ch", "s", round_))
+    assert sorted(took)[len(took) // 2] < 0.020
+
+
+async def test_poll_never_misses_concurrent_publish(
+    store_server: EmbeddedServer,
+) -> None:
+    """Races: the publish lands before, within and after the look, the subscription and the wait."""
+    rng = random.Random(2002)
+    async with open_channels(store_server) as opened:
+        for round_ in range(400):
+            channel = f"race-{round_}"  # a new topic each time: subscribing is part of the race
+            await opened.channels.subscribe("default", channel, "s")
+            waiting = asyncio.create_task(
+                opened.channels.fetch("default", channel, "s", limit=64, wait_s=30)
+            )
+            for _ in range(rng.randrange(8)):
+                await asyncio.sleep(rng.choice((0, 0, 0.0002)))
+            await opened.channels.publish("default", channel, "m", b"1")
+            assert await poll_ids(waiting) == ["m"], f"round {round_}"
+
+
+class MeddlingStore(Store):
+    """A store client in whose hands something happens right after the n-th look of a poll."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        super().__init__(server.address, test_mode=True)
+        self.looks_before = 0
+        self.happens: Any = None
+
+    async def run(self, script: Script, *rest: Any) -> Any:
+        """Runs a script, then meddles if it was the look that was waited for."""
+        reply = await super().run(script, *rest)
+        if self.happens and script.name == "fetch":
+            self.looks_before -= 1
+            if self.looks_before == 0:
+                happens, self.happens = self.happens, None
+                await happens()
+        return reply
+
+
+@pytest.mark.parametrize("look", [1, 2])
+async def test_poll_sees_publish_between_read_and_wait(
+    store_server: EmbeddedServer, look: int
+) -> None:
+    """The first look may come before the subscription takes effect, the second comes after it."""
+    store = MeddlingStore(store_server)
+    async with open_channels(store_server, store=store) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        store.looks_before = look
+        store.happens = lambda: opened.channels.publish("default", "ch", "m", b"1")
+
+        assert await poll_ids(poll(opened)) == ["m"]
+
+
+async def test_poll_of_each_subscriber_returns_message(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        for subscriber in ("s", "t"):
+            await opened.channels.subscribe("default", "ch", subscriber)
+        # Given two pollers of one subscriber, and one of another
+        waiting = [poll(opened, "s"), poll(opened, "s"), poll(opened, "t")]
+        await until_waiting(opened, 4)
+
+        await opened.channels.publish("default", "ch", "m", b"1")
+
+        assert [await poll_ids(each) for each in waiting] == [["m"], ["m"], ["m"]]
+
+
+async def test_poll_during_duplicates_continues_waiting(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.publish("default", "ch", "old", b"1")
+        await opened.channels.subscribe("default", "ch", "s")
+        waiting = poll(opened)
+        await until_waiting(opened, 2)
+
+        await opened.channels.publish("default", "ch", "old", b"1")
+        await opened.store.call("PUBLISH", "dsps.c.{ch}", "new message")
+        await opened.channels.publish("default", "ch", "new", b"1")
+
+        assert await poll_ids(waiting) == ["new"]
+
+
+async def test_poll_at_timeout_returns_nothing(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        waiting = poll(opened, wait_s=30)
+        await until_waiting(opened, 2)
+
+        await opened.machine.advance(30)
+
+        async with asyncio.timeout(AT_ONCE_SECONDS):
+            fetched = await waiting
+        assert (fetched.messages, fetched.more, fetched.last) == ([], False, None)
+
+
+async def test_poll_with_limit_0_does_not_wait(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        assert await poll_ids(poll(opened, limit=0)) == []
+        assert await poll_ids(poll(opened, wait_s=-3)) == []
+
+
+async def test_poll_of_deleted_subscriber_raises_not_found(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        waiting = poll(opened)
+        await until_waiting(opened, 2)
+
+        await opened.channels.unsubscribe("default", "ch", "s")
+
+        with pytest.raises(SubscriberNotFoundError):
+            await poll_ids(waiting)
+
+
+async def test_poll_at_shutdown_returns_nothing(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        waiting = poll(opened)
+        await until_waiting(opened, 2)
+
+        opened.channels.end_polls()
+
+        assert await poll_ids(waiting) == []
+        assert await poll_ids(poll(opened)) == []
+
+
+async def test_poll_of_disconnected_client_ends(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        gone: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        waiting = poll(opened, disconnected=lambda: gone)
+        await until_waiting(opened, 2)
+
+        gone.set_result(None)
+
+        assert await poll_ids(waiting) == []
+        assert repr(opened.wakeups) == "<PubSub [2 topics, 1 waiters]>"
+
+
+async def test_poll_cancelled_is_not_counted_as_waiting(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        polls = [poll(opened) for _ in range(50)]
+        await until_waiting(opened, 51)
+        assert metrics.channel_polls_waiting._value.get() == 50
+
+        for each in polls:
+            each.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+
+        assert repr(opened.wakeups) == "<PubSub [2 topics, 1 waiters]>"
+        assert metrics.channel_polls_waiting._value.get() == 0
+
+
+async def test_poll_after_lost_connections_returns_message(store_server: EmbeddedServer) -> None:
+    async with open_channels(store_server) as opened:
+        await opened.channels.subscribe("default", "ch", "s")
+        waiting = poll(opened)
+        await until_waiting(opened, 2)
+
+        # When the store drops everyone, and the message is published while nobody listens
+        await opened.store.call("CLIENT", "KILL", "TYPE", "pubsub")
+        await opened.channels.publish("default", "ch", "m", b"1")
+
+        # Then the poll wakes when its connection is back, before it would look by itself
+        assert await poll_ids(waiting, RECHECK_S - 2) == ["m"]

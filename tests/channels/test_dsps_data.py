@@ -30,7 +30,7 @@ async def assert_table(opened: ChannelStore, *, now: int, expected: Table) -> No
         assert wanted - 5 < seconds_left <= wanted, f"{name} has {seconds_left} s, not {wanted}"
 
 
-async def test_keys_values_and_ttls_follow_the_scenario_of_the_seed(
+async def test_dsps_scenario_writes_same_keys_values_and_expiries(
     store_server: EmbeddedServer,
 ) -> None:
     body = '{"id":"msg123","content":{ "text": "hello!" }}'
@@ -75,7 +75,7 @@ async def test_keys_values_and_ttls_follow_the_scenario_of_the_seed(
         assert await opened.ids("chX", "sB") == ["msg123"]
 
 
-async def test_a_fetch_keeps_subscriber_and_clock_alive_and_nothing_else(
+async def test_fetch_extends_expiry_of_subscriber_and_clock_only(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
@@ -97,7 +97,7 @@ async def test_a_fetch_keeps_subscriber_and_clock_alive_and_nothing_else(
         )
 
 
-async def test_a_repeated_publish_extends_the_clock_but_not_the_message(
+async def test_publish_of_duplicate_extends_expiry_of_clock_only(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
@@ -118,7 +118,7 @@ async def test_a_repeated_publish_extends_the_clock_but_not_the_message(
         )
 
 
-async def test_a_fraction_of_a_second_is_rounded_up(store_server: EmbeddedServer) -> None:
+async def test_expiry_with_fraction_is_rounded_up(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server, expire_seconds=0.2) as opened:
         await opened.channels.subscribe("default", "chX", "sA")
 
@@ -128,7 +128,7 @@ async def test_a_fraction_of_a_second_is_rounded_up(store_server: EmbeddedServer
         assert 15 < keys["c.{chX}.r.sA"][1] <= 16
 
 
-async def test_only_the_subscriber_is_deleted_with_it(store_server: EmbeddedServer) -> None:
+async def test_unsubscribe_deletes_cursor_only(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "chX", "sA")
         await opened.channels.publish("default", "chX", "m1", b"1")
@@ -139,7 +139,7 @@ async def test_only_the_subscriber_is_deleted_with_it(store_server: EmbeddedServ
         assert set(await opened.keys()) == {"c.{chX}.clock", "c.{chX}.m.1", "c.{chX}.mid.m1"}
 
 
-async def test_another_project_has_the_same_keys_behind_its_own_tag(
+async def test_project_tag_precedes_channel_in_keys(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -154,7 +154,7 @@ async def test_another_project_has_the_same_keys_behind_its_own_tag(
         }
 
 
-async def test_a_data_set_of_dsps_is_read_as_it_is(store_server: EmbeddedServer) -> None:
+async def test_dsps_data_set_is_read_unchanged(store_server: EmbeddedServer) -> None:
     """Bodies with another spacing and other fields, and a clock far from 0."""
     async with open_channels(store_server) as opened:
         await opened.set_clock("old", 41)

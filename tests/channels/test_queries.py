@@ -30,7 +30,7 @@ async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> li
     return page.items
 
 
-async def test_projects_do_not_see_each_other(store_server: EmbeddedServer) -> None:
+async def test_list_returns_channels_of_own_project(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
         # Names that look alike: `shop` has what begins another's name, and the other way round.
         for project, channel in [
@@ -57,7 +57,7 @@ async def test_projects_do_not_see_each_other(store_server: EmbeddedServer) -> N
             assert row.name == f"of-{project}"
 
 
-async def test_a_row_tells_clock_cursor_and_how_long_it_lives(
+async def test_list_returns_clock_cursor_lag_and_expiry(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
@@ -74,7 +74,7 @@ async def test_a_row_tells_clock_cursor_and_how_long_it_lives(
             assert EXPIRE < row.expires_s <= EXPIRE + 15
 
 
-async def test_what_has_expired_is_not_listed(store_server: EmbeddedServer) -> None:
+async def test_list_omits_expired_channels(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
         await opened.channels.subscribe("default", "old", "me")
         await opened.channels.subscribe("default", "ch", "old")
@@ -98,7 +98,7 @@ async def test_what_has_expired_is_not_listed(store_server: EmbeddedServer) -> N
         (1_000_000, 7, 7),
     ],
 )
-async def test_lag_is_what_a_fetch_would_find(
+async def test_lag_equals_number_of_fetched_and_expired_messages(
     store_server: EmbeddedServer, cursor: int, clock: int, lag: int
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -112,7 +112,7 @@ async def test_lag_is_what_a_fetch_would_find(
         assert fetched.expired == lag, "all of them are missing here"
 
 
-async def test_ten_thousand_channels_are_listed_in_bounded_steps(
+async def test_list_of_10_000_channels_scans_in_steps(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -139,7 +139,7 @@ async def test_ten_thousand_channels_are_listed_in_bounded_steps(
         assert calls["get"] <= 10_100
 
 
-async def test_a_page_without_a_find_ends_after_so_many_steps(
+async def test_list_page_without_matches_ends_after_step_limit(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
@@ -158,7 +158,7 @@ async def test_a_page_without_a_find_ends_after_so_many_steps(
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1 2", "9" * 24, "9" * 5000, "²"])
-async def test_a_cursor_of_somebody_else_is_refused(
+async def test_list_with_invalid_cursor_is_rejected(
     store_server: EmbeddedServer, cursor: str
 ) -> None:
     async with open_channels(store_server) as opened:
