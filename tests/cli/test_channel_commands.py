@@ -266,7 +266,7 @@ def test_list_and_seek_tell_who_is_where(run: Run, station: Station, client: Way
         (("seek", "orders", "me", "yesterday"), 2, "beginning, end, a clock"),
         (("seek", "orders", "me", "99"), 2, "clock from 0 to 0"),
         (("publish", "orders"), 2, "--stdin"),
-        (("list", "Bad Name"), 2, "beginning with a letter"),
+        (("list", "Bad Name"), 2, "starting with a letter"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
