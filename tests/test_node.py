@@ -9,7 +9,7 @@ import pytest
 from waystation.config import Config
 from waystation.errors import StoreError
 from waystation.node import open_node
-from waystation.store import writer
+from waystation.store import connection
 from waystation.subscriptions.dispatch import Dispatch
 
 
@@ -42,7 +42,7 @@ async def test_node_close_with_busy_store_client_raises_nothing(
         while node.upkeep._upkeep._lease is None:
             await asyncio.sleep(0.01)
     # Every call is refused with BusyError, also the release of the maintenance lease.
-    monkeypatch.setattr(writer, "CALLS_MAX", 0)
+    monkeypatch.setattr(connection, "CALLS_MAX", 0)
 
     await node.close()
 

@@ -204,7 +204,10 @@ def break_the_store(talk: Talk) -> None:
     key, content = talk.keys.write, f'"{PAYLOAD}"'
     with redis.Redis(unix_socket_path=talk.station.store.path) as store:
         store.rpush("c.{broken}.clock", "no number")
-        talk.ask("PUT", "/channel/broken/message/m", content, key=key, expect=500)
+        talk.ask("PUT", "/channel/broken/message/m", content, key=key, expect=409)
+        store.execute_command("ACL", "SETUSER", "default", "-evalsha")
+        talk.ask("PUT", "/channel/refused/message/m", content, key=key, expect=500)
+        store.execute_command("ACL", "SETUSER", "default", "+evalsha")
         talk.ask("PUT", "/channel/torn/subscription/polling/s", key=key, expect=200)
         store.mset({"c.{torn}.clock": 1, "c.{torn}.m.1": f'{{"id":"m","content":{PAYLOAD}'})
         talk.ask("GET", "/channel/torn/subscription/polling/s", key=key, expect=200)
@@ -218,7 +221,7 @@ def test_the_logs_and_replies_hold_no_payload_and_no_key(talk: Talk) -> None:
     talk.ask("GET", "/metrics", key=talk.keys.read, expect=200)
     said = talk.said()
 
-    for event in ("request failed", "cannot be read", "connection lost", "Invalid HTTP request"):
+    for event in ("request failed", "message skipped", "connection lost", "Invalid HTTP request"):
         assert event in said, "the workload reached the places that log"
     for secret in (PAYLOAD, BEARER, TOKEN, TOKEN.rpartition(".")[2], *secrets_of(talk.keys)):
         assert secret not in said, said[max(0, said.index(secret) - 300) :][:600]

@@ -108,7 +108,7 @@ async def test_what_can_be_no_answer_is_refused(store_server: EmbeddedServer) ->
             await put(place, "a", "text/plain", b"x" * (ANSWER_BYTES_MAX + 1))
         with pytest.raises(InvalidInputError, match="content type"):
             await put(place, "a", "text/plain\r\nx: y", b"")
-        with pytest.raises(InvalidInputError, match="not a name"):
+        with pytest.raises(InvalidInputError, match="not a valid name"):
             await put(place, "a b", "text/plain", b"")
         with pytest.raises(PoolNotFoundError):
             await put(Place("default", "absent"), "a", "text/plain", b"")

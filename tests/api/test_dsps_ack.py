@@ -73,10 +73,12 @@ async def test_a_500_has_no_body_and_is_logged(
     settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(settings) as running, async_wire(running.url) as connection:
-        await running.node.opened.store.call("LPUSH", "c.{ch}.clock", "not a clock")
+        store = running.node.opened.store
+        await store.call("ACL", "SETUSER", "default", "-evalsha")
 
         answer = await connection.ask("PUT", polling("ch"))
 
+        await store.call("ACL", "SETUSER", "default", "+evalsha")
         assert (answer.status, answer.body) == (500, b"")
         assert answer.header("content-length") == "0"
         lines = [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -111,10 +111,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         ({"webhook": "http://[::1]:6379/"}, "webhook", "not allowed"),
         ({"webhook": "http://0x7f.1/"}, "webhook", "not allowed"),
         ({"reply": "http://10.0.0.1/"}, "webhook", "not allowed"),
-        ({"topic": "nowhere"}, "topic", "topic"),
+        ({"topic": "nowhere"}, "topic", "Topic"),
         ({"topic": "No Name"}, "topic", ""),
         ({"channel": "No Name"}, "channel", ""),
-        ({"webhook": HOOK, "topic": "nowhere"}, "topic", "topic"),
+        ({"webhook": HOOK, "topic": "nowhere"}, "topic", "Topic"),
     ],
 )
 def test_a_reply_that_cannot_be_sent_is_refused_with_its_reason_and_starts_nothing(

@@ -190,7 +190,7 @@ def test_children_and_lists(here: Here) -> None:
         (("tx", "start", "refund", "-m", "x"), 2, "name=value"),
         (("tx", "start", "refund", "--start-at", "soon"), 2, "not a time"),
         (("tx", "get", "tx-1"), 3, "waystation tx list"),
-        (("tx", "wait", "tx-1", "soon"), 2, "not a duration"),
+        (("tx", "wait", "tx-1", "soon"), 2, "not a valid duration"),
         (("tx", "switch", "tx-1", "approved"), 2, "Give a value, or --delete"),
         (("tx", "list", "--state", "asleep"), 2, "There is no state"),
         (("pipeline", "show", "nobody"), 3, "waystation pipeline list"),
@@ -209,7 +209,7 @@ def test_what_is_in_the_way_is_told_with_where_to_look(here: Here) -> None:
     transaction_id = started(here, "refund", "1", "--external-id", "in-the-way")
     taken = here("tx", "start", "refund", "2", "--external-id", "in-the-way")
     assert (taken.returncode, transaction_id in taken.stderr) == (6, True)
-    assert "waystation tx get ID" in taken.stderr
+    assert "waystation tx get tx-" in taken.stderr
     parent = started(here, "fan", "1")
     until(here, parent, "waiting_children")
     awake = here("tx", "wake", parent)

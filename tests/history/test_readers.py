@@ -112,10 +112,10 @@ def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
     assert planned(In(("storage",), (1, 2))) == []
     moment = _moment(second.ms)
     assert planned(EqualTo(("partition",), 0), GreaterThanOrEqual(("time",), moment)) == [
-        (ORDERS, 0, second.offset, second.offset + 1)
+        (ORDERS, 0, second.offsets[0], second.offsets[0] + 1)
     ]
     assert planned(EqualTo(("partition",), 0), LessThan(("time",), moment)) == [
-        (ORDERS, 0, 0, second.offset)
+        (ORDERS, 0, 0, second.offsets[0])
     ]
 
 

@@ -96,7 +96,7 @@ async def test_a_subscription_that_came_while_its_topic_was_deleted_keeps_it_fro
         await bench.topics.create(PROJECT, "orders")
         await bench.create()
         # As if it had not been there yet when the deletion looked.
-        await bench.topics._book.change(PROJECT, "orders", lambda topic: topic.deleted())
+        await bench.topics._definitions.change(PROJECT, "orders", lambda topic: topic.deleted())
         with pytest.raises(TopicSubscribedError):
             await bench.topics.purge(PROJECT, "orders")
         await bench.subscriptions.delete(PROJECT, "crm")

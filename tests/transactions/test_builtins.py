@@ -258,7 +258,7 @@ async def test_parallel_fails_without_a_list_that_it_can_run(
         ("util/delay", {"minimum": 5}, "unknown field `minimum`"),
         ("util/wait", {}, "required field `switch`"),
         ("util/wait", {"switch": "a b"}, "not the name of a switch"),
-        ("util/wait", {"switch": "a", "atMost": "soon"}, "not a duration"),
+        ("util/wait", {"switch": "a", "atMost": "soon"}, "not a valid duration"),
         ("util/router", {"map": []}, "required field `field`"),
         ("util/router", {"field": "a"}, "required field `map`"),
         ("util/router", {"field": "a", "map": {"x": "y"}}, "Expected `array`"),

@@ -72,7 +72,7 @@ async def test_the_number_of_cells_is_fixed_when_the_data_set_begins(
         await open_cells(cells.store, cells.logs, 3)
         assert await cells.logs.names() == {"tx": 3}
         for other in (1, 4):
-            with pytest.raises(StoreRefusedError, match=f"has 3 cells .* is {other}"):
+            with pytest.raises(StoreRefusedError, match=f"has 3 transaction cells.* is {other}"):
                 await open_cells(cells.store, cells.logs, other)
         assert await cells.logs.names() == {"tx": 3}
         for wrong in (-1, 0x10001):

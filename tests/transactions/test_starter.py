@@ -171,7 +171,7 @@ async def test_start_again_with_other_content_is_refused_and_names_the_part(
         await outside.define()
         first = await outside.engine.starter.start("default", read(FIRST))
         before = await outside.keys()
-        with pytest.raises(DuplicateTransactionError, match=f": {part}\\.$") as refused:
+        with pytest.raises(DuplicateTransactionError, match=f": {part}\\. ") as refused:
             await outside.engine.starter.start("default", read(again))
         assert refused.value.existing_id == first.id
         assert await outside.keys() == before
