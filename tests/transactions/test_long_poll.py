@@ -259,12 +259,15 @@ async def test_thousands_of_polls_that_are_cut_leave_nothing_behind(
     async with open_outside(store_server.address, tmp_path) as outside:
         await outside.define()
         items = [await outside.start() for _ in range(10)]
-        await cut(outside, items)
-        gc.collect()
-        first = len(gc.get_objects())
-        await cut(outside, items)
-        gc.collect()
-        assert len(gc.get_objects()) - first < POLLS // 10
+        grown = []
+        before = 0
+        # A leak shows in every round; other parts of the process may create objects in one.
+        for _ in range(4):
+            await cut(outside, items)
+            gc.collect()
+            grown.append(len(gc.get_objects()) - before)
+            before += grown[-1]
+        assert min(grown[1:]) < POLLS // 10, grown
         left_ms = await outside.store.call("PTTL", names.sorted_set(0, "waitersZ"))
         assert 0 < left_ms <= (FAR + 1) * 1000, "the note goes with the longest of them"
 
