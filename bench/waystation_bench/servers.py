@@ -68,7 +68,7 @@ async def ours(
         data=str(data),
         delivery=DeliveryConfig(loopback=True),
         history=history or HistoryConfig(),
-        http=HttpConfig(port=0),
+        http=HttpConfig(port=0, metrics_public=True),
         store=StoreConfig(durability=level),
         transactions=TransactionConfig(app=app),
     )
