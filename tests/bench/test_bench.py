@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+import waystation_bench
 from waystation.cli.main import build_app
 from waystation_bench.archive import ARCHIVE
 from waystation_bench.benchmark import Benchmark, BenchmarkError, Run
@@ -199,7 +200,14 @@ def test_children_end_with_their_parent_however_it_ends() -> None:
         "print(child.process_id, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(Path(waystation_bench.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stdout, said.stderr
     child = Path(f"/proc/{said.stdout.strip()}")
 
     # Then the child is soon gone, too
