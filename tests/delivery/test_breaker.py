@@ -157,6 +157,27 @@ def test_breaker_default_pauses_are_short_at_first_and_half_a_minute_at_most() -
     assert breaker.next_at() - now == 30
 
 
+def test_breaker_makes_the_pause_that_a_reply_asked_for_up_to_its_longest() -> None:
+    for asked, pause in ((7.0, 7.0), (3600.0, 30.0)):
+        breaker = Breaker()
+        for number in range(10):
+            breaker.report(success=False, now=0.0, source=f"g{number}", pause_seconds=asked)
+        breaker.report(success=False, now=1.0, source="g0")
+        assert breaker.state is BreakerState.OPEN
+        assert breaker.next_at() == pause
+        breaker.reset()
+        fail(breaker, *sources(5), now=2.0, answered=False)
+        assert breaker.next_at() < 3.0, "an operator's repair forgets the pause"
+
+
+def test_breaker_success_forgets_the_pause_that_a_reply_asked_for() -> None:
+    breaker = Breaker()
+    breaker.report(success=False, now=0.0, source="g", pause_seconds=20.0)
+    succeed(breaker)
+    fail(breaker, *sources(5), now=1.0, answered=False)
+    assert breaker.next_at() < 2.0
+
+
 def test_breaker_late_failure_of_an_older_attempt_changes_nothing() -> None:
     breaker = opened()
 

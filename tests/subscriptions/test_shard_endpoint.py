@@ -142,6 +142,30 @@ async def test_breaker_groups_that_fail_once_hold_up_no_other_group(
         assert len(hook.received) == len(ids) + 3 * len(failing)
 
 
+async def test_breaker_groups_that_answer_503_with_retry_after_hold_up_no_other_group(
+    store_server: EmbeddedServer,
+) -> None:
+    """The first 20 of 200 groups are in maintenance for ten minutes; the others are delivered."""
+    groups = [f"g{number}" for number in range(200)]
+    failing = frozenset(groups[:20])
+    maintenance = Answer(503, headers=(("retry-after", "600"),))
+
+    def decide(request: ReceivedRequest) -> Answer | int:
+        return maintenance if request.headers["waystation-group"] in failing else 200
+
+    hook = Hook(decide=decide)
+    async with hook, at_work(store_server, hook.url) as work:
+        await work.produce(*groups, *groups, *groups)
+        await work.start()
+
+        async def is_delivered() -> bool:
+            return len(hook.ids(status=200)) == 3 * (len(groups) - len(failing))
+
+        await until(is_delivered, seconds=10)
+        # Each failing group was asked once, and is not asked again before its time.
+        assert len(hook.received) == 3 * (len(groups) - len(failing)) + len(failing)
+
+
 async def test_breaker_probe_takes_a_message_of_a_group_that_has_not_failed(
     store_server: EmbeddedServer,
 ) -> None:

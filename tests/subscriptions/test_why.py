@@ -369,7 +369,7 @@ async def test_an_endpoint_that_wants_nothing_more_is_told_everywhere(settings: 
 async def test_an_endpoint_that_asked_for_time_is_told_with_the_seconds(
     settings: Config,
 ) -> None:
-    held = Answer(503, headers=(("retry-after", "600"),))
+    held = Answer(429, headers=(("retry-after", "600"),))
     async with asking(settings, held) as ask:
         await ask.subscribe()
         await ask.produce("g-0")

@@ -11,7 +11,9 @@ success, requests of several different sources (groups, or messages without a gr
 - 5 sources got no reply: connection errors and time-outs; or
 - 10 sources got a failure of any kind, and 200 attempts have failed or a second has passed.
 
-`BreakerLimits` has these numbers of sources where settings change them.
+`BreakerLimits` has these numbers of sources where settings change them. If a reply since the last
+success asked for a longer pause with `Retry-After`, the breaker makes that pause, up to its longest
+one: such replies may concern some groups only, so a healthy group must not wait for all of it.
 
 A success of any source closes the breaker in every state. So a group that fails again and again
 opens no breaker, and groups that fail at the same time open none while others succeed.
@@ -97,6 +99,8 @@ class Breaker:
         self._failed_since = self._failed_at = 0.0
         self._failed: set[str] = set()
         self._unanswered: set[str] = set()
+        #: The latest time until which a failed reply asked us to wait.
+        self._asked_until = 0.0
 
     def __repr__(self) -> str:
         return f"<Breaker {self.state}, {self._attempts} failures of {len(self._failed)} sources>"
@@ -144,6 +148,7 @@ class Breaker:
         """Close the breaker, because an operator says that the endpoint is repaired."""
         self.state = BreakerState.CLOSED
         self._pause = self._pause_first
+        self._asked_until = 0.0
         self._forget_failures()
 
     def withdraw(self) -> None:
@@ -151,13 +156,27 @@ class Breaker:
         self._probes -= 1
 
     def report(
-        self, *, success: bool, now: float, source: str, answered: bool = True, probe: bool = False
+        self,
+        *,
+        success: bool,
+        now: float,
+        source: str,
+        answered: bool = True,
+        probe: bool = False,
+        pause_seconds: float = 0.0,
     ) -> None:
-        """Note the end of an attempt: its source, and whether the endpoint has sent a reply."""
+        """Note the end of an attempt: its source, and whether the endpoint has sent a reply.
+
+        `pause_seconds`: the pause that a failed reply asked for. It applies if the breaker opens.
+        """
         if probe:
             self._probes -= 1
+        if not success and pause_seconds:
+            pause = min(pause_seconds, self._limits.pause_seconds_max)
+            self._asked_until = max(self._asked_until, now + pause)
         if success:
             self._attempts = 0
+            self._asked_until = 0.0
             if self._failed:
                 self._forget_failures()
             if self.state is not BreakerState.CLOSED:
@@ -199,7 +218,7 @@ class Breaker:
 
     def _open(self, now: float, event: str) -> None:
         self._step(event)
-        self._open_until = now + self._pause
+        self._open_until = max(now + self._pause, self._asked_until)
         self._forget_failures()
 
     def _step(self, event: str) -> None:

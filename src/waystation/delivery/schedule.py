@@ -23,6 +23,7 @@ RETRY_AFTER_SECONDS_MAX = 24 * 3600.0
 THROTTLING = frozenset({429, 502, 504})
 #: "Gone": the receiver wants nothing more.
 GONE = 410
+TOO_MANY_REQUESTS = 429
 
 
 class Verdict(StrEnum):
@@ -101,15 +102,25 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 FATAL_CODES = frozenset({401, 402, 403, 405, 406, 407, *range(411, 419), 426, 431, 451, 501})
 
 
-#: Statuses whose Retry-After is about the endpoint, not about one message.
+#: Statuses whose Retry-After concerns the endpoint, not one message.
 _HOLDING = frozenset({429, 503})
 
 
 def hold_seconds(outcome: Outcome) -> float:
-    """For how long a reply asks to leave the endpoint alone; 0 when it does not."""
+    """Return how long the reply asks us to send nothing to the endpoint; 0 if it does not ask."""
     if outcome.status not in _HOLDING or outcome.retry_after is None:
         return 0.0
     return min(outcome.retry_after, RETRY_AFTER_SECONDS_MAX)
+
+
+def group_hold_seconds(outcome: Outcome) -> float:
+    """Return how long a reply to a message of one group stops the requests of all groups.
+
+    429 limits the rate of the sender, so it stops all groups. 503 may be the state of one tenant
+    behind the endpoint: its Retry-After delays the message, and stops the others only when the
+    circuit breaker opens (`Breaker.report`).
+    """
+    return hold_seconds(outcome) if outcome.status == TOO_MANY_REQUESTS else 0.0
 
 
 def describe(outcome: Outcome) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from waystation.delivery.breaker import Breaker, BreakerLimits
 from waystation.delivery.request import Failure, Outcome
+from waystation.delivery.schedule import hold_seconds
 from waystation.delivery.share import Share
 
 #: Statuses of a receiver that is ill or overloaded, beside all from 500 on. Any other reply shows
@@ -156,6 +157,7 @@ class Standing:
             source=source,
             answered=outcome.failure not in _UNANSWERED,
             probe=probe,
+            pause_seconds=hold_seconds(outcome),
         )
 
     def disable(self, *, known: bool) -> None:

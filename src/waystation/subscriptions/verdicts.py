@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from waystation.delivery.request import Failure, Outcome
-from waystation.delivery.schedule import Schedule, describe, hold_seconds
+from waystation.delivery.schedule import Schedule, describe, group_hold_seconds
 from waystation.delivery.schedule import Verdict as Asked
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.states import Verdict
@@ -36,7 +36,7 @@ def verdict_of(outcome: Outcome, parcel: Parcel, schedule: Schedule, rng: random
     """What becomes of a message after an attempt."""
     if outcome.succeeded:
         return DONE
-    hold = hold_seconds(outcome)
+    hold = group_hold_seconds(outcome)
     if outcome.failure is Failure.CANCELLED:
         # Nobody was asked. It may say for how long there is no sense in asking.
         return Decided(Verdict.RELEASE, hold_seconds=outcome.retry_after or 0.0)
