@@ -39,7 +39,7 @@ async def test_node_close_with_busy_store_client_raises_nothing(
 ) -> None:
     node = await open_node(settings)
     async with asyncio.timeout(20):
-        while node.upkeep._upkeep._lease is None:
+        while not node.leader.leads:
             await asyncio.sleep(0.01)
     # Every call is refused with BusyError, also the release of the maintenance lease.
     monkeypatch.setattr(connection, "CALLS_MAX", 0)

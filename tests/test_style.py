@@ -59,7 +59,6 @@ OLD_PARTS = {
     "delivery": "beside outbox",
     "history_role": "below node",
     "node_delivery": "below node",
-    "node_upkeep": "below node",
     "reach": "below node",
     "relay": "above server",
     "telemetry": "above runtime",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +19,6 @@ from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.logs.streams import StreamLogs
 from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
-from waystation.node_upkeep import NodeUpkeep
 from waystation.pools.opening import PoolDesk, open_pools
 from waystation.reach import Reach
 from waystation.runtime.clock import Clock
@@ -25,11 +26,15 @@ from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.dataset import REPLACED_MAX, stamp_archive
+from waystation.store.heartbeat import Heartbeat
+from waystation.store.leader import Leader, MaintenanceFunctions, MaintenanceStep
+from waystation.store.leases import Leases
 from waystation.store.membership import Membership
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
 from waystation.topics.dedup import Deduplicator
+from waystation.topics.maintenance import MemoryRelief, TopicMaintenance
 from waystation.topics.producer import CheckedProducer, Producer
 from waystation.topics.queries import TopicQueries
 from waystation.topics.rate_limits import RateLimiter
@@ -44,6 +49,9 @@ from waystation.transactions.replies import Replies, open_replies
 from waystation.transactions.watch import Watch
 
 _log = logger("node")
+
+#: Seconds between two maintenance passes.
+MAINTENANCE_S = 10.0
 
 
 @dataclass(kw_only=True)
@@ -70,10 +78,17 @@ class Node:
     pools: PoolDesk
     archive: Archive
     watch: Watch
-    upkeep: NodeUpkeep
+    leader: Leader
+    #: Functions that return warnings for the operator; `/readyz` shows them.
+    note_sources: list[Callable[[], list[str]]]
     membership: Membership
     #: Closes the parts above.
     parts: AsyncExitStack
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings of all parts for the operator, as sentences."""
+        return [note for source in self.note_sources for note in source()]
 
     async def close(self) -> None:
         """Close all parts in reverse order of opening, also when one of them fails.
@@ -280,6 +295,20 @@ async def _remember_data_set(catalogue: Catalogue, dataset: str) -> None:
         )
 
 
+def maintenance_steps(
+    engine: Engine, watch: Watch, pools: PoolDesk, subscriptions: Dispatch
+) -> Sequence[MaintenanceStep]:
+    """Return the maintenance steps of transactions, pools and subscriptions."""
+    return [
+        MaintenanceFunctions(engine.mend),
+        MaintenanceFunctions(engine.count, engine.stop_counting),
+        MaintenanceFunctions(watch.count, watch.stop_counting),
+        MaintenanceFunctions(engine.forget),
+        MaintenanceFunctions(pools.upkeep.mend, pools.upkeep.rest),
+        MaintenanceFunctions(subscriptions.upkeep.mend),
+    ]
+
+
 async def open_node(
     settings: Config,
     *,
@@ -320,13 +349,18 @@ async def open_node(
         archive, engine, replies, watch = await open_transactions(ground, reach, undo, app=app)
         subscriptions = await open_subscriptions(ground, topics, reach, engine)
         undo.push_async_callback(subscriptions.close)
-        owner, chores = identity.token(16), [subscriptions.upkeep.mend]
-        upkeep = NodeUpkeep(
-            topics, logs, engine, watch, pools, opened, chores, clock=clock, owner=owner
-        )
-        upkeep.others.append(subscriptions.notes)
-        await upkeep.start()
-        undo.push_async_callback(upkeep.close)
+        heartbeat = Heartbeat(opened.store.address, test_mode=opened.store.test_mode)
+        # In a thread, because the call waits for another thread, which may wait for the store.
+        undo.push_async_callback(asyncio.to_thread, heartbeat.close)
+        leases = Leases(opened.store, heartbeat, owner=identity.token(16))
+        topic_maintenance = TopicMaintenance(topics, logs)
+        steps: list[MaintenanceStep] = [
+            topic_maintenance,
+            MemoryRelief(logs, opened.memory),
+            *maintenance_steps(engine, watch, pools, subscriptions),
+        ]
+        leader = Leader(leases, keys.MAINTENANCE_LEASE, steps, every_s=MAINTENANCE_S, clock=clock)
+        await undo.enter_async_context(leader)
         membership = Membership(
             opened.store,
             keys.PROCESSES,
@@ -359,7 +393,12 @@ async def open_node(
         pools=pools,
         archive=archive,
         watch=watch,
-        upkeep=upkeep,
+        leader=leader,
+        note_sources=[
+            lambda: topic_maintenance.notes,
+            lambda: watch.notes,
+            subscriptions.notes,
+        ],
         membership=membership,
         parts=parts,
     )

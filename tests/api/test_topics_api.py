@@ -15,9 +15,10 @@ from tests.api.conftest import Guarded
 from tests.helpers.http import ask, async_ask
 from tests.helpers.server import TopicClient, background_station, problem
 from waystation.config import TopicConfig
+from waystation.node import MAINTENANCE_S
+from waystation.store.keys import MAINTENANCE_LEASE
 from waystation.testing import Station, serving
 from waystation.testing.station import quick_settings
-from waystation.topics.maintenance import LEASE_KEY, PERIOD_SECONDS
 from waystation.topics.model import TopicOptions
 
 DEFAULTS = {
@@ -365,7 +366,7 @@ def test_a_partition_that_is_nearly_full_is_warned_about(station: Station) -> No
     client.create(1, max_bytes=1000)
     while client.state()["bytes"] < 700:
         assert client.produce(b"x" * 50).status == 200
-    station.advance(seconds=PERIOD_SECONDS + 1)
+    station.advance(seconds=MAINTENANCE_S + 1)
     # Upkeep of the node itself notices; it wakes by the jump, and takes a moment.
     while not (state := client.state())["warnings"]:
         pass
@@ -381,7 +382,7 @@ def test_a_partition_that_is_nearly_full_is_warned_about(station: Station) -> No
         pass
     options = {"version": 1, "options": {"max_bytes": 100_000}}
     assert client.ask("PUT", f"{client.path}/options", options).status == 200
-    station.advance(seconds=PERIOD_SECONDS + 1)
+    station.advance(seconds=MAINTENANCE_S + 1)
     while "nearly full" in notes():
         pass
     assert client.state()["warnings"] == []
@@ -467,6 +468,6 @@ async def test_a_stopped_node_gives_the_lease_of_upkeep_back(
         async with serving(quick_settings(folder)) as running:
             store = running.node.opened.store
             # One that has to wait for the lease to run out would come ten seconds later.
-            async with asyncio.timeout(PERIOD_SECONDS / 2):
-                while await store.call("HGET", LEASE_KEY, "epoch") != epoch:
+            async with asyncio.timeout(MAINTENANCE_S / 2):
+                while await store.call("HGET", MAINTENANCE_LEASE, "epoch") != epoch:
                     await asyncio.sleep(0.005)

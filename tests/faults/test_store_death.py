@@ -154,7 +154,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Config) ->
     """F-08."""
     async with station(settings) as node:
         # A lease given back and a leave taken at the end would be the last that is written.
-        await node.upkeep.close()
+        await node.leader.stop()
         await node.subscriptions.close()
         await node.engine.close()
         await node.membership.stop()

@@ -221,10 +221,10 @@ async def test_a_station_that_is_to_have_the_role_and_cannot_says_so_at_its_star
         with pytest.raises(HistoryMissingError, match="no_such_package"):
             async with beside(running.node):
                 pass
-        without = list(running.node.upkeep.others)
+        without = list(running.node.note_sources)
         running.node.settings = Config()
         async with beside(running.node):
-            assert running.node.upkeep.others == without
+            assert running.node.note_sources == without
 
 
 async def until(true: Callable[[], bool], role: HistoryRole) -> None:

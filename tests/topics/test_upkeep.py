@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -16,30 +17,45 @@ from waystation.errors import BusyError, StoreUnavailableError
 from waystation.logs.protocol import Retention, Trimmed
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
+from waystation.store import keys
 from waystation.store.heartbeat import Heartbeat
+from waystation.store.leader import Leader
 from waystation.store.leases import Leases
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics import maintenance
-from waystation.topics.maintenance import LEASE_KEY, Upkeep
+from waystation.topics.maintenance import MemoryRelief, Tally, TopicMaintenance
 from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """Maintenance of topics on one node, with the leader that runs it."""
+
+    leader: Leader
+    topics: TopicMaintenance
+    memory: StoreMemory
+    relief: MemoryRelief
+
+    async def pass_once(self) -> Tally:
+        return await self.topics.pass_once()
 
 
 @asynccontextmanager
 async def upkeep_of(
-    bench: TopicBench, owner: str = "one", *, period_seconds: float = 0.01, lease_ms: int = 10_000
-) -> AsyncIterator[Upkeep]:
+    bench: TopicBench, owner: str = "one", *, every_s: float = 0.01
+) -> AsyncIterator[Maintained]:
     heartbeat = Heartbeat(bench.store.address)
-    leases = Leases(bench.store, heartbeat, owner=owner, lease_ms=lease_ms)
-    room = StoreMemory(bench.store)
-    await room.read()
-    made = Upkeep(
-        bench.topics, bench.logs, leases, room, clock=Clock(), period_seconds=period_seconds
-    )
+    leases = Leases(bench.store, heartbeat, owner=owner)
+    memory = StoreMemory(bench.store)
+    await memory.read()
+    topics, relief = TopicMaintenance(bench.topics, bench.logs), MemoryRelief(bench.logs, memory)
+    steps = [topics, relief]
+    leader = Leader(leases, keys.MAINTENANCE_LEASE, steps, every_s=every_s, clock=Clock())
     try:
-        yield made
+        yield Maintained(leader, topics, memory, relief)
     finally:
-        await made.stop()
+        await leader.stop()
         heartbeat.close()
 
 
@@ -122,10 +138,10 @@ async def test_maintenance_with_a_store_short_of_memory_deletes_messages_that_al
             return {name: (await bench.logs.state(log, 0)).first for name, log in logs.items()}
 
         async with short_memory(bench, 0.6), upkeep_of(bench) as upkeep:
-            assert (await upkeep.pass_once()).trimmed == 0
+            assert await upkeep.relief.run() == maintenance.MEMORY_CHECK_S
+            assert (await first())["settled"] == 0
         async with short_memory(bench, 1.5), upkeep_of(bench) as upkeep:
-            tally = await upkeep.pass_once()
-            assert (tally.trimmed, tally.dropped) == (1103, 0)
+            assert await upkeep.relief.free() == 1103
             assert await first() == {"settled": 1100, "behind": 3, "unread": 0, "copied": 0}
 
 
@@ -139,22 +155,21 @@ async def test_maintenance_stops_deleting_settled_messages_below_the_warning_lev
         log = topic.log(topic.target)
         await bench.logs.hold(log, 0, "crm", 4000)
         async with short_memory(bench, 0.9), upkeep_of(bench) as upkeep:
-            tally = await upkeep.pass_once()
-            assert 500 <= tally.trimmed < 3500
-            assert (await upkeep.pass_once()).trimmed == 0
+            assert 500 <= await upkeep.relief.free() < 3500
+            assert await upkeep.relief.free() == 0
 
 
 async def test_maintenance_between_passes_frees_memory_within_seconds(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_ROOM_SECONDS", 0.01)
-    async with open_bench() as bench, upkeep_of(bench, period_seconds=600) as upkeep:
+    monkeypatch.setattr(maintenance, "MEMORY_CHECK_S", 0.01)
+    async with open_bench() as bench, upkeep_of(bench, every_s=600) as upkeep:
         topic = await bench.topics.create("default", "orders", partitions=1)
         log = topic.log(topic.target)
-        await upkeep.start()
+        await upkeep.leader.start()
         await fill(bench, "orders", 500)
         await bench.logs.hold(log, 0, "crm", 500)
-        room = upkeep._room
+        room = upkeep.memory
         async with short_memory(bench, 1.5), asyncio.timeout(10):
             await room.read()
             while (await bench.logs.state(log, 0)).first < 500:
@@ -221,17 +236,17 @@ async def test_one_node_at_a_time_does_it_and_another_takes_over(open_bench: Ope
         await fill(bench, "orders", 8)
 
         async def owner() -> bytes | None:
-            found: bytes | None = await bench.store.call("HGET", LEASE_KEY, "owner")
+            found: bytes | None = await bench.store.call("HGET", keys.MAINTENANCE_LEASE, "owner")
             return found
 
         async with upkeep_of(other, "two") as second:
             async with upkeep_of(bench, "one") as first:
-                await first.start()
+                await first.leader.start()
                 async with asyncio.timeout(10):
                     while gauge("waystation_log_partitions_warned", policy="refuse") != 1:
                         await asyncio.sleep(0.005)
                 assert gauge("waystation_log_bytes") > 700
-                await second.start()
+                await second.leader.start()
                 await asyncio.sleep(0.1)
                 assert await owner() == b"one"
             async with asyncio.timeout(10):
@@ -319,7 +334,7 @@ async def test_a_pass_that_fails_is_told_and_the_next_one_is_made(
     caplog.set_level(logging.INFO, logger="waystation")
     async with open_bench() as bench, upkeep_of(bench) as upkeep:
         await bench.catalogue.close()
-        await upkeep.start()
+        await upkeep.leader.start()
         await told(caplog, "left something undone", times=2)
 
 
@@ -342,8 +357,8 @@ async def test_an_error_that_nobody_foresaw_does_not_end_upkeep(
         monkeypatch.setattr(bench.logs, "names", failing)
         await fill(bench, "orders", 10)
         before = gauge("waystation_log_trimmed_messages_total")
-        await upkeep.start()
-        await told(caplog, "left something undone")
+        await upkeep.leader.start()
+        await told(caplog, "task delayed" if isinstance(problem, BusyError) else "task failed")
         async with asyncio.timeout(10):
             while gauge("waystation_log_trimmed_messages_total") < before + 10:
                 await asyncio.sleep(0.005)
@@ -428,9 +443,9 @@ async def test_a_full_store_is_cleaned_all_the_same(open_bench: Open) -> None:
             await bench.topics.purge("default", "gone")
             assert "t.default.gone.0" not in await bench.logs.names()
             # And whoever is to do all this can take the lease.
-            await upkeep.start()
+            await upkeep.leader.start()
             async with asyncio.timeout(10):
-                while await bench.store.call("HGET", LEASE_KEY, "owner") != b"one":
+                while await bench.store.call("HGET", keys.MAINTENANCE_LEASE, "owner") != b"one":
                     await asyncio.sleep(0.005)
         finally:
             await bench.store.call("CONFIG", "SET", "maxmemory", "0")

@@ -151,14 +151,14 @@ async def test_upkeep_finishes_a_change_of_a_pipeline_that_its_process_died_in(
         store = running.node.opened.store
         key = names.pipeline(0, "default", "greeting")
         await store.call("DEL", key)
-        await running.node.upkeep._upkeep.pass_once()
+        await running.node.engine.mend()
         assert await store.call("HGET", key, "active")
 
 
 async def test_a_process_whose_claims_are_not_answered_is_not_ready(settings: Config) -> None:
     async with serving(settings, app=app_of("greeting")) as running:
         node = running.node
-        deaf = Readiness(node.opened, node.catalogue, node.gate, node.upkeep, working=lambda: False)
+        deaf = Readiness(node.opened, node.catalogue, node.gate, list, working=lambda: False)
         assert await deaf.problems() == {"worker": "no claim was answered lately"}
         assert node.engine.host is not None
         assert node.engine.host.healthy

@@ -198,7 +198,7 @@ async def test_who_does_upkeep_tells_how_many_sleep(settings: Config) -> None:
             await node.engine.starter.start("default", Order(type="nap"))
         async with asyncio.timeout(10):
             while told("transactions_sleeping") != 3:
-                await node.upkeep._upkeep.pass_once()
+                await node.engine.count()
     assert told("transactions_sleeping") == 0, "another node tells from now on"
 
 

@@ -12,7 +12,6 @@ from waystation.api.request import Request
 from waystation.api.routes import Route
 from waystation.catalogue import Catalogue
 from waystation.errors import WaystationError
-from waystation.node_upkeep import NodeUpkeep
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
@@ -33,7 +32,8 @@ class Readiness:
     opened: OpenStore
     catalogue: Catalogue
     gate: Gate
-    upkeep: NodeUpkeep
+    #: Warnings of the parts of the node, as sentences.
+    node_notes: Callable[[], list[str]]
     stopping: Callable[[], bool] = field(default=lambda: False)
     #: Whether this process hears of work; true for one that does none.
     working: Callable[[], bool] = field(default=lambda: True)
@@ -49,7 +49,7 @@ class Readiness:
     @property
     def notes(self) -> list[str]:
         """What a person should know, although the process is ready."""
-        notes = [*self.opened.notes, *self.upkeep.notes]
+        notes = [*self.opened.notes, *self.node_notes()]
         if count := self.open_breakers():
             notes.append(
                 f"The circuit breakers of {count} endpoints are open: no requests but probes are"

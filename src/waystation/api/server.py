@@ -61,7 +61,7 @@ class ApiServer:
             node.opened,
             node.catalogue,
             node.gate,
-            node.upkeep,
+            lambda: node.notes,
             stopping=lambda: self._stopping,
             working=lambda: host is None or host.healthy,
             delivering=lambda: node.subscriptions.healthy,

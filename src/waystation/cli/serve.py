@@ -192,7 +192,7 @@ async def _history(node: Node) -> AsyncIterator[None]:
         return
     role = HistoryRole(node.settings, clock=node.clock)
     role.start()
-    node.upkeep.others.append(lambda: role.notes)
+    node.note_sources.append(lambda: role.notes)
     try:
         yield
     finally:

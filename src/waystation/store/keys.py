@@ -8,6 +8,8 @@ DEFAULT_PROJECT = "default"
 FORMAT = "waystation.format"
 #: Lease of the node that migrates the data set, in the slot of the stamp.
 MIGRATION = "{waystation.format}.migration"
+#: Lease of the node that runs maintenance. The name is older than the word.
+MAINTENANCE_LEASE = "{waystation.upkeep}:lease"
 #: Sorted set: process → time of its last heartbeat in ms.
 PROCESSES = "waystation.processes"
 #: Hash: secrets of the installation, such as the key of callback tokens.

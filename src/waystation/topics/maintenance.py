@@ -1,52 +1,44 @@
-"""Upkeep of logs and topics: trims what retention lets go, warns, finishes what was left undone.
+"""Maintenance of topics and logs: repairs half-done changes, trims logs, frees memory.
 
-One node at a time does it, by a lease; that saves work, and is no condition of being right: every
-step is a script that decides by itself what may go. A pass does, for each topic, what a process may
-have died before: the working copy, the rest of a purge; and the same for other parts, by the chores
-that it was given. Then it trims all logs that the register has, other parts' records too, in
-bounded steps, each by the newest limits that it was given. What fails is told at the end, and stops
-nothing else: a full store must not stop its own cleaning.
+`TopicMaintenance` and `MemoryRelief` are steps of `store.leader.Leader`. Every change that they
+make is one script that decides by itself, so two nodes may run them at the same time.
 
-While the store is at its warning level, the node with the lease checks once a second and deletes
-messages that all readers have passed, although they are within the limits.
+A pass of `TopicMaintenance` finishes, for each topic, changes and purges that a crash interrupted.
+Then it trims all logs in the register, including the record logs of other parts, in bounded steps.
+A piece that fails is counted and logged, and the pass continues: a full store must not prevent its
+own cleaning. The next pass repeats the failed pieces.
 
-A partition whose needed bytes come near its limit is told once in the log, stays noted in its head
-(`warned_ms`), and counts in a metric, with the policy that will apply.
+While the store is at its warning level, `MemoryRelief` deletes messages that all readers have
+passed, once a second, although they are within the retention limits.
+
+The log reports a partition whose needed bytes approach its limit once. The head of the partition
+stores the warning (`warned_ms`), and a metric counts such partitions by policy.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from waystation.errors import (
-    BusyError,
     LogNotFoundError,
-    StoreError,
     StoreUnavailableError,
     WaystationError,
 )
 from waystation.logs.protocol import Logs, Retention, Trimmed
-from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
-from waystation.store.leases import Lease, Leases
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics.model import TopicDefinition
 from waystation.topics.service import TopicService
 
-_log = logger("upkeep")
+_log = logger("maintenance")
 
-LEASE_KEY = "{waystation.upkeep}:lease"
-#: How often a pass is made.
-PERIOD_SECONDS = 10.0
-#: How often memory is checked between two passes.
-_ROOM_SECONDS = 1.0
-_RELEASE_SECONDS_MAX = 1.0
+#: Seconds between two checks of the memory.
+MEMORY_CHECK_S = 1.0
 #: Partitions that are looked at together; more would make other callers of the store wait.
 _AT_ONCE = 16
 #: Steps for one partition in one pass; a long one goes on in the next pass.
@@ -89,62 +81,37 @@ class Tally:
             self.first_problem = self.first_problem or error
 
 
-class Upkeep:
-    """Makes pass after pass, while it has the lease."""
+class TopicMaintenance:
+    """Repairs topics and trims all logs. The state is the report of the last pass as leader."""
 
-    def __init__(
-        self,
-        topics: TopicService,
-        logs: Logs,
-        leases: Leases,
-        room: StoreMemory,
-        *,
-        clock: Clock,
-        chores: Sequence[Callable[[], Awaitable[None]]] = (),
-        on_rest: Callable[[], None] = lambda: None,
-        period_seconds: float = PERIOD_SECONDS,
-    ) -> None:
+    def __init__(self, topics: TopicService, logs: Logs) -> None:
         self._topics = topics
         self._logs = logs
-        self._leases = leases
-        self._room = room
-        self._clock = clock
-        self._chores = chores
-        #: Called where another node makes the passes, or nobody.
-        self._on_rest = on_rest
-        self._period_seconds = period_seconds
-        self._lease: Lease | None = None
-        self._task: asyncio.Task[None] | None = None
         self._last = Tally()
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know after the last pass; only where it was made."""
+        """Warnings of the last pass for the operator; empty on nodes that do not lead."""
         return [
             f"{count} partitions of logs are nearly full of what is needed (policy {policy})"
             for policy, count in self._last.warned.items()
             if count
         ]
 
-    async def start(self) -> None:
-        """Begins."""
-        self._task = asyncio.get_running_loop().create_task(self._work())
+    async def run(self) -> None:
+        """Run one pass, report it in the metrics, and log the first of its errors."""
+        self._last = await self.pass_once()
+        _tell(self._last)
+        if self._last.undone:
+            _tell_problem(self._last.first_problem, undone=self._last.undone)
 
-    async def stop(self) -> None:
-        """Ends after the step under way, and lets another node take over at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._lease is not None:
-            # Not for long: a store that is away has nobody who could take over.
-            with contextlib.suppress(BusyError, StoreError, TimeoutError):
-                async with asyncio.timeout(_RELEASE_SECONDS_MAX):
-                    await self._lease.release()
-            self._lease = None
-        self._rest()
+    def stand_down(self) -> None:
+        """Reset the gauges, because another node reports them."""
+        self._last = Tally()
+        _tell(self._last)
 
     async def pass_once(self) -> Tally:
-        """One pass over all topics and logs, whoever has the lease."""
+        """Run one pass over all topics and logs, whether or not this node leads."""
         # The register before the catalogue: a log's topic is written first, so it is known here.
         registered = await self._logs.names()
         wanted: dict[str, Retention] = {}
@@ -164,47 +131,8 @@ class Upkeep:
             await tally.attempt(self._trim_log(log, registered[log], wanted.get(log), tally))
 
         await tally.attempt(tend_all())
-        for chore in self._chores:
-            await tally.attempt(chore())
         await for_each(registered, trim, at_once=_AT_ONCE)
-        if self._room.is_short:
-            await tally.attempt(self._free_room(registered, tally))
         return tally
-
-    async def _free_room(self, registered: dict[str, int], tally: Tally) -> None:
-        """Delete messages that all readers have passed until the store is below its warning level.
-
-        Each round takes one bounded step in every partition, so that all logs lose their oldest
-        messages first.
-        """
-        places = [(log, each) for log, count in registered.items() for each in range(count)]
-        unfinished: list[tuple[str, int]] = []
-        deleted = 0
-
-        async def step(place: tuple[str, int]) -> None:
-            nonlocal deleted
-            with contextlib.suppress(LogNotFoundError):
-                trimmed = await self._logs.trim(*place, short=True)
-                deleted += trimmed.removed
-                if trimmed.more:
-                    unfinished.append(place)
-
-        for _ in range(_STEPS_MAX):
-            await self._room.read()
-            if not places or not self._room.is_short:
-                break
-            unfinished.clear()
-            await for_each(places, step, at_once=_AT_ONCE)
-            places = list(unfinished)
-        tally.trimmed += deleted
-        if deleted:
-            usage = self._room.usage
-            _log.info(
-                "settled messages deleted because memory is short",
-                count=deleted,
-                used=usage.used_bytes,
-                limit=usage.limit_bytes,
-            )
 
     async def _trim_log(
         self, log: str, partitions: int, wanted: Retention | None, tally: Tally
@@ -234,48 +162,66 @@ class Upkeep:
             removed, steps = removed + step.removed, steps + 1
         return removed, step
 
-    async def _work(self) -> None:
-        while True:
-            try:
-                if self._lease is None or self._lease.lost:
-                    self._lease = await self._leases.acquire(LEASE_KEY)
-                if self._lease is None:
-                    self._rest()
-                else:
-                    self._last = await self.pass_once()
-                    _tell(self._last)
-                if self._last.undone:
-                    _tell_problem(self._last.first_problem, undone=self._last.undone)
-            except Exception as error:
-                # Whatever it is: who has the lease and does nothing keeps all others from it.
-                _tell_problem(error)
-            await self._pause()
 
-    async def _pause(self) -> None:
-        """Wait for the next pass; free memory meanwhile if the store is short of it."""
-        remaining = self._period_seconds
-        while remaining > 0:
-            part = min(remaining, _ROOM_SECONDS)
-            await self._clock.sleep(part)
-            remaining -= part
-            if self._lease is None or self._lease.lost or not self._room.is_short:
-                continue
-            tally = Tally()
-            try:
-                await self._free_room(await self._logs.names(), tally)
-            except Exception as error:
-                _tell_problem(error)
-            metrics.log_trimmed.inc(tally.trimmed)
-            if not tally.trimmed:
-                # Readers have not passed anything. Leave the next check of all partitions to the
-                # pass, because it costs the store one call for each.
-                await self._clock.sleep(remaining)
-                return
+class MemoryRelief:
+    """Deletes messages that all readers have passed while the store is short of memory."""
 
-    def _rest(self) -> None:
-        self._last = Tally()
-        _tell(self._last)
-        self._on_rest()
+    def __init__(self, logs: Logs, memory: StoreMemory) -> None:
+        self._logs = logs
+        self._memory = memory
+
+    async def run(self) -> float | None:
+        """Free memory if the store is at its warning level. Return the seconds until the next pass.
+
+        If readers have passed no message, the next pass follows after the usual period, because it
+        costs the store one call per partition.
+        """
+        if not self._memory.is_short:
+            return MEMORY_CHECK_S
+        return MEMORY_CHECK_S if await self.free() else None
+
+    def stand_down(self) -> None:
+        """Do nothing: this step reports no gauges."""
+
+    async def free(self) -> int:
+        """Delete messages until the store is below its warning level. Return their number.
+
+        Each round takes one bounded step in every partition, so that all logs lose their oldest
+        messages first.
+        """
+        registered = await self._logs.names()
+        partitions = [(log, each) for log, count in registered.items() for each in range(count)]
+        unfinished: list[tuple[str, int]] = []
+        deleted = 0
+
+        async def step(partition: tuple[str, int]) -> None:
+            nonlocal deleted
+            with contextlib.suppress(LogNotFoundError):
+                trimmed = await self._logs.trim(*partition, short=True)
+                deleted += trimmed.removed
+                if trimmed.more:
+                    unfinished.append(partition)
+
+        try:
+            for _ in range(_STEPS_MAX):
+                await self._memory.read()
+                if not partitions or not self._memory.is_short:
+                    break
+                unfinished.clear()
+                await for_each(partitions, step, at_once=_AT_ONCE)
+                partitions = list(unfinished)
+        finally:
+            metrics.log_trimmed.inc(deleted)
+        if deleted:
+            usage = self._memory.usage
+            _log.info(
+                "settled messages deleted",
+                reason="memory is short",
+                count=deleted,
+                used=usage.used_bytes,
+                limit=usage.limit_bytes,
+            )
+        return deleted
 
 
 def _tell_problem(problem: Exception | None, **fields: int) -> None:
