@@ -82,7 +82,8 @@ async def read_ours(target: Target, seconds: float) -> Sample:
         offsets = _offsets()
 
         async def read() -> int:
-            return len(await logs.read("log", 0, next(offsets), limit=READ))
+            batch = await logs.read("log", 0, next(offsets), limit=READ)
+            return len(list(batch.entries()))
 
         return await repeated(target, seconds, read)
 

@@ -50,7 +50,7 @@ class World:
     async def produced(self) -> list[str]:
         """What the topic has, in its order."""
         topic = await self.topics.get("default", "records")
-        found = await self.logs.read(topic.log(topic.storage[0]), 0, 0, limit=1000)
+        found = (await self.logs.read(topic.log(topic.storage[0]), 0, 0, limit=1000)).entries()
         messages = [unpack(each.payload, project="default") for each in found]
         return [json.loads(each.data)["event"] for each in messages]
 

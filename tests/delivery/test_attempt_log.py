@@ -31,7 +31,7 @@ async def recorded(store: Store) -> list[tuple[str, str, int]]:
     """Lane, id and attempt of all that is in the log."""
     logs, found = StreamLogs(store), []
     for partition in range(4):
-        entries = await logs.read(LOG, partition, 0, limit=1000)
+        entries = (await logs.read(LOG, partition, 0, limit=1000)).entries()
         found += [
             (lane, each.id, each.attempt)
             for entry in entries

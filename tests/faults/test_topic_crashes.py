@@ -93,7 +93,8 @@ class Process:
         found: dict[str, list[str]] = {group: [] for group in GROUPS}
         for storage in topic.storage:
             for partition in range(storage.partitions):
-                for entry in await self.logs.read(topic.log(storage), partition, 0, limit=1000):
+                batch = await self.logs.read(topic.log(storage), partition, 0, limit=1000)
+                for entry in batch.entries():
                     message = unpack(entry.payload, project=PROJECT)
                     assert message.group is not None
                     assert storage.router.partition_of(hash_of(message.group)) == partition

@@ -179,10 +179,10 @@ async def records_of(logs: Logs, subscription: Subscription) -> list[Records]:
     for shard in range(subscription.shards):
         records, offset = Records(shard), 0
         while page := await logs.read(subscription.record_log, shard, offset, limit=_PAGE):
-            for entry in page:
+            for entry in page.entries():
                 for fact in unpack(entry.payload).facts:
                     records.add(entry.offset, fact)
-            offset = page[-1].offset + 1
+            offset = page.next_offset
         found.append(records)
     return found
 

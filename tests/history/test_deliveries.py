@@ -23,7 +23,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.shard_rows import shard_rows
 from waystation.history.spans import Span
 from waystation.history.store_access import store_access
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.testing.station import quick_settings
 
 #: As it stands in the guide.
@@ -37,7 +37,7 @@ def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
         span = Span(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
         for block in logs.blocks(span, on_gap="fail"):
-            assert isinstance(block, Block)
+            assert isinstance(block, LogBatch)
             for table, batch in shard_rows(span, block).items():
                 found[table] += batch.to_pylist()
     return found

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from waystation.history.messages import MESSAGE_SCHEMA, gap_batch, message_batch
 from waystation.history.places import TopicPlace, topic_place
 from waystation.history.source import MESSAGE_COLUMNS
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.messages.envelope import Envelope, pack
 
 PLACE = TopicPlace("default", "orders", 2, 3)
@@ -42,7 +42,7 @@ def test_every_field_of_every_message_is_kept(messages: list[Envelope]) -> None:
     payloads = [pack(message) for message in messages]
     times = [1_700_000_000_000 + number for number in range(len(messages))]
 
-    rows = message_batch(PLACE, Block(40, times, payloads)).to_pylist()
+    rows = message_batch(PLACE, LogBatch(40, 40 + len(times), times, payloads)).to_pylist()
 
     for number, (row, message) in enumerate(zip(rows, messages, strict=True)):
         assert row["position"] == f"default/orders/2/3/{40 + number}"
@@ -78,7 +78,7 @@ def test_every_field_of_every_message_is_kept(messages: list[Envelope]) -> None:
 def test_what_is_no_envelope_is_kept_as_it_is_and_spoils_nothing_else(bad: bytes) -> None:
     good = pack(Envelope(id="good", project="default", data=b"{}"))
 
-    rows = message_batch(PLACE, Block(0, [1, 1, 1], [good, bad, good])).to_pylist()
+    rows = message_batch(PLACE, LogBatch(0, 3, [1, 1, 1], [good, bad, good])).to_pylist()
 
     assert [row["malformed"] for row in rows] == [False, True, False]
     assert [row["id"] for row in rows] == ["good", None, "good"]

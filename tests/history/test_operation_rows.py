@@ -10,7 +10,7 @@ import msgspec
 from waystation.history.feeds import feed_of
 from waystation.history.spans import Span
 from waystation.logs.operations import OperationRecord
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 
 _pack = msgspec.msgpack.encode
 
@@ -18,7 +18,7 @@ _pack = msgspec.msgpack.encode
 def made(*payloads: bytes) -> list[dict[str, Any]]:
     feed = feed_of("operations")
     assert feed is not None
-    block = Block(7, [1_000] * len(payloads), list(payloads))
+    block = LogBatch(7, 7 + len(payloads), [1_000] * len(payloads), list(payloads))
     return feed.rows(Span("operations", 0, 7, 99), block)["operations"].to_pylist()
 
 

@@ -16,7 +16,7 @@ from waystation.history.log_reader import LogReader
 from waystation.history.options import read_options
 from waystation.history.spans import Span
 from waystation.history.stream_reader import StreamReader
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 
 ORDERS = "t.default.orders.0"
 LATER = "t.default.orders.1"
@@ -172,7 +172,7 @@ def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) ->
     assert len(blocks) > 1
     offset = 100
     for block in blocks:
-        assert isinstance(block, Block)
+        assert isinstance(block, LogBatch)
         assert block.offset == offset
         assert len(block.times_ms) == len(block.payloads)
         offset += len(block.payloads)

@@ -16,7 +16,7 @@ from waystation.history.lake import Lake
 from waystation.history.options import StorePlace
 from waystation.history.shard_rows import shard_rows
 from waystation.history.spans import Span
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
     AttemptDetail,
     OperationDetail,
@@ -67,7 +67,7 @@ STORY = [
 
 
 def made(*payloads: bytes) -> dict[str, list[dict[str, Any]]]:
-    block = Block(70, [1_000] * len(payloads), list(payloads))
+    block = LogBatch(70, 70 + len(payloads), [1_000] * len(payloads), list(payloads))
     return {
         name: batch.to_pylist() for name, batch in shard_rows(Span(LOG, 1, 70, 99), block).items()
     }

@@ -14,7 +14,7 @@ from waystation.history.feeds import feed_of
 from waystation.history.spans import Span
 from waystation.history.table_specs import WEBHOOK_ATTEMPTS
 from waystation.history.webhook_rows import webhook_rows
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.testing import FakeEndpoint, serving
 from waystation.testing.station import Serving, quick_settings
 
@@ -23,7 +23,7 @@ async def rows(running: Serving, wanted: int) -> list[dict[str, Any]]:
     """The rows of all attempts, once there are as many."""
     found: list[dict[str, Any]] = []
     for partition in range(4):
-        block = await running.node.logs.read_block(LOG, partition, 0, limit=1000)
+        block = await running.node.logs.read(LOG, partition, 0, limit=1000)
         made = webhook_rows(Span(LOG, partition, 0, 1000), block)
         found += made[WEBHOOK_ATTEMPTS.name].to_pylist()
     assert len(found) == wanted
@@ -72,5 +72,5 @@ async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
     feed = feed_of(LOG)
     assert feed is not None
-    made = feed.rows(Span(LOG, 0, 5, 6), Block(5, [1], [payload]))[WEBHOOK_ATTEMPTS.name]
+    made = feed.rows(Span(LOG, 0, 5, 6), LogBatch(5, 6, [1], [payload]))[WEBHOOK_ATTEMPTS.name]
     assert [(row["malformed"], row["excerpt"]) for row in made.to_pylist()] == [(True, payload)]

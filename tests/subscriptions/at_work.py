@@ -308,7 +308,7 @@ class AtWork:
 
     async def facts(self) -> list[Fact]:
         """All that the record log has."""
-        read = await self.logs.read(self.place.record_log, 0, 0, limit=100_000)
+        read = (await self.logs.read(self.place.record_log, 0, 0, limit=100_000)).entries()
         return [fact for each in read for fact in unpack(each.payload).facts]
 
     async def check_order(self, groups: Sequence[str]) -> None:
@@ -317,7 +317,7 @@ class AtWork:
         By the record log alone: an attempt has seen the end of the log when it began, and what
         settled the message before it lies below that.
         """
-        read = await self.logs.read(self.place.record_log, 0, 0, limit=100_000)
+        read = (await self.logs.read(self.place.record_log, 0, 0, limit=100_000)).entries()
         settled: dict[str, int] = {}
         begun: dict[str, list[int]] = {}
         for entry in read:

@@ -174,7 +174,9 @@ class ShardSlot:
 
     async def facts(self) -> list[Fact]:
         """All that the record log has."""
-        read = await self.logs.read(self.place.record_log, self.place.shard, 0, limit=10_000)
+        read = (
+            await self.logs.read(self.place.record_log, self.place.shard, 0, limit=10_000)
+        ).entries()
         return [fact for each in read for fact in unpack(each.payload).facts]
 
     async def slot(self) -> dict[str, Any]:

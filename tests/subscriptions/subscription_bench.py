@@ -112,7 +112,7 @@ class SubscriptionBench:
 
     async def facts(self, subscription: Subscription, shard: int = 0) -> list[Fact]:
         """The record log of a shard."""
-        read = await self.logs.read(subscription.record_log, shard, 0, limit=1000)
+        read = (await self.logs.read(subscription.record_log, shard, 0, limit=1000)).entries()
         return [fact for each in read for fact in unpack(each.payload).facts]
 
     async def keys(self, pattern: str = "*") -> list[str]:

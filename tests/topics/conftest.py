@@ -50,8 +50,8 @@ class TopicBench:
             for partition in range(storage.partitions):
                 at = 0
                 while batch := await self.logs.read(topic.log(storage), partition, at, limit=1000):
-                    at += len(batch)
-                    for entry in batch:
+                    at = batch.next_offset
+                    for entry in batch.entries():
                         found.append((index, partition, unpack(entry.payload, project="default")))
         return found
 

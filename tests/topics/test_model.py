@@ -225,7 +225,11 @@ class TopicMachine(RuleBasedStateMachine):
                 assert (state.first, state.end) == (expected.first, expected.end)
                 assert (state.sealed is not None) is expected.sealed
                 assert (state.bytes, state.dropped) == (expected.bytes, expected.dropped)
-                entries = await logs.read(self._log(index), number, expected.first, limit=1000)
+                entries = list(
+                    (
+                        await logs.read(self._log(index), number, expected.first, limit=1000)
+                    ).entries()
+                )
                 offsets = [entry.offset for entry in entries]
                 assert offsets == list(range(expected.first, expected.end))
                 found = [unpack(entry.payload, project="default") for entry in entries]

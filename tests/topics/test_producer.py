@@ -44,7 +44,8 @@ async def test_a_message_is_where_its_receipt_says(open_bench: Open) -> None:
             spread = topic.target.router
             assert receipt.partition == spread.partition_of(hash_of(receipt.id))
             log = topic.log(topic.storage[receipt.storage])
-            (entry,) = await bench.logs.read(log, receipt.partition, receipt.offset, limit=1)
+            batch = await bench.logs.read(log, receipt.partition, receipt.offset, limit=1)
+            (entry,) = batch.entries()
             assert receipt.id.encode() in entry.payload
             assert receipt.ms == entry.ms
         assert [receipt.id for receipt in receipts] == [f"m{n}" for n in range(50)]
@@ -419,7 +420,7 @@ async def test_a_batch_that_is_larger_than_its_partition_goes_in_as_far_as_there
         results = await bench.producer.produce("default", "orders", hundreds(20))
         kept = [type(each) for each in results].index(LogFullError)
         assert [type(each) for each in results] == [Receipt] * kept + [LogFullError] * (20 - kept)
-        assert "keeps 2000 bytes at most" in str(results[-1])
+        assert "stores at most 2,000 bytes" in str(results[-1])
         state = await bench.logs.state(topic.log(topic.target), 0)
         size = state.bytes // kept
         assert state.end == kept

@@ -14,7 +14,7 @@ import pytest
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
 from waystation.errors import BusyError, StoreUnavailableError
-from waystation.logs.protocol import Retention, Trimmed
+from waystation.logs.protocol import Retention, TrimResult
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store import keys
@@ -407,7 +407,7 @@ async def test_a_store_that_is_away_ends_the_pass_at_once(
             await bench.logs.create(f"log.{number}", 1, Retention())
         looks = 0
 
-        async def away(*_: object) -> Trimmed:
+        async def away(*_: object) -> TrimResult:
             nonlocal looks
             looks += 1
             await asyncio.sleep(0)
@@ -460,7 +460,7 @@ async def test_a_change_of_options_during_a_pass_is_not_undone(
         topic = await bench.topics.create("default", "orders", partitions=1, options=small)
         log, trim = topic.log(topic.target), bench.logs.trim
 
-        async def changed_first(*arguments: object) -> Trimmed:
+        async def changed_first(*arguments: object) -> TrimResult:
             monkeypatch.setattr(bench.logs, "trim", trim)
             # The pass has read the topic; this is confirmed before it comes to the log.
             await other.topics.change_options("default", "orders", large, version=topic.version)

@@ -112,7 +112,7 @@ class CellStore:
 
     async def entries(self, cell: int = 0) -> list[list[Fact]]:
         """The same, by entries: one per script call."""
-        read = await self.logs.read(names.LOG, cell, 0, limit=1000)
+        read = (await self.logs.read(names.LOG, cell, 0, limit=1000)).entries()
         return [unpack(each.payload).facts for each in read]
 
     async def counts(self, cell: int = 0) -> dict[str, int]:

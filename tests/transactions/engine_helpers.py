@@ -205,7 +205,9 @@ class Machine:
 
     async def facts(self, cell: int = 0) -> list[Fact]:
         """All that the record log of a cell tells."""
-        entries = await self.logs.read(names.LOG, cell, 0, limit=100_000, bytes_max=1 << 30)
+        entries = (
+            await self.logs.read(names.LOG, cell, 0, limit=100_000, bytes_max=1 << 30)
+        ).entries()
         return [fact for entry in entries for fact in unpack(entry.payload).facts]
 
     async def kinds(self, transaction_id: str) -> list[str]:

@@ -196,7 +196,9 @@ class TransactionStore:
 
     async def facts(self) -> list[Fact]:
         """Everything that the record log tells, in order."""
-        entries = await self.logs.read(names.LOG, CELL, 0, limit=100_000, bytes_max=1 << 30)
+        entries = (
+            await self.logs.read(names.LOG, CELL, 0, limit=100_000, bytes_max=1 << 30)
+        ).entries()
         return [fact for entry in entries for fact in unpack(entry.payload).facts]
 
     async def kinds(self, transaction_id: str) -> list[str]:

@@ -98,7 +98,7 @@ class Outside:
 
     async def facts(self, cell: int = 0) -> list[list[Fact]]:
         """What the record log tells: one list per script call."""
-        entries = await self.logs.read(names.LOG, cell, 0, limit=10_000)
+        entries = (await self.logs.read(names.LOG, cell, 0, limit=10_000)).entries()
         return [unpack(each.payload).facts for each in entries]
 
     async def keys(self) -> set[str]:

@@ -260,7 +260,7 @@ async def afterwards(store: Store, point: CrashPoint) -> None:
         assert await store.call("PTTL", names.state(each)) == -1
     for name in ("sleepingZ", "toArchiveZ"):
         assert await store.call("ZCARD", names.sorted_set(CELL, name)) == 0
-    entries = await StreamLogs(store).read(names.LOG, CELL, 0, limit=100)
+    entries = (await StreamLogs(store).read(names.LOG, CELL, 0, limit=100)).entries()
     kinds = [fact.kind for each in entries for fact in unpack(each.payload).facts]
     assert sorted(kinds) == ["started"] * 3 + ["woken"] * 3
 

@@ -269,7 +269,7 @@ async def test_what_has_ended_is_deleted_after_its_days(tmp_path: Path) -> None:
         assert await is_in(node, sleeper, "waiting_switch"), "what lives is never deleted"
         # History knows why, and that was written down before
         # (twice, where upkeep looked at the same time).
-        entry, *_ = entries = await node.logs.read(OPERATIONS, 0, 0, limit=10)
+        entry, *_ = entries = list((await node.logs.read(OPERATIONS, 0, 0, limit=10)).entries())
         told = unpack(entry.payload)
         assert told.kind == "prune"
         assert DAY * 1000 <= entry.ms - told.detail["before_ms"] < (DAY + 60) * 1000

@@ -139,7 +139,7 @@ async def after(store: Store, point: CrashPoint) -> None:
     claim = await holding.claim(0, "workers", node="n2", number=1, most=10, lease_ms=LEASE_MS)
     assert [each.id for each in claim.items] == [alive]
     await check_places(store, alive)
-    entries = await StreamLogs(store).read(names.LOG, 0, 0, limit=100)
+    entries = (await StreamLogs(store).read(names.LOG, 0, 0, limit=100)).entries()
     kinds = [fact.kind for each in entries for fact in unpack(each.payload).facts]
     assert kinds.count("started") == 1
 

@@ -150,7 +150,7 @@ class World:
         assert not {b"kids", b"progress"} & end.extras.keys()
         of_steps = (b"once:", b"wait:", b"callback:")
         assert not [name for name in end.extras if name.startswith(of_steps)]
-        entries = await StreamLogs(store).read(names.LOG, 0, 0, limit=1000)
+        entries = (await StreamLogs(store).read(names.LOG, 0, 0, limit=1000)).entries()
         facts = [fact for entry in entries for fact in unpack(entry.payload).facts]
         return end.head.status, msgspec.json.decode(decode(end.state).output), facts
 

@@ -188,7 +188,7 @@ def test_a_death_at_any_call_of_a_pipeline_ends_in_the_same_end(
         for name in ("processingZ", "leaseZ", "sleepingZ", "deadlineZ"):
             assert await store.call("ZCARD", names.sorted_set(CELL, name)) == 0
         assert await store.call("EXISTS", names.queue_in(CELL, GROUP)) == 0
-        entries = await StreamLogs(store).read(names.LOG, CELL, 0, limit=1000)
+        entries = (await StreamLogs(store).read(names.LOG, CELL, 0, limit=1000)).entries()
         kinds = [fact.kind for entry in entries for fact in unpack(entry.payload).facts]
         kinds = [kind for kind in kinds if kind != "rescued"]
         assert kinds == ["started", "step", "slept", "switched", "finished"], kinds

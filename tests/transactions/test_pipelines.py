@@ -383,7 +383,7 @@ async def test_what_a_paused_pipeline_held_begins_in_its_old_order(
         assert await bench.listed("qInL:master") == ids
         assert await bench.states(ids) == {"queued"}
         assert await bench.claim(most=3) == ids[:3]
-        read = await StreamLogs(bench.store).read(names.LOG, 0, 0, limit=1000)
+        read = (await StreamLogs(bench.store).read(names.LOG, 0, 0, limit=1000)).entries()
         kinds = [fact.kind for each in read for fact in unpack(each.payload).facts]
         assert kinds.count("resumed") == len(ids)
 

@@ -41,7 +41,7 @@ async def test_an_entry_tells_its_data_set_and_has_the_time_of_its_changes(
 ) -> None:
     async with open_cell_store(store_server) as cells:
         started = await cells.start()
-        (entry,) = await cells.logs.read(names.LOG, 0, 0, limit=10)
+        (entry,) = (await cells.logs.read(names.LOG, 0, 0, limit=10)).entries()
         assert unpack(entry.payload).dataset == TERMS.dataset
         assert entry.ms == (await cells.head(started)).since
         assert (await cells.claim()).log_end == entry.offset + 1

@@ -14,7 +14,7 @@ import pyarrow as pa
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import STEPS, TRANSACTIONS
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
 from waystation.transactions.log_entry import Fact, StartedDetail, StepDetail, unpack
 
@@ -22,7 +22,7 @@ _decode_started = msgspec.msgpack.Decoder(StartedDetail).decode
 _decode_step = msgspec.msgpack.Decoder(StepDetail).decode
 
 
-def cell_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
+def cell_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block, by table."""
     changes: list[Row] = []
     steps: list[Row] = []

@@ -29,7 +29,7 @@ from waystation.history.table_specs import (
 )
 from waystation.history.webhook_rows import webhook_rows
 from waystation.logs.operations import LOG as OPERATION_LOG
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
 from waystation.transactions.names import LOG as CELLS
 
@@ -40,7 +40,7 @@ class Feed(msgspec.Struct, frozen=True):
     #: The first has a row of every entry.
     tables: tuple[TableSpec, ...]
     #: Table -> rows of a block, in the order of their offsets.
-    rows: Callable[[Span, Block], dict[str, pa.RecordBatch]]
+    rows: Callable[[Span, LogBatch], dict[str, pa.RecordBatch]]
 
 
 def feed_of(log: str) -> Feed | None:
@@ -56,7 +56,7 @@ def feed_of(log: str) -> Feed | None:
     return _TOPICS if topic_place(log, 0) is not None else None
 
 
-def _message_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
+def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     place = topic_place(span.log, span.partition)
     assert place is not None, "the feed of topics has their logs alone"
     batch = message_batch(place, block).drop_columns(["gap"])

@@ -24,7 +24,7 @@ from waystation.history.options import OnGap
 from waystation.history.prints import print_of
 from waystation.history.spans import Gap, Span
 from waystation.logs import keys
-from waystation.logs.protocol import Block, LogState
+from waystation.logs.protocol import LogBatch, LogState
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.logging import logger
 from waystation.store.address import parse_address
@@ -166,7 +166,9 @@ class LogReader:
             return 0
         return print_of(block.times_ms[0], block.payloads[0])
 
-    def blocks(self, span: Span, *, on_gap: OnGap, log_gaps: bool = True) -> Iterator[Block | Gap]:
+    def blocks(
+        self, span: Span, *, on_gap: OnGap, log_gaps: bool = True
+    ) -> Iterator[LogBatch | Gap]:
         """Yield the messages of a span in blocks, and with `on_gap="count"` gaps in their order.
 
         With `on_gap="fail"`, raise TrimmedError where retention removed messages, LogDamagedError
@@ -203,14 +205,14 @@ class LogReader:
                     raise _trimmed(gap) from gone
                 yield gap
                 return
-            if not block.payloads:
+            if not block:
                 raise went_back(span, offset)
             yield block
-            offset += len(block.payloads)
+            offset = block.next_offset
 
-    def _read(self, span: Span, offset: int) -> Block:
+    def _read(self, span: Span, offset: int) -> LogBatch:
         limit = min(_BLOCK_ROWS, span.end - offset)
-        return self._run(self._logs.read_block(span.log, span.partition, offset, limit=limit))
+        return self._run(self._logs.read(span.log, span.partition, offset, limit=limit))
 
     async def _ask(self, *command: str) -> Any:
         return await self._store.call(*command, repeatable=True)

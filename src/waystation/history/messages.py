@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.history.places import TopicPlace
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import RedactionPolicy
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ _decode_headers = msgspec.msgpack.Decoder(list[tuple[str, str]]).decode
 _NO_HEADERS = b"\x90"
 
 
-def message_batch(place: TopicPlace, block: Block) -> pa.RecordBatch:
+def message_batch(place: TopicPlace, block: LogBatch) -> pa.RecordBatch:
     """The rows of a block."""
     columns, headers, malformed = _unpacked(block.payloads)
     count = len(block.payloads)

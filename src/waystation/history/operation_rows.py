@@ -10,10 +10,10 @@ from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import OPERATIONS
 from waystation.logs.operations import unpack
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 
 
-def operation_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
+def operation_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block; of an entry that cannot be read, `detail` has its bytes as hex."""
     rows = [
         {"log_offset": block.offset + number, "item": 0, "time": moment(ms), **_told(payload)}

@@ -19,7 +19,7 @@ from waystation.history.table_specs import (
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
 )
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 
 _SPECS = {
     spec.name: spec for spec in (DELIVERIES, OPERATIONS, STEPS, TRANSACTIONS, WEBHOOK_ATTEMPTS)
@@ -39,7 +39,7 @@ def has_rows_of(log: str, table: str) -> bool:
     return feed is not None and any(spec.name == table for spec in feed.tables)
 
 
-def record_batch(table: str, span: Span, part: Block | Gap) -> pa.RecordBatch:
+def record_batch(table: str, span: Span, part: LogBatch | Gap) -> pa.RecordBatch:
     """The rows of a block of a span, or the one of a gap."""
     schema = record_schema(table)
     if isinstance(part, Gap):

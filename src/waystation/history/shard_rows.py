@@ -22,7 +22,7 @@ from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.places import ShardPlace, shard_place
 from waystation.history.spans import Span
 from waystation.history.table_specs import DELIVERIES, OPERATIONS
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
     Fact,
     unpack,
@@ -37,7 +37,7 @@ RANGES = frozenset({"start", "passed", "trimmed", "damaged", "reset"})
 _BY_OPERATION = frozenset({"redriven", "skipped", "purged"})
 
 
-def shard_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
+def shard_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block, by table."""
     place = shard_place(span.log, span.partition)
     assert place is not None, "the feed of shards has their logs alone"

@@ -14,7 +14,7 @@ from waystation.history.options import SourceOptions
 from waystation.history.places import TopicPlace, topic_place
 from waystation.history.record_table import has_rows_of, record_batch
 from waystation.history.spans import Gap, Span
-from waystation.logs.protocol import Block, LogState
+from waystation.logs.protocol import LogBatch, LogState
 
 
 def topic_states(logs: LogReader, options: SourceOptions) -> dict[tuple[str, int], LogState]:
@@ -78,7 +78,7 @@ def _batches(
             yield _batch(place, part) if place else record_batch(options.table, span, part)
 
 
-def _batch(place: TopicPlace, part: Block | Gap) -> pa.RecordBatch:
+def _batch(place: TopicPlace, part: LogBatch | Gap) -> pa.RecordBatch:
     if isinstance(part, Gap):
         return gap_batch(place, part.start, part.end)
     return message_batch(place, part)

@@ -12,11 +12,11 @@ from waystation.delivery.outbox import endpoint_of
 from waystation.history.fact_rows import Row, moment, own_columns
 from waystation.history.spans import Span
 from waystation.history.table_specs import WEBHOOK_ATTEMPTS
-from waystation.logs.protocol import Block
+from waystation.logs.protocol import LogBatch
 from waystation.transactions.reply_lanes import parse_receiver, receiver_of_lane
 
 
-def webhook_rows(span: Span, block: Block) -> dict[str, pa.RecordBatch]:
+def webhook_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block; an entry that cannot be read is one, with its bytes in `excerpt`."""
     rows: list[Row] = []
     for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):

@@ -1,1 +1,1 @@
-"""Logs: ordered, partitioned, kept until no reader needs them; one protocol for every backend."""
+"""Ordered, partitioned logs with retention, behind one protocol for all backends."""

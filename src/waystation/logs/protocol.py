@@ -1,47 +1,53 @@
-"""What every log can do. A log is a name with partitions; offsets are dense integers from 0.
+"""Protocol of logs, with the values that its methods take and return.
 
-An implementation passes the suite in tests/logs/conformance.py. The protocol leaves room for a
-broker that owns its offsets and confirms batches later: to append is to wait for a receipt, and
-several appends may be under way at once; those of one caller to one partition keep their order.
+A log has a name and a fixed number of partitions. Each partition numbers its messages 0, 1, 2, …;
+such a number is an *offset*. `first` is the oldest stored offset of a partition, `end` the offset
+that the next message gets.
+
+Every implementation must pass the suite in `tests/logs/conformance.py`. Callers may have several
+appends in flight. Appends of one caller to one partition keep their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Literal, Protocol
 
 import msgspec
 
-#: `refuse`: a full log lets go what all its readers have passed, and takes nothing more if that is
-#: not enough. `drop_and_count`: it drops its oldest, needed or not, and counts what was needed.
+#: Behaviour of a partition that reached its byte limit. `refuse` deletes messages that all readers
+#: have passed and rejects the append if that frees too little. `drop_and_count` deletes the oldest
+#: messages and counts those that a reader still needed.
 FullPolicy = Literal["refuse", "drop_and_count"]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a partition is kept; None: no bound."""
+    """Limits of a partition. None: unlimited."""
 
     max_bytes: int | None = None
     max_age_ms: int | None = None
     policy: FullPolicy = "refuse"
-    #: Most bytes while no reader has registered, with policy `drop_and_count`: what goes then is
-    #: counted in `LogState.unread`. None: `max_bytes`.
+    #: Byte limit while no reader has a hold; only with `drop_and_count`. Messages that it deletes
+    #: are counted in `LogState.unread`. None: `max_bytes` applies.
     unread_max_bytes: int | None = None
-    #: Of the definition that it comes from: an older one never replaces a newer one. 0: nobody
-    #: counts, and the last one stays.
+    #: Version of the definition that sets these limits. Lower versions never replace higher ones.
+    #: 0: unversioned; the last call wins.
     version: int = 0
 
 
-#: What record logs keep until a reader of history has registered; one of many keeps its part.
+#: Bytes that all record logs of a kind store together while no reader has a hold.
 UNREAD_BYTES_MAX = 16 * 1_048_576
-#: What each of many keeps at least, so that a busy one does not drop entries within a second.
+#: Lower bound for each of several record logs, because a busy log with less would drop entries
+#: within a second.
 _RECORD_BYTES_MIN = 1_048_576
 
 
 def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Retention:
-    """Return how much a record log keeps: little until history reads it, then more.
+    """Return the limits of one of `logs` record logs that share `max_bytes`.
 
-    `logs` record logs share both limits: 16 MiB until history reads them, then `max_bytes`. With
-    policy `refuse`, nothing is dropped that history has not read, registered or not.
+    With `drop_and_count` they share only 16 MiB until history reads them. With `refuse` an entry
+    is never deleted before history has read it.
     """
     max_bytes = max(max_bytes // logs, _RECORD_BYTES_MIN) if logs > 1 else max_bytes
     unread_max = max(UNREAD_BYTES_MAX // logs, _RECORD_BYTES_MIN)
@@ -56,7 +62,7 @@ class Appended(msgspec.Struct, frozen=True):
     ms: int
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """One message of a partition."""
 
     offset: int
@@ -64,139 +70,162 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
-    """Messages of a partition that follow each other, column by column: for those who read much."""
+class LogBatch(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive messages of one partition, column by column."""
 
-    #: Of the first; the others follow without a gap.
+    #: Offset of the first message; of an empty batch, the offset that was read.
     offset: int
+    #: Offset from which to read the following batch.
+    next_offset: int
     times_ms: list[int]
     payloads: list[bytes]
 
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def entries(self) -> Iterator[LogEntry]:
+        """Return the messages one by one. Large readers use the columns, which costs less."""
+        return map(LogEntry, count(self.offset), self.times_ms, self.payloads)
+
 
 class LogState(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition as it is now."""
+    """State of a partition."""
 
-    #: Offset of the oldest message that is kept, and of the next one that will come.
+    #: Offset of the oldest stored message.
     first: int
+    #: Offset of the next message.
     end: int
+    #: Size of the stored messages.
     bytes: int
-    #: Time of the newest message; 0 before the first.
+    #: Time of the newest message; 0 if the partition never had one.
     last_ms: int
-    #: What comes after this log, once it takes nothing more; None while it does.
+    #: Index of the storage topic that continues a sealed partition; None: not sealed.
     sealed: int | None
-    #: When that was; 0 while it takes messages.
+    #: Time of the seal; 0: not sealed.
     sealed_ms: int
-    #: Messages that were dropped although somebody still needed them.
+    #: Number of messages that were deleted although a reader needed them.
     dropped: int
-    #: Since when what is needed has been close to the limit of bytes; 0: it is not.
+    #: Time since when needed messages fill at least 70 % of the byte limit; 0: they do not.
     warned_ms: int = 0
-    #: Facts that a record log does not have, as the settings of stations said.
+    #: Number of facts that were not recorded because of the setting `history.record`.
     unrecorded: int = 0
-    #: Entries that were dropped while no reader had registered.
+    #: Number of entries that were deleted while no reader had a hold.
     unread: int = 0
 
 
-class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step of trimming did, and what it left."""
+class TrimResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one trimming step, with the state of the partition after it."""
 
+    #: Number of messages that the step deleted.
     removed: int
-    #: Whether another step would find something.
+    #: Whether another step would delete more.
     more: bool
+    #: Size of the messages that are left.
     bytes: int
-    #: About how many of these bytes may not be let go: what readers have not passed; all of them
-    #: where nobody reads and the policy is to refuse.
+    #: Estimated part of `bytes` that must stay: the messages that some reader has not passed. All
+    #: of `bytes` if no reader has a hold and the policy is `refuse`.
     needed_bytes: int
+    #: Limits that the step applied.
     retention: Retention
-    #: Messages that were dropped although somebody still needed them, since ever.
+    #: Number of messages that were deleted although a reader needed them, over all steps.
     dropped: int
-    #: Whether what is needed comes close to the limit; `begins` and `ends` are told once.
+    #: Whether `needed_bytes` is close to the limit. One step each returns `begins` and `ends`.
     warning: Literal["", "begins", "lasts", "ends"]
-    #: Who needs the oldest; empty: nobody reads.
+    #: Reader with the lowest hold; empty: no reader has a hold.
     slowest: str = ""
 
 
 class Logs(Protocol):
-    """All logs of one kind. Methods raise LogNotFoundError for a log or partition that is none."""
+    """All logs of one backend.
+
+    A method that gets a log or a partition that does not exist raises LogNotFoundError, unless its
+    docstring states another result.
+    """
 
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
-        """Creates a log; false when it is there already, and then as it was."""
+        """Create a log. Return False if all its partitions existed; they stay unchanged."""
         ...
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
-        """Appends a batch, all or nothing: LogSealedError or LogFullError write nothing."""
+        """Append messages atomically.
+
+        Raise LogSealedError or LogFullError if the partition rejects them.
+        """
         ...
 
     async def read(
         self, log: str, partition: int, offset: int, *, limit: int, bytes_max: int = ...
-    ) -> list[Entry]:
-        """Messages from an offset on; none at the end. OffsetOutOfRangeError outside of the log.
+    ) -> LogBatch:
+        """Return messages from an offset on; an empty batch at the end of the partition.
 
-        Stops after about `bytes_max`, but returns one message at least where there is one. Stops
-        before messages that are missing; LogDamagedError with their range if the first one is.
+        A batch has at most `limit` messages and about `bytes_max` bytes, but at least one message
+        if there is one. It ends before a missing message. Raise LogDamagedError with the missing
+        range if the first message is missing, OffsetOutOfRangeError if the offset is below `first`
+        or above `end`.
         """
         ...
 
-    async def read_block(
-        self, log: str, partition: int, offset: int, *, limit: int, bytes_max: int = ...
-    ) -> Block:
-        """The same messages, column by column."""
-        ...
-
     async def state(self, log: str, partition: int) -> LogState:
-        """First and end offset, size, seal."""
+        """Return the state of a partition."""
         ...
 
     async def watch(self, log: str, partition: int) -> LogState:
-        """The same; and the next append from then on is told, once, to who listens for it.
+        """Return the state, and request one hint when the next message is appended.
 
-        A hint that may be lost: where it is told, and by what, is the implementation's own.
+        The implementation defines how it sends the hint. A hint may be lost.
         """
         ...
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
-        """Offset of the first kept message at or after a time; the end offset if there is none."""
+        """Return the offset of the first message at or after a time; `end` if all are older."""
         ...
 
     async def hold(
         self, log: str, partition: int, reader: str, offset: int, *, incarnation: int = 0
     ) -> None:
-        """Says that a reader still needs everything from an offset on; trimming spares it.
+        """Set the retention hold of a reader: trimming keeps messages from `offset` on.
 
-        One of a later incarnation of the reader stays as it is: it is not the caller's any more.
-        A reader whose name begins with `~` yields: it spares what is old, and stops nothing where
-        bytes have to go, by which it loses what is then counted as dropped. Where nobody else
-        reads, a log that refuses when it is full does so as if nobody read.
+        If a later incarnation of the reader has set a hold, change nothing. Raise
+        OffsetOutOfRangeError if the offset is below `first` or above `end`.
+
+        The hold of a reader whose name starts with `~` protects messages from the age limit only.
+        The byte limit deletes them and counts them as dropped. With policy `refuse`, the byte limit
+        treats a partition whose readers all start with `~` as one without readers.
         """
         ...
 
     async def release(self, log: str, partition: int, reader: str) -> bool:
-        """Says that a reader needs nothing any more; whether it had held anything."""
+        """Delete the retention hold of a reader. Return False if it had none."""
         ...
 
     async def set_retention(self, log: str, partition: int, retention: Retention) -> None:
-        """Changes how much of a partition is kept, unless that is newer."""
+        """Change the limits of a partition, unless its limits have a higher version."""
         ...
 
     async def trim(
         self, log: str, partition: int, retention: Retention | None = None, *, short: bool = False
-    ) -> Trimmed:
-        """Removes some of what retention lets go; a bounded step.
+    ) -> TrimResult:
+        """Delete a bounded number of messages that the limits do not keep.
 
-        With a retention, it is that one, unless the partition has a newer one.
-        With `short`, the step also deletes messages within the limits that all readers have passed,
-        because the store is short of memory. A log that refuses when it is full keeps them if all
-        its readers yield.
+        Change the limits to `retention` first, unless the partition has limits of a higher version.
+        With `short`, also delete messages within the limits that all readers have passed, because
+        the store is short of memory. With policy `refuse` this needs a reader whose name does not
+        start with `~`.
         """
         ...
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
-        """Ends a partition: it takes nothing more. The first seal stays; returns the state."""
+        """Seal a partition, so that it rejects appends; return its state.
+
+        `following` is the index of the storage topic that continues it. A second seal changes
+        nothing.
+        """
         ...
 
     async def delete(self, log: str, partitions: int) -> None:
-        """Deletes a log with all its partitions, and all that is remembered of them."""
+        """Delete a log with its partitions, holds and deduplication entries, if it exists."""
         ...
 
     async def names(self) -> dict[str, int]:
-        """All logs with their numbers of partitions, those half created or half deleted too."""
+        """Return all logs with their number of partitions, also partly created or deleted ones."""
         ...

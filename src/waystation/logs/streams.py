@@ -1,13 +1,14 @@
-"""Logs as streams in the store: one stream a partition, all of a partition's keys in one slot.
+"""Logs as streams of the store.
 
-The id of an entry is `<offset>-<ms>`: offsets are dense and time can be searched. An entry has one
-field with the packed message. What else is known of a partition is in its head, a hash.
+A partition is one stream whose entry ids are `<offset>-<ms>`, so that entries can be found by
+offset and by time. The only field of an entry is the packed message. A hash, the *head*, has the
+state of the partition. All keys of a partition are in one cluster slot.
 
-Only damage makes a hole in the offsets: somebody removed entries from the stream, past these
-scripts. A read returns the entries up to a hole. A read that begins in a hole raises
-LogDamagedError with the range that is missing; the entries behind it keep their offsets.
+Only damage creates gaps between offsets: a process other than these scripts deleted entries. A
+read ends before a gap. A read that starts inside one raises LogDamagedError with the missing
+range. Entries after a gap keep their offsets.
 
-An append whose reply was lost may have been applied: the caller decides whether to repeat it.
+A lost reply leaves the outcome of an append unknown. The caller decides whether to repeat it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from waystation.errors import (
     OffsetOutOfRangeError,
 )
 from waystation.logs import keys
-from waystation.logs.protocol import Appended, Block, Entry, LogState, Retention, Trimmed
+from waystation.logs.protocol import Appended, LogBatch, LogState, Retention, TrimResult
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
 from waystation.store.connection import Reply
@@ -40,19 +41,21 @@ _SEAL = script(__package__, "seal")
 _TRIM = script(__package__, "trim")
 _WATCH = script(__package__, "watch")
 
-#: Messages that one step of trimming removes at most; a step stays below a millisecond or two.
+#: Maximum number of messages that one step deletes, so that it blocks the store for at most about
+#: two milliseconds.
 TRIM_STEP = 500
-#: Share of a limit from which on there is a warning.
+#: Share of the byte limit, in percent, from which on needed messages cause a warning.
 WARNING_PERCENT = 70
-#: A read asks for as many messages as these bytes have room for.
+#: Default of `bytes_max` for reads.
 READ_BYTES_MAX = 4 * 1_048_576
-#: What a message is thought to weigh before the first was read.
-_FIRST_GUESS_BYTES = 16_384
-_SIZES_KEPT = 10_000
-#: Entries whose times are parsed together.
+#: Assumed size of a message of a partition that was not read before.
+_UNKNOWN_SIZE_BYTES = 16_384
+#: Number of partitions whose message sizes are cached.
+_SIZES_MAX = 10_000
+#: Number of entries for which `_times` compares the first and the last time.
 _RUN = 25
-#: Keys that one step of a walk through the store looks at; it stays below a millisecond.
-_WALK_STEP = 1000
+#: COUNT of a SCAN, chosen so that one call takes the store less than a millisecond.
+_SCAN_STEP = 1000
 _STATE_FIELDS = (
     *("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms"),
     *("unrecorded", "unread"),
@@ -60,16 +63,16 @@ _STATE_FIELDS = (
 
 
 class StreamLogs:
-    """Logs in the store."""
+    """Logs in the store. The only state is a cache of message sizes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: What messages of a partition weigh, from what was read of it lately.
+        #: Size of the largest recently read message, by stream.
         self._sizes: dict[str, int] = {}
 
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
         limits = _limits(retention)
-        # The register first: a log that was created half can be found, and created again.
+        # Register the log first, so that maintenance finds it after a crash between the calls.
         await self._store.call("HSETNX", keys.REGISTER, log, partitions, repeatable=True)
         created = []
 
@@ -94,36 +97,25 @@ class StreamLogs:
         *,
         limit: int,
         bytes_max: int = READ_BYTES_MAX,
-    ) -> list[Entry]:
-        block = await self.read_block(log, partition, offset, limit=limit, bytes_max=bytes_max)
-        return list(map(Entry, itertools.count(offset), block.times_ms, block.payloads))
-
-    async def read_block(
-        self,
-        log: str,
-        partition: int,
-        offset: int,
-        *,
-        limit: int,
-        bytes_max: int = READ_BYTES_MAX,
-    ) -> Block:
-        name = keys.entries(log, partition)
-        count = max(1, min(limit, bytes_max // self._sizes.get(name, _FIRST_GUESS_BYTES)))
+    ) -> LogBatch:
+        stream = keys.entries(log, partition)
+        count = max(1, min(limit, bytes_max // self._sizes.get(stream, _UNKNOWN_SIZE_BYTES)))
         reply = await self._store.call(
-            "XRANGE", name, max(offset, 0), "+", "COUNT", count, repeatable=True
+            "XRANGE", stream, max(offset, 0), "+", "COUNT", count, repeatable=True
         )
         if not reply or not reply[0][0].startswith(b"%d-" % offset):
             if await self._is_at_end(log, partition, offset):
-                return Block(offset, [], [])
-            # The entry was appended between the two looks.
-            return await self.read_block(log, partition, offset, limit=limit, bytes_max=bytes_max)
-        reply = _up_to_hole(reply, offset)
+                return LogBatch(offset, offset, [], [])
+            # The entry was appended between the two calls.
+            return await self.read(log, partition, offset, limit=limit, bytes_max=bytes_max)
+        reply = _up_to_gap(reply, offset)
         payloads = [entry[1][1] for entry in reply]
         largest = max(map(len, payloads))
-        self._note_size(name, largest)
+        self._cache_size(stream, largest)
         if largest * len(payloads) > bytes_max:
-            payloads = payloads[: _fitting(payloads, bytes_max)]
-        return Block(offset, _times(reply[: len(payloads)]), payloads)
+            payloads = payloads[: _count_within(payloads, bytes_max)]
+        times_ms = _times(reply[: len(payloads)])
+        return LogBatch(offset, offset + len(payloads), times_ms, payloads)
 
     async def state(self, log: str, partition: int) -> LogState:
         reply = await self._store.call(
@@ -135,7 +127,7 @@ class StreamLogs:
         head = keys.head(log, partition)
         reply = await self._store.call("HMGET", head, *_STATE_FIELDS, "watched", repeatable=True)
         if reply.pop() is None:
-            # Nobody has asked yet: only then something is written.
+            # Write only if no other reader has requested a hint since the last append.
             reply = await self._store.run(_WATCH, [head], _STATE_FIELDS)
         return _state(reply, log, partition)
 
@@ -167,13 +159,13 @@ class StreamLogs:
 
     async def trim(
         self, log: str, partition: int, retention: Retention | None = None, *, short: bool = False
-    ) -> Trimmed:
+    ) -> TrimResult:
         limits = _limits(retention) if retention else ()
         arguments = [TRIM_STEP, WARNING_PERCENT, "1" if short else "", *limits]
         reply = await self._store.run(_TRIM, keys.all_of(log, partition), arguments)
         if not reply:
             raise _missing(log, partition)
-        return Trimmed(
+        return TrimResult(
             removed=int(reply[0]),
             more=bool(reply[1]),
             bytes=int(reply[2]),
@@ -196,13 +188,13 @@ class StreamLogs:
 
     async def delete(self, log: str, partitions: int) -> None:
         async def delete(partition: int) -> None:
-            # UNLINK frees long streams in the background.
+            # UNLINK frees the memory in the background, because a stream can be long.
             await self._store.call("UNLINK", *keys.all_of(log, partition), repeatable=True)
 
         await for_each(range(partitions), delete)
-        # When nothing can be appended any more, so that none comes after.
-        await self._forget_ids(log)
-        # Last: a deletion that died half-way is found, and done again.
+        # After the partitions, because an append would create further deduplication entries.
+        await self._delete_message_ids(log)
+        # Last, so that maintenance finds the log and finishes the deletion after a crash.
         await self._store.call("HDEL", keys.REGISTER, log, repeatable=True)
 
     async def names(self) -> dict[str, int]:
@@ -216,20 +208,22 @@ class StreamLogs:
             if cursor == b"0":
                 return found
 
-    async def _forget_ids(self, log: str) -> None:
-        """Deletes what deduplication remembers of a log; nothing lists it, so all keys are seen."""
-        ours = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
+    async def _delete_message_ids(self, log: str) -> None:
+        """Delete the deduplication entries of a log. SCAN finds them, because no key lists them."""
+        # The pattern of SCAN also matches logs whose names start with this one and a dot.
+        own_key = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
         cursor, match = "0", keys.message_ids(log)
         while True:
-            cursor, found = await self._store.scan(cursor, match=match, count=_WALK_STEP)
-            await self._store.unlink([key for key in found if ours.match(key)])
+            cursor, found = await self._store.scan(cursor, match=match, count=_SCAN_STEP)
+            await self._store.unlink([key for key in found if own_key.match(key)])
             if cursor == "0":
                 return
 
     async def _is_at_end(self, log: str, partition: int, offset: int) -> bool:
-        """Return whether an offset is the end of a partition; false if it has an entry by now.
+        """Return True if `offset` is the end of the partition, False if an entry has it now.
 
-        Raise OffsetOutOfRangeError outside of the log, LogDamagedError for a missing entry.
+        Raise OffsetOutOfRangeError if it is below `first` or above `end`, LogDamagedError if its
+        entry is missing.
         """
         used = (keys.entries(log, partition), keys.head(log, partition))
         reply = await self._store.run(_ENTRY_AT, used, (max(offset, 0),))
@@ -242,15 +236,16 @@ class StreamLogs:
             raise _damaged(log, partition, offset, min(found, end))
         return offset == end
 
-    def _note_size(self, name: str, largest: int) -> None:
-        if len(self._sizes) >= _SIZES_KEPT:
+    def _cache_size(self, stream: str, largest: int) -> None:
+        if len(self._sizes) >= _SIZES_MAX:
             self._sizes.clear()
-        # Too few at a time is better than too much memory: a large one is remembered for a while.
-        self._sizes[name] = max(largest, self._sizes.get(name, 0) // 2, 1)
+        # Halve the size from read to read instead of replacing it: a read with too few messages
+        # costs less than one that needs too much memory.
+        self._sizes[stream] = max(largest, self._sizes.get(stream, 0) // 2, 1)
 
 
 def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
-    """Raises what a script says that appends through the include "log_append", if it refused."""
+    """Raise the error for a refused append. `reply` is that of a script with `logs/_append`."""
     match reply[0]:
         case b"appended":
             return
@@ -258,18 +253,16 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
             raise LogSealedError(following=int(reply[1]))
         case b"full":
             raise LogFullError(
-                f"Partition {partition} of {log} has no room for this: it keeps {int(reply[1])}"
-                f" bytes at most, its policy is refuse, and nothing more may be let go."
+                f"The messages do not fit into partition {partition} of log '{log}', which stores"
+                f" at most {int(reply[1]):,} bytes."
             )
         case _:
             raise _missing(log, partition)
 
 
-def _up_to_hole(reply: list[Reply], offset: int) -> list[Reply]:
-    """Return the entries that follow each other without a gap, from the first one on.
-
-    Ids grow, so none is missing if the last one has the offset that it must have.
-    """
+def _up_to_gap(reply: list[Reply], offset: int) -> list[Reply]:
+    """Return the entries before the first gap."""
+    # Ids increase, so there is no gap if the last entry has the expected offset.
     if _offset(reply[-1]) == offset + len(reply) - 1:
         return reply
     dense = itertools.takewhile(lambda pair: _offset(pair[1]) == pair[0], enumerate(reply, offset))
@@ -277,7 +270,11 @@ def _up_to_hole(reply: list[Reply], offset: int) -> list[Reply]:
 
 
 def _times(reply: list[Reply]) -> list[int]:
-    """Times of entries. They never run backwards: where two are the same, all between are too."""
+    """Return the times of entries.
+
+    Times never decrease. If the first and the last of some entries are equal, all between are
+    equal too, and need no parsing.
+    """
     times: list[int] = []
     for start in range(0, len(reply), _RUN):
         run = reply[start : start + _RUN]
@@ -297,8 +294,8 @@ def _ms(entry: list[Reply]) -> int:
     return int(entry[0].partition(b"-")[2])
 
 
-def _fitting(payloads: list[bytes], bytes_max: int) -> int:
-    """How many messages fit; one at least."""
+def _count_within(payloads: list[bytes], bytes_max: int) -> int:
+    """Return the number of messages that fit into `bytes_max`, but at least one."""
     for index, size in enumerate(itertools.accumulate(map(len, payloads))):
         if size > bytes_max:
             return max(1, index)
@@ -307,9 +304,9 @@ def _fitting(payloads: list[bytes], bytes_max: int) -> int:
 
 def _limits(retention: Retention) -> list[str | int]:
     bounds = (retention.max_bytes, retention.max_age_ms)
-    kept = ("" if bound is None else bound for bound in bounds)
+    limits = ("" if bound is None else bound for bound in bounds)
     unread = "" if retention.unread_max_bytes is None else retention.unread_max_bytes
-    return [*kept, retention.policy, retention.version, unread]
+    return [*limits, retention.policy, retention.version, unread]
 
 
 def _state(reply: list[Reply], log: str, partition: int) -> LogState:
@@ -331,20 +328,18 @@ def _state(reply: list[Reply], log: str, partition: int) -> LogState:
 
 
 def _missing(log: str, partition: int) -> LogNotFoundError:
-    return LogNotFoundError(f"There is no partition {partition} of a log {log}.")
+    return LogNotFoundError(f"Partition {partition} of log '{log}' does not exist.")
 
 
 def _out_of_range(offset: int, first: int, end: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
-        f"Offset {offset} is outside of what is kept.", first=first, end=end
-    )
+    return OffsetOutOfRangeError(f"Offset {offset} is not stored.", first=first, end=end)
 
 
 def _damaged(log: str, partition: int, start: int, end: int) -> LogDamagedError:
     return LogDamagedError(
-        f"Offsets {start} to {end - 1} of partition {partition} of {log} are missing, and retention"
-        " has not removed them.",
+        f"Offsets {start} to {end - 1} of partition {partition} of log '{log}' are missing,"
+        " although retention has not deleted them.",
         start=start,
         end=end,
-        hint="Somebody removed entries from the store. `waystation history audit` lists the gaps.",
+        hint="Another program deleted entries. `waystation history audit` lists all gaps.",
     )

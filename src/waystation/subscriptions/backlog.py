@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
-from waystation.logs.protocol import Entry, Logs
+from waystation.logs.protocol import Logs
 from waystation.store.client import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
@@ -84,17 +84,18 @@ class Backlogs:
             begun = begin > state.first
             if begin >= state.end:
                 return Backlog(), begun
-            oldest = await self._oldest(log, partition, begin)
+            oldest_ms = await self._oldest_ms(log, partition, begin)
         except (LogNotFoundError, OffsetOutOfRangeError):
             return Backlog(), False  # Deleted or trimmed while we look.
         # Those that were acknowledged out of their order.
         ahead = await self._store.call("ZCOUNT", place.key(f"acks:{at}"), begin, f"({state.end}")
         messages = max(0, state.end - begin - int(ahead))
-        return Backlog(messages, oldest[0].ms if oldest and messages else 0), begun
+        return Backlog(messages, oldest_ms if messages else 0), begun
 
-    async def _oldest(self, log: str, partition: int, offset: int) -> list[Entry]:
-        """Read the first message from an offset on that is there."""
+    async def _oldest_ms(self, log: str, partition: int, offset: int) -> int:
+        """Return the time of the first existing message from an offset on; 0 if there is none."""
         try:
-            return await self._logs.read(log, partition, offset, limit=1, bytes_max=1)
+            batch = await self._logs.read(log, partition, offset, limit=1, bytes_max=1)
         except LogDamagedError as hole:
-            return await self._oldest(log, partition, hole.end)
+            return await self._oldest_ms(log, partition, hole.end)
+        return batch.times_ms[0] if batch else 0

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 
 from waystation.errors import LogDamagedError, LogNotFoundError, OffsetOutOfRangeError
-from waystation.logs.protocol import Entry, Logs
+from waystation.logs.protocol import LogBatch, Logs
 from waystation.messages.envelope import Envelope, unpack
 from waystation.runtime.logging import logger
 from waystation.subscriptions import names
@@ -121,15 +121,16 @@ class Reader:
         limit = max(1, min(BATCH_MAX, room // len(windows)))
         bytes_max = max(1, bytes_room // len(windows))
         found = await asyncio.gather(
-            *(self._entries(window, limit, bytes_max) for window in windows), return_exceptions=True
+            *(self._next_batch(window, limit, bytes_max) for window in windows),
+            return_exceptions=True,
         )
         read: list[Waiting] = []
         problem: BaseException | None = None
-        for window, entries in zip(windows, found, strict=True):
-            if isinstance(entries, BaseException):
-                problem = problem or entries
-            elif entries:
-                read += self._received(window, entries)
+        for window, batch in zip(windows, found, strict=True):
+            if isinstance(batch, BaseException):
+                problem = problem or batch
+            elif batch is not None:
+                read += self._received(window, batch)
         # What was read is handed out whatever became of others: it is not read again.
         if problem is not None and not read:
             raise problem
@@ -194,11 +195,12 @@ class Reader:
         self._turn = (self._turn + _AT_ONCE) % count
         return some
 
-    async def _entries(self, window: Window, limit: int, bytes_max: int) -> list[Entry]:
+    async def _next_batch(self, window: Window, limit: int, bytes_max: int) -> LogBatch | None:
+        """Read the next messages of a partition; None if there are none now."""
         window.skip()
         await self._pass_hole(window)
-        if window.behind and (entries := await self._entries_at(window, limit, bytes_max)):
-            return entries
+        if window.behind and (batch := await self._read_batch(window, limit, bytes_max)):
+            return batch
         # Before anybody waits: all that an idle partition can tell, and the next append is told.
         state = await self._logs.watch(self._log_of(window), window.partition)
         window.sealed_end = None if state.sealed is None else state.end
@@ -206,32 +208,32 @@ class Reader:
         if window.trimmed_to > window.low:
             await self._pass_trimmed(window)
         if state.end <= window.next or state.first > window.next:
-            return []
-        return await self._entries_at(window, limit, bytes_max)
+            return None
+        return await self._read_batch(window, limit, bytes_max)
 
-    async def _entries_at(self, window: Window, limit: int, bytes_max: int) -> list[Entry]:
+    async def _read_batch(self, window: Window, limit: int, bytes_max: int) -> LogBatch | None:
         log = self._log_of(window)
         try:
-            entries = await self._logs.read(
+            batch = await self._logs.read(
                 log, window.partition, window.next, limit=limit, bytes_max=bytes_max
             )
         except OffsetOutOfRangeError:
-            entries = []  # The next look at its state tells what is gone.
+            window.behind = False
+            return None  # The next call of `watch` returns the first stored offset.
         except LogDamagedError as hole:
             self._note_hole(window, hole)
-            return await self._entries_at(window, limit, bytes_max)
-        window.behind = bool(entries)
-        return entries
+            return await self._read_batch(window, limit, bytes_max)
+        window.behind = bool(batch)
+        return batch if window.behind else None
 
-    def _received(self, window: Window, entries: list[Entry]) -> list[Waiting]:
+    def _received(self, window: Window, batch: LogBatch) -> list[Waiting]:
         assert self._topic is not None
         grouped = self._subscription.options.grouped
         if grouped is None:
             grouped = self._topic.options.grouped
         project, acked, waiting = self._subscription.project, window.acked, window.waiting
         read, size = [], 0
-        for entry in entries:
-            offset, payload = entry.offset, entry.payload
+        for offset, payload in enumerate(batch.payloads, batch.offset):
             # Below low, too: what a former owner acknowledged may have joined it meanwhile.
             if offset < window.low or offset in acked:
                 continue
@@ -245,7 +247,7 @@ class Reader:
             waiting[offset] = each
             read.append(each)
             size += each.size
-        window.next = max(window.next, entries[-1].offset + 1)
+        window.next = max(window.next, batch.next_offset)
         self.outstanding += len(read)
         self._bodies += len(read)
         self._bytes += size
@@ -326,7 +328,7 @@ class Reader:
             return waiting.envelope
         window = waiting.window
         try:
-            entries = await self._logs.read(
+            batch = await self._logs.read(
                 self._log_of(window), window.partition, waiting.offset, limit=_BODIES_MAX
             )
         except LogDamagedError as hole:
@@ -335,11 +337,11 @@ class Reader:
         except (OffsetOutOfRangeError, LogNotFoundError):
             window.behind = False
             return None
-        for entry in entries:
-            each = window.waiting.get(entry.offset)
+        for offset, payload in enumerate(batch.payloads, batch.offset):
+            each = window.waiting.get(offset)
             if each is not None and not each.is_here:
                 # What was read once can be read again.
-                each.envelope = unpack(entry.payload, project=self._subscription.project)
+                each.envelope = unpack(payload, project=self._subscription.project)
                 self._bodies += 1
                 self._bytes += each.size
         return waiting.envelope

@@ -54,17 +54,17 @@ class Trails:
             offset = await self._logs.offset_at(log, shard, since_ms)
             while looked < _LOOK_MAX:
                 try:
-                    entries = await self._logs.read(log, shard, offset, limit=_READ)
+                    batch = await self._logs.read(log, shard, offset, limit=_READ)
                 except LogDamagedError as hole:
                     # What the missing records said is unknown; later ones may still tell the end.
                     looked, offset = looked + 1, hole.end
                     continue
-                if not entries:
+                if not batch:
                     break
-                for entry in entries:
-                    for fact in unpack(entry.payload).facts:
-                        at, ending = _follow(fact, entry.ms, position, at, ending)
-                looked, offset = looked + len(entries), entries[-1].offset + 1
+                for ms, payload in zip(batch.times_ms, batch.payloads, strict=True):
+                    for fact in unpack(payload).facts:
+                        at, ending = _follow(fact, ms, position, at, ending)
+                looked, offset = looked + len(batch), batch.next_offset
         except (LogError, ValueError):
             pass  # It was deleted or trimmed under us, or is of a newer release.
         return ending

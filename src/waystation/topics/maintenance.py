@@ -27,7 +27,7 @@ from waystation.errors import (
     StoreUnavailableError,
     WaystationError,
 )
-from waystation.logs.protocol import Logs, Retention, Trimmed
+from waystation.logs.protocol import Logs, Retention, TrimResult
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.store.memory import StoreMemory
@@ -62,7 +62,7 @@ class Tally:
     undone: int = 0
     first_problem: Exception | None = None
 
-    def count(self, removed: int, last: Trimmed) -> None:
+    def count(self, removed: int, last: TrimResult) -> None:
         """Adds what was removed from a partition, and how that stands now."""
         self.trimmed += removed
         self.bytes += last.bytes
@@ -137,7 +137,7 @@ class TopicMaintenance:
     async def _trim_log(
         self, log: str, partitions: int, wanted: Retention | None, tally: Tally
     ) -> None:
-        found: list[tuple[int, Trimmed]] = []
+        found: list[tuple[int, TrimResult]] = []
         try:
             for partition in range(partitions):
                 with contextlib.suppress(LogNotFoundError):
@@ -150,7 +150,7 @@ class TopicMaintenance:
 
     async def _trim(
         self, log: str, partition: int, wanted: Retention | None
-    ) -> tuple[int, Trimmed]:
+    ) -> tuple[int, TrimResult]:
         """Trims a partition; how many messages went, and how it stands.
 
         What is wanted may be old by now, or newer than what the partition has: the script knows.
@@ -231,7 +231,7 @@ def _tell_problem(problem: Exception | None, **fields: int) -> None:
         _log.error("a pass left something undone", error=problem, **fields)
 
 
-def _warn(log: str, partitions: list[tuple[int, Trimmed]]) -> None:
+def _warn(log: str, partitions: list[tuple[int, TrimResult]]) -> None:
     """One line for a log, however many of its partitions are concerned."""
     near = [(partition, last) for partition, last in partitions if last.warning == "begins"]
     if near:

@@ -23,7 +23,7 @@ from waystation.errors import (
     LogNotFoundError,
     OffsetOutOfRangeError,
 )
-from waystation.logs.protocol import Entry, Logs
+from waystation.logs.protocol import LogBatch, LogEntry, Logs
 from waystation.messages.envelope import Envelope, unpack
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
@@ -307,16 +307,17 @@ class TopicQueries:
         while reads < READS_MAX and scanned < SCAN_MAX and scanned_bytes < _SCAN_BYTES_MAX:
             reads += 1
             try:
-                entries = await self._read(position, min(_READ, SCAN_MAX - scanned))
+                batch = await self._read(position, min(_READ, SCAN_MAX - scanned))
             except LogDamagedError as gap:
                 damaged.append(_missing_range(position, gap))
                 position.offset = gap.end
                 continue
-            if not entries and not position.next_partition():
+            if batch is None:
+                if position.next_partition():
+                    continue
                 ended = True
                 break
-            for entry in entries:
-                position.offset = entry.offset + 1
+            for entry in batch.entries():
                 scanned += 1
                 scanned_bytes += len(entry.payload)
                 message = _stored_message(position, entry)
@@ -325,26 +326,28 @@ class TopicQueries:
                 found.append(message)
                 found_bytes += len(entry.payload)
                 if len(found) == limit or found_bytes > _PAGE_BYTES_MAX:
+                    position.offset = entry.offset + 1
                     return StoredMessagePage(
                         messages=found, cursor=position.cursor(), ended=False, damaged=damaged
                     )
+            position.offset = batch.next_offset
         return StoredMessagePage(
             messages=found, cursor=position.cursor(), ended=ended, damaged=damaged
         )
 
-    async def _read(self, position: _PartitionCursor, limit: int) -> list[Entry]:
-        """Return the next entries of a partition; continue behind those that were deleted."""
+    async def _read(self, position: _PartitionCursor, limit: int) -> LogBatch | None:
+        """Return the next messages of a partition after any deleted ones; None at its end."""
+        partition = position.place[1]
         try:
-            return await self._logs.read(
-                position.log, position.place[1], position.offset, limit=limit
-            )
+            batch = await self._logs.read(position.log, partition, position.offset, limit=limit)
         except OffsetOutOfRangeError as error:
             if position.offset >= error.first:
-                return []
+                return None
             position.offset = error.first
             return await self._read(position, limit)
         except LogNotFoundError:
-            return []  # Another process creates the storage topic right now.
+            return None  # Another process creates the storage topic right now.
+        return batch or None
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True):
@@ -445,7 +448,7 @@ def _with_messages(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopic]]
     return enumerate(topic.storage[: topic.produce_pointer + 1])
 
 
-def _stored_message(position: _PartitionCursor, entry: Entry) -> StoredMessage:
+def _stored_message(position: _PartitionCursor, entry: LogEntry) -> StoredMessage:
     storage, partition = position.place
     project, unreadable = position.topic.project, ""
     try:

@@ -1,8 +1,8 @@
 -- log_trim(log, at, most, coming, short) deletes up to `most` of the oldest messages of a partition in
 -- the slot of the calling script, as far as retention permits, to free space for `coming` bytes.
 -- With `short` (memory of the store is short) it deletes messages that all readers have passed, whatever
--- the limits are. A log that refuses needs a reader that does not yield for this: history only copies
--- messages, so without a subscription nobody has processed them.
+-- the limits are. In a log that refuses, only a reader that does not yield enables this: history yields
+-- because it only copies messages, and a message that no subscription has processed must stay.
 -- A reader whose name starts with ~ yields: its hold protects messages from the age limit, but not
 -- from the byte limit, and a log with only such readers counts as a log without readers there.
 -- Return nil if the partition does not exist, or a table:
