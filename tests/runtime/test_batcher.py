@@ -24,10 +24,10 @@ class Calls:
         self.results_max = 1000
         self.errors: dict[int, Exception] = {}
         self.batcher: Batcher[str, int, int] = Batcher(
-            self._send, self._settle, size_of=lambda item: item, **options
+            self._send, self._settle, self._fail, size_of=lambda item: item, **options
         )
 
-    async def _send(self, key: str, items: list[int]) -> list[int | Exception]:
+    async def _send(self, key: str, items: list[int]) -> list[int]:
         self.sent.append((key, items))
         await self.gate.wait()
         for item in items:
@@ -35,8 +35,11 @@ class Calls:
                 raise self.errors[item]
         return [item * 10 for item in items[: self.results_max]]
 
-    def _settle(self, items: Sequence[int], results: Sequence[int | BaseException]) -> None:
+    def _settle(self, items: Sequence[int], results: Sequence[int]) -> None:
         self.settled += zip(items, results, strict=True)
+
+    def _fail(self, items: Sequence[int], error: BaseException) -> None:
+        self.settled += [(item, error) for item in items]
 
     def add(self, key: str, *items: int) -> None:
         for item in items:
@@ -56,6 +59,17 @@ async def test_batcher_sends_items_of_one_turn_in_one_call() -> None:
     assert calls.sent == [("a", [1, 2]), ("b", [3])]
     assert repr(calls.batcher) == "<Batcher [0 queued, 0 in flight]>"
     assert not calls.batcher.busy
+
+
+async def test_batcher_extend_queues_items_behind_added_ones() -> None:
+    calls = Calls()
+    calls.add("a", 1)
+    calls.batcher.extend("a", [2, 3])
+    calls.batcher.extend("b", [])
+    calls.batcher.extend("c", [4])
+
+    assert await calls.done() == [(1, 10), (2, 20), (3, 30), (4, 40)]
+    assert calls.sent == [("a", [1, 2, 3]), ("c", [4])]
 
 
 async def test_batcher_sends_items_added_during_a_call_with_the_next_call() -> None:
@@ -170,11 +184,14 @@ async def test_batcher_with_error_in_settle_still_sends_items_behind_it() -> Non
         sent.append(items)
         return items
 
-    def settle(items: Sequence[int], results: Sequence[int | BaseException]) -> None:
+    def settle(items: Sequence[int], results: Sequence[int]) -> None:
         if 1 in items:
             raise LookupError("bug")
 
-    batcher: Batcher[str, int, int] = Batcher(send, settle, items_max=1)
+    def fail(items: Sequence[int], error: BaseException) -> None:
+        raise AssertionError("no call failed")
+
+    batcher: Batcher[str, int, int] = Batcher(send, settle, fail, items_max=1)
     batcher.add("a", 1)
     batcher.add("a", 2)
     await batcher.quiet()

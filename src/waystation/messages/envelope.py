@@ -214,9 +214,15 @@ def check_key(value: str, *, field: str) -> str:
     return value
 
 
-def is_plain_key(value: str) -> bool:
-    """Whether a text is a valid key in ASCII, which has as many bytes as characters."""
-    return 0 < len(value) <= KEY_CHARACTERS_MAX and value.isascii() and value.isprintable()
+def are_plain_keys(values: list[str]) -> bool:
+    """Whether all texts are valid keys in ASCII, which have as many bytes as characters."""
+    text = "".join(values)
+    return (
+        text.isascii()
+        and text.isprintable()
+        and max(map(len, values), default=0) <= KEY_CHARACTERS_MAX
+        and all(values)
+    )
 
 
 def is_kept_header(name: str) -> bool:

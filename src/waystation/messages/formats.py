@@ -45,6 +45,7 @@ from waystation.messages.envelope import (
     Envelope,
     Headers,
     MessageTarget,
+    are_plain_keys,
     check_header_name,
     check_header_value,
     check_key,
@@ -53,7 +54,6 @@ from waystation.messages.envelope import (
     content_type_of,
     is_json_type,
     is_kept_header,
-    is_plain_key,
     media_type_of,
     parse_time_ms,
     valid_traceparent,
@@ -126,7 +126,22 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[_BatchMessage]
 
 
+class _PlainMessage(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
+):
+    """A message of a batch with JSON data and no field but its keys, as most messages are."""
+
+    data: msgspec.Raw
+    id: str | None = None
+    group: str | None = None
+
+
+class _PlainBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    messages: list[_PlainMessage]
+
+
 _decode_batch = msgspec.json.Decoder(_Batch).decode
+_decode_plain_batch = msgspec.json.Decoder(_PlainBatch).decode
 _decode_event = msgspec.json.Decoder(JsonEvent).decode
 _decode_events = msgspec.json.Decoder(list[JsonEvent]).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -336,54 +351,63 @@ def _read_batch(
     bytes_max: int,
 ) -> tuple[list[Envelope], int]:
     """Return the messages of a batch and their total size."""
+    if plain := _read_plain_batch(body, target, ids, traceparent, bytes_max):
+        return plain
     messages = decode_body(_decode_batch, body).messages
     _check_count(len(messages))
-    project, ungrouped, token = target.project, not target.grouped, ids.token
-    # Only lone surrogates are shielded, and those are escapes.
-    shielded = b"\\u" in body
     envelopes: list[Envelope] = []
     total = 0
-    for message in messages:
-        message_id, group = message.id, message.group
-        if message_id is None:
-            message_id = token(ID_BYTES)
-        data = bytes(message.data)
-        size = len(data) + len(message_id) + _JSON_HEADER_BYTES
-        if group is not None:
-            size += len(group)
-        # Fast path for most messages: JSON with plain keys and no other field.
-        if (
-            data
-            and size <= bytes_max
-            and is_plain_key(message_id)
-            and (ungrouped if group is None else is_plain_key(group))
-            and not (
-                message.headers
-                or message.not_before_ms
-                or message.content_type is not None
-                or message.text is not None
-                or message.base64 is not None
-                or message.cause is not None
-                or message.traceparent is not None
-            )
-        ):
-            envelope = Envelope(
-                id=message_id,
-                project=project,
-                data=unshield(data) if shielded else data,
-                group=group,
-                headers=_JSON_HEADERS,
-                traceparent=traceparent,
-            )
-        else:
-            try:
-                envelope = _batch_envelope(message, message_id, project, traceparent)
-                size = check_message(envelope, target, bytes_max=bytes_max)
-            except InvalidInputError as error:
-                raise _at_position(error, len(envelopes)) from None
+    for position, message in enumerate(messages):
+        message_id = ids.token(ID_BYTES) if message.id is None else message.id
+        try:
+            envelope = _batch_envelope(message, message_id, target.project, traceparent)
+            total += check_message(envelope, target, bytes_max=bytes_max)
+        except InvalidInputError as error:
+            raise _at_position(error, position) from None
         envelopes.append(envelope)
-        total += size
     return envelopes, total
+
+
+def _read_plain_batch(
+    body: bytes,
+    target: MessageTarget,
+    ids: IdSource,
+    traceparent: str | None,
+    bytes_max: int,
+) -> tuple[list[Envelope], int] | None:
+    """Return the messages of a batch whose messages have JSON data and no field but their keys.
+
+    It takes less than half the time of the general reader. Return None for any other batch and for
+    an invalid one, which the general reader then explains.
+    """
+    try:
+        # msgspec does not check the UTF-8 of values that it leaves undecoded.
+        body.decode()
+        messages = _decode_plain_batch(body).messages
+    except (ValueError, RecursionError):
+        return None
+    count, token, project = len(messages), ids.token, target.project
+    keys = [token(ID_BYTES) if message.id is None else message.id for message in messages]
+    groups = [message.group for message in messages if message.group is not None]
+    if not 0 < count <= MESSAGES_MAX or (target.grouped and len(groups) < count):
+        return None
+    payloads = [bytes(message.data) for message in messages]
+    # The limit of one message, because a batch that is smaller cannot have a larger message.
+    size = sum(map(len, [*payloads, *keys, *groups])) + count * _JSON_HEADER_BYTES
+    if size > bytes_max or not are_plain_keys([*keys, *groups]):
+        return None
+    envelopes = [
+        Envelope(
+            id=key,
+            project=project,
+            data=payload,
+            group=message.group,
+            headers=_JSON_HEADERS,
+            traceparent=traceparent,
+        )
+        for message, key, payload in zip(messages, keys, payloads, strict=True)
+    ]
+    return envelopes, size
 
 
 def _read_events(

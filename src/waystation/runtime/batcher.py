@@ -23,9 +23,10 @@ class Batcher(Generic[Key, Item, Result]):
     `send(key, items)` returns one result per item, in order. It may return results for the first
     items only; the batcher then puts the others back at the head of the queue and sends them
     again. A `send` that returns no result must have paused the batcher, or else the same batch is
-    sent again immediately. If `send` raises, its error is the result of all items of the call.
+    sent again immediately.
 
-    `settle(items, results)` receives the items that have a result, in order, and must not raise.
+    `settle(items, results)` receives the items that have a result, in order. If `send` raises,
+    `fail(items, error)` receives all items of the call. Both must not raise.
 
     A batcher has no limit of its own: its user counts pending items and refuses new ones.
 
@@ -35,8 +36,9 @@ class Batcher(Generic[Key, Item, Result]):
 
     def __init__(
         self,
-        send: Callable[[Key, list[Item]], Awaitable[Sequence[Result | Exception]]],
-        settle: Callable[[Sequence[Item], Sequence[Result | BaseException]], None],
+        send: Callable[[Key, list[Item]], Awaitable[Sequence[Result]]],
+        settle: Callable[[Sequence[Item], Sequence[Result]], None],
+        fail: Callable[[Sequence[Item], BaseException], None],
         *,
         items_max: int = 100,
         bytes_max: int = 1_048_576,
@@ -44,6 +46,7 @@ class Batcher(Generic[Key, Item, Result]):
     ) -> None:
         self._send = send
         self._settle = settle
+        self._fail = fail
         self._items_max = items_max
         #: Bytes of one call. A single larger item is sent alone.
         self.bytes_max = bytes_max
@@ -69,6 +72,17 @@ class Batcher(Generic[Key, Item, Result]):
             if not self._paused:
                 self._start(key)
         queue.append(item)
+
+    def extend(self, key: Key, items: Sequence[Item]) -> None:
+        """Queue several items behind all items that were added under this key before."""
+        if not items:
+            return
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = deque()
+            if not self._paused:
+                self._start(key)
+        queue.extend(items)
 
     # -- Control -----------------------------------------------------------------------------
 
@@ -112,7 +126,7 @@ class Batcher(Generic[Key, Item, Result]):
     async def close(self, *, grace_s: float) -> None:
         """Send queued items for up to `grace_s`, then cancel the calls in flight.
 
-        Items without a result are settled with a CancelledError, so that no caller waits forever.
+        Items without a result fail with a CancelledError, so that no caller waits forever.
         """
         if tasks := set(self._tasks.values()):
             await asyncio.wait(tasks, timeout=grace_s)
@@ -142,7 +156,7 @@ class Batcher(Generic[Key, Item, Result]):
                     self._fail(batch, error)
                     continue
                 except BaseException as error:
-                    # Cancelled: settle the queued items too, because no task is left to send them.
+                    # Cancelled: fail the queued items too, because no task is left to send them.
                     unsent = [*batch, *queue]
                     queue.clear()
                     self._fail(unsent, error)
@@ -156,13 +170,11 @@ class Batcher(Generic[Key, Item, Result]):
             if not queue:
                 self._queues.pop(key, None)
             elif not self._paused:
-                # Only after an error in `settle`: it must not strand the items behind it.
+                # Only after an error in `settle` or `fail`: it must not strand the items behind it.
                 self._start(key)
 
-    def _fail(self, items: Sequence[Item], error: BaseException) -> None:
-        self._settle(items, [error] * len(items))
-
     def _next_batch(self, queue: deque[Item]) -> list[Item]:
+        # All at once if they fit, which saves most of the work per item.
         if len(queue) <= self._items_max and sum(map(self._size_of, queue)) <= self.bytes_max:
             batch = list(queue)
             queue.clear()
@@ -191,8 +203,8 @@ class RequestBatcher(Generic[Key, Item, Result]):
         items_max: int = 100,
     ) -> None:
         self._send_items = send
-        self._batcher: Batcher[Key, tuple[Item, asyncio.Future[Result]], Result] = Batcher(
-            self._send, _resolve, items_max=items_max
+        self._batcher: Batcher[Key, tuple[Item, asyncio.Future[Result]], Result | Exception] = (
+            Batcher(self._send, _resolve, _reject, items_max=items_max)
         )
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -229,9 +241,17 @@ def _resolve(asked: Sequence[tuple[Any, asyncio.Future[Any]]], results: Sequence
     for (_, future), result in zip(asked, results, strict=True):
         if future.done():
             continue
-        if isinstance(result, asyncio.CancelledError):
-            future.cancel()
-        elif isinstance(result, BaseException):
+        if isinstance(result, Exception):
             future.set_exception(result)
         else:
             future.set_result(result)
+
+
+def _reject(asked: Sequence[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
+    for _, future in asked:
+        if future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)

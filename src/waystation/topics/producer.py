@@ -25,6 +25,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -35,7 +36,7 @@ from waystation.errors import (
     LogSealedError,
     WaystationError,
 )
-from waystation.logs.protocol import Logs
+from waystation.logs.protocol import Appended, Logs
 from waystation.messages.envelope import (
     Envelope,
     Headers,
@@ -114,6 +115,8 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     hash: int
     packed: bytes
+    #: Bytes of `packed`.
+    size: int
 
 
 class Producer:
@@ -175,12 +178,13 @@ class _TopicWriter:
         self._rejections: list[LogSealedError | LogNotFoundError] = []
         self._rejections_in_a_row = 0
         self._follower: asyncio.Task[None] | None = None
-        self._batcher: Batcher[int, _Message, Receipt] = Batcher(
+        self._batcher: Batcher[int, _Message, ProduceResult] = Batcher(
             self._append,
             _settle,
+            _fail,
             items_max=APPEND_MESSAGES_MAX,
             bytes_max=APPEND_BYTES_MAX,
-            size_of=lambda message: len(message.packed),
+            size_of=attrgetter("size"),
         )
 
     @property
@@ -199,15 +203,12 @@ class _TopicWriter:
                 each.group,
                 each.headers,
                 hash_of(each.id if each.group is None else each.group),
-                pack(each),
+                packed := pack(each),
+                len(packed),
             )
             for position, each in enumerate(envelopes)
         ]
-        count, size, producer = (
-            len(messages),
-            sum([len(m.packed) for m in messages]),
-            self._producer,
-        )
+        count, size, producer = len(messages), sum([each.size for each in messages]), self._producer
         if (self._pending_messages and self._pending_messages + count > PENDING_MESSAGES_MAX) or (
             producer.pending_bytes and producer.pending_bytes + size > PENDING_BYTES_MAX
         ):
@@ -236,8 +237,12 @@ class _TopicWriter:
         self._pending_messages -= count
         self._producer.pending_bytes -= size
 
-    def _route(self, topic: TopicDefinition, messages: Iterable[_Message]) -> None:
-        partition_of, add = topic.target.router.partition_of, self._batcher.add
+    def _route(self, topic: TopicDefinition, messages: Sequence[_Message]) -> None:
+        router, add = topic.target.router, self._batcher.add
+        if router.partitions == 1:
+            self._batcher.extend(0, messages)
+            return
+        partition_of = router.partition_of
         for message in messages:
             add(partition_of(message.hash), message)
 
@@ -247,8 +252,14 @@ class _TopicWriter:
         """Append a batch. Return no results if the partition rejected it: it is sent again."""
         topic = self._topic
         assert topic is not None, "routed without a topic"
+        producer = self._producer
         try:
-            receipts = await self._append_to(topic, partition, messages)
+            if topic.options.dedup_seconds:
+                receipts = await producer.dedup.append(topic, partition, messages)
+            else:
+                packed = [message.packed for message in messages]
+                done = await producer.logs.append(topic.log(topic.target), partition, packed)
+                receipts = _receipts(messages, topic, partition, done, producer.durability)
         except (LogSealedError, LogNotFoundError) as rejection:
             self._rejections.append(rejection)
             self._batcher.pause()
@@ -260,8 +271,7 @@ class _TopicWriter:
                 return await self._append_apart(partition, messages)
             # Fail the rest of these calls too, so that a caller that repeats its call keeps the
             # order of its messages.
-            rest = self._batcher.withdraw(partition, lambda message: message.call in calls)
-            _settle(rest, [error] * len(rest))
+            _fail(self._batcher.withdraw(partition, lambda message: message.call in calls), error)
             return [error] * len(messages)
         self._rejections_in_a_row = 0
         return receipts
@@ -277,27 +287,6 @@ class _TopicWriter:
             if self._rejections:
                 break
         return results
-
-    async def _append_to(
-        self, topic: TopicDefinition, partition: int, messages: list[_Message]
-    ) -> Sequence[Receipt]:
-        if topic.options.dedup_seconds:
-            return await self._producer.dedup.append(topic, partition, messages)
-        packed = [message.packed for message in messages]
-        done = await self._producer.logs.append(topic.log(topic.target), partition, packed)
-        # Read once: this loop runs for every message of every producer.
-        storage, ms, durability = topic.produce_pointer, done.ms, self._producer.durability
-        return [
-            Receipt(
-                id=message.id,
-                storage=storage,
-                partition=partition,
-                offset=offset,
-                ms=ms,
-                durability=durability,
-            )
-            for offset, message in zip(done.offsets, messages, strict=True)
-        ]
 
     # -- Following the topic -----------------------------------------------------------------
 
@@ -389,21 +378,47 @@ class _TopicWriter:
         return self._topic is not None and self._topic.target.number == topic.target.number
 
     def _fail_queued(self, error: BaseException) -> None:
-        queued = self._batcher.take_all()
-        _settle(queued, [error] * len(queued))
+        _fail(self._batcher.take_all(), error)
 
     def _fail_arrivals(self, error: BaseException) -> None:
         while self._arrivals:
             self._arrivals.popleft()[0].call.fail(error)
 
 
-def _settle(messages: Sequence[_Message], results: Sequence[ProduceResult | BaseException]) -> None:
+def _receipts(
+    messages: Sequence[_Message],
+    topic: TopicDefinition,
+    partition: int,
+    appended: Appended,
+    durability: Durability,
+) -> list[Receipt]:
+    # Read once: this loop runs for every message of every producer.
+    storage, ms = topic.produce_pointer, appended.ms
+    return [
+        Receipt(
+            id=message.id,
+            storage=storage,
+            partition=partition,
+            offset=offset,
+            ms=ms,
+            durability=durability,
+        )
+        for offset, message in zip(appended.offsets, messages, strict=True)
+    ]
+
+
+def _settle(messages: Sequence[_Message], results: Sequence[ProduceResult]) -> None:
     for message, result in zip(messages, results, strict=True):
-        # The exact type first, because this loop runs for every message.
-        if type(result) is Receipt or isinstance(result, WaystationError):
-            message.call.settle(message.position, result)
-        else:
-            message.call.fail(result)
+        message.call.settle(message.position, result)
+
+
+def _fail(messages: Iterable[_Message], error: BaseException) -> None:
+    if isinstance(error, WaystationError):
+        for message in messages:
+            message.call.settle(message.position, error)
+        return
+    for message in messages:
+        message.call.fail(error)
 
 
 class CheckedProducer:
