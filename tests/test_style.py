@@ -104,6 +104,7 @@ DUPLICATES = """
 #: of it passes; no path is ever removed.
 PLAIN = """
     src/waystation/channels
+    src/waystation/logs
     src/waystation/messages/cloudevents.py
     src/waystation/messages/envelope.py
     src/waystation/runtime/backoff.py
@@ -125,10 +126,13 @@ PLAIN = """
     src/waystation/store/time_machine.py
     src/waystation/topics/dedup.py
     src/waystation/topics/keys.py
+    src/waystation/topics/maintenance.py
+    src/waystation/topics/queries.py
     src/waystation/topics/producer.py
     src/waystation/topics/router.py
     src/waystation/topics/service.py
     src/waystation/types
+    tests/logs
     tests/messages/test_formats.py
     tests/runtime/test_backoff.py
     tests/runtime/test_batcher.py

@@ -18,6 +18,7 @@ from waystation.config import Config
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
 from waystation.logs.streams import StreamLogs
+from waystation.logs.trimmer import MemoryRelief
 from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
 from waystation.pools.opening import PoolDesk, open_pools
 from waystation.reach import Reach
@@ -34,7 +35,7 @@ from waystation.store.opening import OpenStore, accept_store_loss, open_store
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.maintenance import MemoryRelief, TopicMaintenance
+from waystation.topics.maintenance import TopicMaintenance
 from waystation.topics.producer import CheckedProducer, Producer
 from waystation.topics.queries import TopicQueries
 from waystation.topics.rate_limits import RateLimiter

@@ -274,7 +274,7 @@ class TestUnread:
         assert (state.bytes, state.unread, state.dropped) == (20, 81, 30)
 
     async def test_trim_of_sealed_log_without_reader_deletes_nothing(self, logs: Logs) -> None:
-        """History releases a sealed log after it has read all of it, so no entry is unread."""
+        # History releases a sealed log after it has read all of it, so no entry is unread.
         await logs.create("log", 1, self.RETENTION)
         await logs.hold("log", 0, "~history", 0)
         await logs.append("log", 0, [b"x"] * 50)

@@ -14,7 +14,9 @@ import pytest
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
 from waystation.errors import BusyError, StoreUnavailableError
+from waystation.logs import trimmer
 from waystation.logs.protocol import Retention, TrimResult
+from waystation.logs.trimmer import MemoryRelief
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store import keys
@@ -23,8 +25,7 @@ from waystation.store.leader import Leader
 from waystation.store.leases import Leases
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
-from waystation.topics import maintenance
-from waystation.topics.maintenance import MemoryRelief, Tally, TopicMaintenance
+from waystation.topics.maintenance import MaintenanceReport, TopicMaintenance
 from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
 
 
@@ -37,8 +38,8 @@ class Maintained:
     memory: StoreMemory
     relief: MemoryRelief
 
-    async def pass_once(self) -> Tally:
-        return await self.topics.pass_once()
+    async def run_pass(self) -> MaintenanceReport:
+        return await self.topics.run_pass()
 
 
 @asynccontextmanager
@@ -99,11 +100,11 @@ async def test_what_is_old_goes_in_many_steps_but_nothing_that_a_reader_holds(
         log = topic.log(topic.target)
         await bench.logs.hold(log, 0, "reader", 1600)
         await asyncio.sleep(0.01)
-        assert (await upkeep.pass_once()).trimmed == 1600
+        assert (await upkeep.run_pass()).trimmed.deleted == 1600
         assert (await bench.logs.state(log, 0)).first == 1600
         await bench.logs.release(log, 0, "reader")
-        tally = await upkeep.pass_once()
-        assert (tally.trimmed, tally.bytes, tally.dropped) == (100, 0, 0)
+        report = await upkeep.run_pass()
+        assert (report.trimmed.deleted, report.trimmed.bytes, report.trimmed.dropped) == (100, 0, 0)
 
 
 @asynccontextmanager
@@ -138,7 +139,7 @@ async def test_maintenance_with_a_store_short_of_memory_deletes_messages_that_al
             return {name: (await bench.logs.state(log, 0)).first for name, log in logs.items()}
 
         async with short_memory(bench, 0.6), upkeep_of(bench) as upkeep:
-            assert await upkeep.relief.run() == maintenance.MEMORY_CHECK_S
+            assert await upkeep.relief.run() == trimmer.MEMORY_CHECK_S
             assert (await first())["settled"] == 0
         async with short_memory(bench, 1.5), upkeep_of(bench) as upkeep:
             assert await upkeep.relief.free() == 1103
@@ -162,7 +163,7 @@ async def test_maintenance_stops_deleting_settled_messages_below_the_warning_lev
 async def test_maintenance_between_passes_frees_memory_within_seconds(
     open_bench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "MEMORY_CHECK_S", 0.01)
+    monkeypatch.setattr(trimmer, "MEMORY_CHECK_S", 0.01)
     async with open_bench() as bench, upkeep_of(bench, every_s=600) as upkeep:
         topic = await bench.topics.create("default", "orders", partitions=1)
         log = topic.log(topic.target)
@@ -184,11 +185,11 @@ async def test_a_loss_is_counted_and_shown(open_bench: Open) -> None:
         await bench.logs.hold(log, 0, "slow", 10)
         options = TopicOptions(max_bytes=2000, full_policy="drop_and_count")
         await bench.topics.change_options("default", "orders", options, version=topic.version)
-        tally = await upkeep.pass_once()
+        report = await upkeep.run_pass()
         state = await bench.logs.state(log, 0)
-        assert tally.trimmed == state.first > 70
-        assert tally.dropped == state.dropped == state.first - 10
-        assert tally.bytes == state.bytes <= 2000
+        assert report.trimmed.deleted == state.first > 70
+        assert report.trimmed.dropped == state.dropped == state.first - 10
+        assert report.trimmed.bytes == state.bytes <= 2000
 
 
 async def test_a_warning_is_told_once_noted_and_counted_with_its_policy(
@@ -204,10 +205,10 @@ async def test_a_warning_is_told_once_noted_and_counted_with_its_policy(
         options = TopicOptions(max_bytes=10_000)
         topic = await bench.topics.create("default", "orders", partitions=1, options=options)
         await fill(bench, "orders", 50)
-        assert not (await one.pass_once()).warned["refuse"]
+        assert not (await one.run_pass()).trimmed.nearly_full["refuse"]
         await fill(bench, "orders", 30)
         for upkeep in (one, two, one):
-            assert (await upkeep.pass_once()).warned == {"refuse": 1}
+            assert (await upkeep.run_pass()).trimmed.nearly_full == {"refuse": 1}
         lines = [record for record in caplog.records if "nearly full" in record.message]
         (fields,) = [record.fields for record in lines]  # type: ignore[attr-defined]
         assert (fields["log"], fields["policy"], fields["partitions"]) == (
@@ -219,12 +220,12 @@ async def test_a_warning_is_told_once_noted_and_counted_with_its_policy(
         log = topic.log(topic.target)
         assert (await bench.logs.state(log, 0)).warned_ms > 0
         await bench.logs.hold(log, 0, "reader", 60)
-        assert not (await two.pass_once()).warned["refuse"]
-        assert [record for record in caplog.records if "room again" in record.message]
+        assert not (await two.run_pass()).trimmed.nearly_full["refuse"]
+        assert [record for record in caplog.records if "warnings ended" in record.message]
         assert (await bench.logs.state(log, 0)).warned_ms == 0
         # A reader that stalls is named
         await bench.logs.hold(log, 0, "history", 0)
-        await one.pass_once()
+        await one.run_pass()
         last = [record for record in caplog.records if "nearly full" in record.message][-1]
         assert last.fields["needed_by"] == "history"  # type: ignore[attr-defined]
 
@@ -263,7 +264,7 @@ async def test_a_change_that_died_before_the_working_copy_knew_reaches_it(
         topic = await bench.topics.create("default", "orders", partitions=1)
         await row_only(bench, topic.in_state("blocked"))
         assert (await bench.topics.get("default", "orders")).state == "active"
-        await upkeep.pass_once()
+        await upkeep.run_pass()
         assert (await bench.topics.get("default", "orders")).state == "blocked"
 
 
@@ -275,7 +276,7 @@ async def test_a_catalogue_that_came_from_a_backup_is_brought_up_to_what_the_sto
         topic = await bench.topics.add_storage_topic("default", "orders", 4)
         await bench.catalogue.change_definition(record_of(backup), over=topic.version)
         assert await bench.topics.list("default", limit=10) == [backup]
-        assert (await upkeep.pass_once()).undone == 0
+        assert (await upkeep.run_pass()).failures == 0
         assert await bench.topics.list("default", limit=10) == [topic]
 
 
@@ -286,7 +287,7 @@ async def test_a_change_of_retention_that_died_before_all_logs_knew_reaches_them
         topic = await bench.topics.create("default", "orders", partitions=2)
         changed = topic.with_options(TopicOptions(max_bytes=5000), now_ms=0)
         await row_only(bench, changed)
-        await upkeep.pass_once()
+        await upkeep.run_pass()
         for partition in range(2):
             trimmed = await bench.logs.trim(topic.log(topic.target), partition)
             assert trimmed.retention == changed.retention
@@ -302,12 +303,12 @@ async def test_a_purge_that_died_half_way_is_finished_and_nothing_else_is_delete
         await bench.logs.create("t.default.unknown.0", 1, Retention())
         deleted = await bench.topics.delete("default", "orders")
         await row_only(bench, deleted.in_state("purged"))
-        await upkeep.pass_once()
+        await upkeep.run_pass()
         assert sorted(await bench.logs.names()) == [kept.log(kept.target), "t.default.unknown.0"]
         again = await bench.topics.create("default", "orders", partitions=1)
         # A producer from before made a log of the purged topic once more.
         await bench.logs.create(topic.log(topic.target), 2, Retention())
-        await upkeep.pass_once()
+        await upkeep.run_pass()
         assert topic.log(topic.target) not in await bench.logs.names()
         assert (await bench.logs.state(again.log(again.target), 0)).end == 0
 
@@ -318,7 +319,7 @@ async def test_records_of_other_parts_are_trimmed_too(open_bench: Open) -> None:
         await bench.logs.create("s.default.mails.0", 1, Retention())
         await bench.logs.append("s.default.mails.0", 0, [b"x" * 10] * 30)
         await bench.logs.set_retention("s.default.mails.0", 0, retention)
-        assert (await upkeep.pass_once()).trimmed == 20
+        assert (await upkeep.run_pass()).trimmed.deleted == 20
 
 
 async def told(caplog: pytest.LogCaptureFixture, text: str, *, times: int = 1) -> None:
@@ -335,7 +336,7 @@ async def test_a_pass_that_fails_is_told_and_the_next_one_is_made(
     async with open_bench() as bench, upkeep_of(bench) as upkeep:
         await bench.catalogue.close()
         await upkeep.leader.start()
-        await told(caplog, "left something undone", times=2)
+        await told(caplog, "maintenance pass incomplete", times=2)
 
 
 @pytest.mark.parametrize("problem", [BusyError("too much"), ValueError("a bug")], ids=str)
@@ -380,9 +381,9 @@ async def test_a_bad_row_or_a_bad_log_keeps_upkeep_from_nothing_else(
             await bench.store.call("DEL", key)
             await bench.store.call("SET", key, "no hash")
         await asyncio.sleep(0.01)
-        tally = await upkeep.pass_once()
-        assert (tally.trimmed, tally.undone) == (30, 2)
-        assert "WRONGTYPE" in str(tally.first_problem)
+        report = await upkeep.run_pass()
+        assert (report.trimmed.deleted, report.failures) == (30, 2)
+        assert "WRONGTYPE" in str(report.first_error)
         assert "definition row invalid" in caplog.text
         assert (await bench.topics.get("default", "orders")).state == "blocked"
 
@@ -394,8 +395,8 @@ async def test_logs_are_trimmed_also_while_the_catalogue_is_away(open_bench: Ope
         await fill(bench, "orders", 10)
         await asyncio.sleep(0.01)
         await bench.catalogue.close()
-        tally = await upkeep.pass_once()
-        assert (tally.trimmed, tally.undone) == (10, 1)
+        report = await upkeep.run_pass()
+        assert (report.trimmed.deleted, report.failures) == (10, 1)
 
 
 async def test_a_store_that_is_away_ends_the_pass_at_once(
@@ -415,7 +416,7 @@ async def test_a_store_that_is_away_ends_the_pass_at_once(
 
         monkeypatch.setattr(bench.logs, "trim", away)
         with pytest.raises(StoreUnavailableError):
-            await upkeep.pass_once()
+            await upkeep.run_pass()
         assert looks <= 16
 
 
@@ -434,12 +435,12 @@ async def test_a_full_store_is_cleaned_all_the_same(open_bench: Open) -> None:
         await asyncio.sleep(0.01)
         await bench.store.call("CONFIG", "SET", "maxmemory", "1")
         try:
-            tally = await upkeep.pass_once()
-            assert (tally.trimmed, tally.undone) == (100, 1)
+            report = await upkeep.run_pass()
+            assert (report.trimmed.deleted, report.failures) == (100, 1)
             assert (await bench.logs.state(old.log(old.target), 0)).bytes == 0
             # A reader goes on, so what it has passed can go.
             await bench.logs.hold(read.log(read.target), 0, "reader", 60)
-            assert (await upkeep.pass_once()).trimmed == 60
+            assert (await upkeep.run_pass()).trimmed.deleted == 60
             await bench.topics.purge("default", "gone")
             assert "t.default.gone.0" not in await bench.logs.names()
             # And whoever is to do all this can take the lease.
@@ -468,8 +469,8 @@ async def test_a_change_of_options_during_a_pass_is_not_undone(
             return await trim(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(bench.logs, "trim", changed_first)
-        await upkeep.pass_once()
-        await upkeep.pass_once()
+        await upkeep.run_pass()
+        await upkeep.run_pass()
         state = await bench.logs.state(log, 0)
         assert (state.first, state.end) == (0, 500)
         assert (await bench.logs.trim(log, 0)).retention.max_bytes == 10_000_000
@@ -484,7 +485,7 @@ async def test_limits_that_only_the_catalogue_has_count_before_anything_is_trimm
         await fill(bench, "orders", 10)
         await asyncio.sleep(0.01)
         await row_only(bench, topic.with_options(TopicOptions(), now_ms=0))
-        assert (await upkeep.pass_once()).trimmed == 0
+        assert (await upkeep.run_pass()).trimmed.deleted == 0
 
 
 async def test_a_creation_that_died_after_its_row_has_logs_before_it_has_a_working_copy(
@@ -499,7 +500,7 @@ async def test_a_creation_that_died_after_its_row_has_logs_before_it_has_a_worki
             storage=(StorageTopic(number=0, partitions=2),),
         )
         await bench.catalogue.add_definition(record_of(topic))
-        await upkeep.pass_once()
+        await upkeep.run_pass()
         topic = await other.topics.get("default", "orders")
         for partition in range(2):
             assert (await other.logs.state(topic.log(topic.target), partition)).end == 0

@@ -54,9 +54,9 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     ms: int
-    #: Has only the stored bytes as `data`, and an empty id, if the entry is unreadable.
+    #: The message. An unreadable entry has an empty id, and the stored bytes as `data`.
     message: Envelope
-    #: Why the entry is not a message; empty if it is one.
+    #: Reason for which the entry is not a message; empty if it is one.
     unreadable: str = ""
 
 
@@ -115,7 +115,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     #: Offset of the next message.
     end: int
     bytes: int
-    #: Time of the newest message; 0 if there was none.
+    #: Time of the newest message; 0 if the partition never had one.
     last_ms: int
     #: Messages that were dropped although a reader needed them.
     dropped: int
@@ -454,7 +454,7 @@ def _stored_message(position: _PartitionCursor, entry: LogEntry) -> StoredMessag
     try:
         message = unpack(entry.payload, project=project)
     except ValueError as error:
-        # Somebody wrote to the log directly, or a later release did.
+        # Another program or a later release wrote the entry.
         message, unreadable = Envelope(id="", project=project, data=entry.payload), str(error)
     return StoredMessage(
         storage=storage,
