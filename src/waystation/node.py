@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from waystation.runtime.ids import IdSource, RandomIds
 from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.dataset import REPLACED_MAX, stamp_archive
-from waystation.store.heartbeat import Heartbeat
 from waystation.store.leader import Leader, MaintenanceFunctions, MaintenanceStep
 from waystation.store.leases import Leases
 from waystation.store.membership import Membership
@@ -350,10 +348,7 @@ async def open_node(
         archive, engine, replies, watch = await open_transactions(ground, reach, undo, app=app)
         subscriptions = await open_subscriptions(ground, topics, reach, engine)
         undo.push_async_callback(subscriptions.close)
-        heartbeat = Heartbeat(opened.store.address, test_mode=opened.store.test_mode)
-        # In a thread, because the call waits for another thread, which may wait for the store.
-        undo.push_async_callback(asyncio.to_thread, heartbeat.close)
-        leases = Leases(opened.store, heartbeat, owner=identity.token(16))
+        leases = Leases(opened.store, opened.renewer, owner=identity.token(16))
         topic_maintenance = TopicMaintenance(topics, logs)
         steps: list[MaintenanceStep] = [
             topic_maintenance,

@@ -15,8 +15,7 @@ from tests.store.test_pubsub import pubsub_at, settled, woken
 from waystation.config import StoreConfig
 from waystation.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from waystation.store.client import Store
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.scripts import script
 from waystation.testing.station import quick_settings, serving
 
@@ -47,9 +46,9 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
     dying, replica = cluster.primaries[0], cluster.replicas[0]
     name, lease_key = cluster.key_of(dying, "value"), cluster.key_of(dying, "lease")
     async with store_at(cluster.address, call_seconds_max=20) as store:
-        heartbeat = Heartbeat(store.address)
+        renewer = LeaseRenewer(store.address)
         async with pubsub_at(store.address) as ours:
-            leases = Leases(store, heartbeat, owner="me", lease_ms=20_000)
+            leases = Leases(store, renewer, owner="me", lease_ms=20_000)
             lease = await leases.acquire(lease_key)
             assert lease is not None
             await store.call("SET", name, "kept")
@@ -69,11 +68,10 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
             assert store.address.cluster is not None
             assert replica.address in store.address.cluster.primaries().values()
             assert await leases.acquire(lease_key) == lease
-            heartbeat.keep(lease.key, lease.epoch, 300)
-            await asyncio.sleep(0)
             until = await store.call("HGET", lease_key, "until_ms", repeatable=True)
             async with asyncio.timeout(10):
                 while await store.call("HGET", lease_key, "until_ms", repeatable=True) == until:
+                    renewer.renew_soon()
                     await asyncio.sleep(0.02)
             assert not lease.lost
             with ours.waiting(b"{topic}") as waiter:
@@ -85,7 +83,7 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
             await asyncio.to_thread(dying.start)
             await asyncio.to_thread(cluster.wait, cluster.settled)
             assert await store.run(ACQUIRE, [cluster.key_of(dying, "new")], ["me", 1000]) == [1]
-        heartbeat.close()
+        renewer.close()
 
 
 async def test_a_node_without_replica_that_comes_back_is_used_again(cluster: RealCluster) -> None:

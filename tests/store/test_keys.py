@@ -49,8 +49,7 @@ from waystation.runtime.ids import RandomIds
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.dataset import MARKERS
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.migrations import FORMAT_VERSION, migrate
 from waystation.store.opening import OpenStore, open_store
 from waystation.store.scripts import script
@@ -233,10 +232,10 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
     )
     await hooked.publish("default", "hooked", "m-1", b"1")
     hooked.close()
-    heartbeat = Heartbeat(opened.store.address)
-    leases = Leases(opened.store, heartbeat, owner="me")
+    renewer = LeaseRenewer(opened.store.address)
+    leases = Leases(opened.store, renewer, owner="me")
     assert await leases.acquire("{unit}:lease") is not None
-    heartbeat.close()
+    renewer.close()
 
 
 async def use_topics(opened: OpenStore, clock: Clock) -> None:
@@ -360,9 +359,9 @@ async def use_subscriptions(opened: OpenStore) -> None:
     )
     await shard.establish(place, terms, {"0.0": 0}, topic="orders")
     await Placement(store, node="me", patience=Patience()).attend()
-    heartbeat = Heartbeat(store.address)
-    assert await Leases(store, heartbeat, owner="me").acquire(place.lease) is not None
-    heartbeat.close()
+    renewer = LeaseRenewer(store.address)
+    assert await Leases(store, renewer, owner="me").acquire(place.lease) is not None
+    renewer.close()
 
     def item(offset: int, group: str, verdict: str) -> Settlement:
         position = Position(1, 0, 0, offset)

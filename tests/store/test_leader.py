@@ -16,9 +16,8 @@ from waystation.errors import StoreReplyError, StoreUnavailableError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.heartbeat import Heartbeat
 from waystation.store.leader import Leader, MaintenanceFunctions, MaintenanceStep
-from waystation.store.leases import Lease, Leases
+from waystation.store.leases import Lease, LeaseRenewer, Leases
 from waystation.testing import private_server
 
 KEY = "{tests}:leader"
@@ -55,14 +54,14 @@ async def leader_of(
     lease_ms: int = 10_000,
     clock: Clock | None = None,
 ) -> AsyncIterator[Leader]:
-    store, heartbeat = Store(server.address), Heartbeat(server.address)
-    leases = Leases(store, heartbeat, owner=owner, lease_ms=lease_ms)
+    store, renewer = Store(server.address), LeaseRenewer(server.address)
+    leases = Leases(store, renewer, owner=owner, lease_ms=lease_ms)
     leader = Leader(leases, KEY, steps, every_s=every_s, clock=clock or Clock())
     try:
         async with leader:
             yield leader
     finally:
-        await asyncio.to_thread(heartbeat.close)
+        renewer.close()
         await store.close()
 
 
@@ -114,14 +113,13 @@ import asyncio
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.heartbeat import Heartbeat
 from waystation.store.leader import MaintenanceFunctions, Leader
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 async def step():
     print("led", flush=True)
 async def main():
     address = Address(path={server.address.path!r})
-    leases = Leases(Store(address), Heartbeat(address), owner="killed", lease_ms=500)
+    leases = Leases(Store(address), LeaseRenewer(address), owner="killed", lease_ms=500)
     async with Leader(leases, {KEY!r}, [MaintenanceFunctions(step)], every_s=0.05, clock=Clock()):
         await asyncio.Event().wait()
 asyncio.run(main())
@@ -147,7 +145,7 @@ async def test_leader_that_loses_the_lease_during_a_step_starts_no_other_step(
 ) -> None:
     store = Store(server.address)
     first, second = Step(), Step()
-    other = Leases(store, Heartbeat(server.address), owner="other", lease_ms=60_000)
+    other = Leases(store, LeaseRenewer(server.address), owner="other", lease_ms=60_000)
     taken: list[Lease] = []
 
     async def lose() -> None:
@@ -166,7 +164,7 @@ async def test_leader_that_loses_the_lease_during_a_step_starts_no_other_step(
         first.on_run = None
         await taken[0].release()
         await until(lambda: second.passes > 0)
-    other.heartbeat.close()
+    other.renewer.close()
     await store.close()
 
 
@@ -228,8 +226,8 @@ async def test_leader_on_silent_store_stops_within_two_seconds_and_resets_gauges
     step = Step()
     with private_server() as server:
         async with proxy_to(server.address) as proxy:
-            store, heartbeat = Store(proxy.address), Heartbeat(proxy.address)
-            leases = Leases(store, heartbeat, owner="one")
+            store, renewer = Store(proxy.address), LeaseRenewer(proxy.address)
+            leases = Leases(store, renewer, owner="one")
             leader = Leader(leases, KEY, [step], every_s=0.02, clock=Clock())
             await leader.start()
             await until(lambda: step.passes > 0)
@@ -239,5 +237,5 @@ async def test_leader_on_silent_store_stops_within_two_seconds_and_resets_gauges
                 await leader.stop()
 
             assert step.stood_down == 1
-            await asyncio.to_thread(heartbeat.close)
+            renewer.close()
             await store.close()

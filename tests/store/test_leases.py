@@ -1,4 +1,4 @@
-"""Leases with epochs: one holder at a time, late commits refused, deaths of every kind."""
+"""Leases with epochs: one owner at a time, renewal by a thread, refusal of late commits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
+from tests.helpers.store_faults import Fate, proxy_to, store_at
+from waystation.store.address import Address
 from waystation.store.client import Store
+from waystation.store.connection import Reply
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases, RenewalCall
 from waystation.store.scripts import Script, script
 from waystation.testing import CrashPoint, crash_points, private_server
 
@@ -22,161 +26,245 @@ KEY = "{unit}:lease"
 
 
 @asynccontextmanager
-async def worker(
-    server: EmbeddedServer, owner: str, *, lease_ms: int = 10_000
+async def leases_of(
+    server: EmbeddedServer,
+    owner: str,
+    *,
+    lease_ms: int = 10_000,
+    renewals: Address | None = None,
 ) -> AsyncIterator[Leases]:
-    store, heartbeat = Store(server.address), Heartbeat(server.address)
-    await store.call("FLUSHDB") if owner == "first" else None
+    """Leases of one process; `renewals` is the address by which its thread reaches the store."""
+    store, renewer = Store(server.address), LeaseRenewer(renewals or server.address)
     try:
-        yield Leases(store, heartbeat, owner=owner, lease_ms=lease_ms)
+        yield Leases(store, renewer, owner=owner, lease_ms=lease_ms)
     finally:
-        heartbeat.close()
+        renewer.close()
         await store.close()
 
 
-async def until(condition: object, *, seconds: float = 10.0) -> None:
+@pytest.fixture
+async def server(store_server: EmbeddedServer) -> EmbeddedServer:
+    async with store_at(store_server.address) as store:
+        await store.call("DEL", KEY, repeatable=True)
+    return store_server
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # type: ignore[operator]
+        while not condition():
             await asyncio.sleep(0.01)
 
 
-async def test_one_at_a_time_and_a_release_passes_it_on_at_once(
-    store_server: EmbeddedServer,
-) -> None:
-    async with worker(store_server, "first") as first, worker(store_server, "second") as second:
-        held = await first.acquire(KEY)
-        assert held is not None
+async def test_lease_is_owned_by_one_process_until_its_release(server: EmbeddedServer) -> None:
+    async with leases_of(server, "first") as first, leases_of(server, "second") as second:
+        lease = await first.acquire(KEY)
+        assert lease is not None
         assert await second.acquire(KEY) is None
 
-        await held.release()
-        taken = await second.acquire(KEY)
+        await lease.release()
+        next_lease = await second.acquire(KEY)
 
-        assert taken is not None
-        assert taken.epoch == held.epoch + 1
+        assert next_lease is not None
+        assert next_lease.epoch == lease.epoch + 1
+        assert lease.lost
+        assert not lease.sure
 
 
-async def test_asking_again_after_a_lost_reply_gives_the_same_epoch(
-    store_server: EmbeddedServer,
-) -> None:
-    async with worker(store_server, "first") as first:
+async def test_lease_acquired_twice_by_its_owner_keeps_the_epoch(server: EmbeddedServer) -> None:
+    async with leases_of(server, "first") as first:
         once = await first.acquire(KEY)
         again = await first.acquire(KEY)
 
         assert once is not None
-        assert again is not None
-        assert once.epoch == again.epoch
+        assert again is once, "the reply to the first call may have been lost"
 
 
-async def test_heartbeats_keep_a_lease_while_the_event_loop_is_blocked(
-    store_server: EmbeddedServer,
-) -> None:
+async def test_lease_commit_with_an_old_epoch_writes_nothing(server: EmbeddedServer) -> None:
+    commit: Script = script("tests.store", "commit")
+    async with leases_of(server, "first") as first, leases_of(server, "second") as second:
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        await lease.release()
+        next_lease = await second.acquire(KEY)
+        assert next_lease is not None
+        async with store_at(server.address) as store:
+            await store.call("DEL", "{unit}:work")
+
+            late = await store.run(commit, [KEY, "{unit}:work"], [lease.epoch, "late"])
+            good = await store.run(commit, [KEY, "{unit}:work"], [next_lease.epoch, "good"])
+
+            assert (late, good) == (0, 1)
+            assert await store.call("LRANGE", "{unit}:work", 0, -1) == [b"good"]
+
+
+# -- Renewal ---------------------------------------------------------------------------------
+
+
+async def test_lease_renewer_with_blocked_event_loop_renews(server: EmbeddedServer) -> None:
     """F-14"""
     async with (
-        worker(store_server, "first", lease_ms=1000) as first,
-        worker(store_server, "second", lease_ms=1000) as second,
+        leases_of(server, "first", lease_ms=1000) as first,
+        leases_of(server, "second", lease_ms=1000) as second,
     ):
-        held = await first.acquire(KEY)
-        assert held is not None
-        time.sleep(3.0)  # a step that computes for three leases
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        time.sleep(3.0)  # A step that computes for three lease lengths.
 
         assert await second.acquire(KEY) is None
-        assert not held.lost
+        assert lease.sure
 
 
-async def test_after_the_deadline_another_takes_over_and_the_former_holder_learns_it(
-    store_server: EmbeddedServer,
+async def test_lease_that_was_not_renewed_in_time_is_lost_to_another_process(
+    server: EmbeddedServer,
 ) -> None:
     async with (
-        worker(store_server, "first", lease_ms=200) as first,
-        worker(store_server, "second", lease_ms=60_000) as second,
+        proxy_to(server.address) as proxy,
+        leases_of(server, "first", lease_ms=300, renewals=proxy.address) as first,
+        leases_of(server, "second", lease_ms=60_000) as second,
     ):
-        held = await first.acquire(KEY)
-        assert held is not None
-        first.heartbeat.forget(KEY)
-        taken = None
+        await proxy.set_fates(requests=Fate.HOLD)
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        next_lease = None
         async with asyncio.timeout(5):
-            while taken is None:
-                taken = await second.acquire(KEY)
+            while next_lease is None:
+                next_lease = await second.acquire(KEY)
                 await asyncio.sleep(0.02)
+        assert not lease.sure
+        assert not lease.lost, "no renewal was refused yet"
 
-        first.heartbeat.keep(KEY, held.epoch, 200)
-        await until(lambda: held.lost)
-        assert taken.epoch == held.epoch + 1
-        assert not taken.lost
-        await held.release()
-        assert await first.acquire(KEY) is None, "a late release must not free another's lease"
+        await proxy.set_fates()
+        await until(lambda: lease.lost)
 
-
-async def test_a_commit_with_an_old_epoch_writes_nothing(store_server: EmbeddedServer) -> None:
-    commit: Script = script("tests.store", "commit")
-    async with worker(store_server, "first") as first, worker(store_server, "second") as second:
-        held = await first.acquire(KEY)
-        assert held is not None
-        await held.release()
-        taken = await second.acquire(KEY)
-        assert taken is not None
-        store = Store(store_server.address)
-
-        late = await store.run(commit, [KEY, "{unit}:work"], [held.epoch, "late"])
-        good = await store.run(commit, [KEY, "{unit}:work"], [taken.epoch, "good"])
-
-        assert (late, good) == (0, 1)
-        assert await store.call("LRANGE", "{unit}:work", 0, -1) == [b"good"]
-        await store.close()
+        assert next_lease.epoch == lease.epoch + 1
+        assert not next_lease.lost
+        await lease.release()
+        assert await first.acquire(KEY) is None, "a late release must not free the lease"
 
 
-async def test_a_heartbeat_survives_the_death_of_the_store() -> None:
-    # On disk: where a flush is late, a killed server may have lost the last second.
+async def test_lease_renewer_survives_a_crash_of_the_store() -> None:
+    # With durability `disk`, because a killed server may otherwise lose the last second.
     with private_server(durability="disk") as server:
-        async with worker(server, "first", lease_ms=4_000) as first:
-            held = await first.acquire(KEY)
-            assert held is not None
+        async with leases_of(server, "first", lease_ms=4_000) as first:
+            lease = await first.acquire(KEY)
+            assert lease is not None
             os.kill(server.process_id, signal.SIGKILL)
-            await asyncio.sleep(4.5)  # longer than the lease: only renewals keep it
+            await asyncio.sleep(4.5)  # Longer than the lease: only renewals keep it.
 
-            store = Store(server.address)
-            deadline = int(await store.call("HGET", KEY, "until_ms"))
-            now = int((await store.call("TIME"))[0]) * 1000
-            await store.close()
+            async with store_at(server.address) as store:
+                deadline = int(await store.call("HGET", KEY, "until_ms"))
+                now = int((await store.call("TIME"))[0]) * 1000
             assert deadline > now
-            assert not held.lost
+            assert not lease.lost
 
 
-async def test_a_holder_is_sure_of_its_lease_until_the_last_renewal_is_older_than_it(
-    store_server: EmbeddedServer,
+async def test_lease_renewer_after_script_flush_renews(server: EmbeddedServer) -> None:
+    async with leases_of(server, "first", lease_ms=300) as first:
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        async with store_at(server.address) as store:
+            await store.call("SCRIPT", "FLUSH")
+        asked_at = lease.asked_at
+        await until(lambda: lease.asked_at > asked_at)
+
+
+@pytest.mark.single_server
+@pytest.mark.parametrize("fate", [Fate.HOLD, Fate.SWALLOW], ids=["held", "swallowed"])
+async def test_lease_renewer_on_silent_store_closes_at_once(fate: Fate) -> None:
+    with private_server() as server:
+        async with proxy_to(server.address) as proxy:
+            renewer = LeaseRenewer(proxy.address)
+            async with store_at(server.address) as store:
+                lease = await Leases(store, renewer, owner="me", lease_ms=300).acquire(KEY)
+                assert lease is not None
+                asked_at = lease.asked_at
+                await until(lambda: lease.asked_at > asked_at)
+                await proxy.set_fates(requests=fate)
+                await asyncio.sleep(0.2)  # A renewal waits for its reply.
+
+                began = time.monotonic()
+                renewer.close()
+
+                assert time.monotonic() - began < 1.0
+                renewer.close()
+
+
+class Source:
+    """A source whose every renewal fails in this process."""
+
+    lease_ms = 60
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def calls(self) -> list[RenewalCall]:
+        self.asked += 1
+        raise ValueError("a bug")
+
+    def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
+        raise AssertionError("not called")
+
+
+async def test_lease_renewer_with_failing_source_renews_the_others(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F-13: what stood still knows so by its own clock, before it has asked anybody."""
-    async with worker(store_server, "first", lease_ms=1500) as first:
-        held = await first.acquire(KEY)
-        assert held is not None
-        before = first.heartbeat.now()
-        await until(lambda: first.heartbeat.now() - before > 2)
-        assert held.sure, "it was renewed meanwhile"
+    async with leases_of(server, "first", lease_ms=300) as first:
+        source = Source()
+        first.renewer.add(source)
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        await until(lambda: source.asked > 3)
+        asked_at = lease.asked_at
+        await until(lambda: lease.asked_at > asked_at)
+        first.renewer.remove(source)
+        await asyncio.sleep(0.1)
+        asked = source.asked
+        await asyncio.sleep(0.3)
+        assert source.asked == asked
+    assert caplog.text.count("task failed") == 1
 
-        first.heartbeat.close()
-        assert held.sure, "nobody can have taken it yet"
-        await until(lambda: not held.sure)
 
-        assert not held.lost, "nobody has said so"
-        await held.release()
-        assert not held.sure
+# -- Sure by the own clock -------------------------------------------------------------------
 
 
-async def test_a_lease_is_sure_from_the_time_that_it_was_asked_for(
-    store_server: EmbeddedServer,
+async def test_lease_is_sure_until_its_last_renewal_is_older_than_it(
+    server: EmbeddedServer,
 ) -> None:
-    async with worker(store_server, "first", lease_ms=60_000) as first:
-        held = await first.acquire(KEY)
-        assert held is not None
-        # As if the reply had been on its way for longer than the lease.
-        late = first.heartbeat.now() - 61
-        first.heartbeat.close()
-        first.heartbeat.keep(KEY, held.epoch, 60_000, asked_at=late)
+    """F-13: a process that was suspended knows by its own clock, before it asks the store."""
+    async with leases_of(server, "first", lease_ms=1500) as first:
+        lease = await first.acquire(KEY)
+        assert lease is not None
+        before = first.now()
+        await until(lambda: first.now() - before > 2)
+        assert lease.sure, "it was renewed meanwhile"
 
-        assert not held.sure
+        first.renewer.close()
+        assert lease.sure, "nobody can have acquired it yet"
+        await until(lambda: not lease.sure)
+
+        assert not lease.lost, "no renewal was refused"
+        await lease.release()
+        assert not lease.sure
 
 
-def test_a_stopped_process_loses_its_lease_and_knows_when_it_wakes(
+async def test_lease_whose_reply_was_late_is_not_sure(server: EmbeddedServer) -> None:
+    async with proxy_to(server.address) as proxy, store_at(proxy.address) as store:
+        renewer = LeaseRenewer(server.address)
+        leases = Leases(store, renewer, owner="first", lease_ms=400)
+        await store.ping()
+        renewer.close()
+        await proxy.set_fates(replies=Fate.HOLD)
+        acquiring = asyncio.ensure_future(leases.acquire(KEY))
+        await asyncio.sleep(0.6)
+        await proxy.set_fates()
+
+        lease = await acquiring
+
+        assert lease is not None
+        assert not lease.sure, "the store granted it up to 0.6 s ago"
+
+
+def test_lease_of_a_suspended_process_is_lost_when_the_process_continues(
     store_server: EmbeddedServer,
 ) -> None:
     """F-13"""
@@ -184,14 +272,13 @@ def test_a_stopped_process_loses_its_lease_and_knows_when_it_wakes(
 import asyncio, sys
 from waystation.store.client import Store
 from waystation.store.address import Address
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 async def main():
     address = Address(path={store_server.address.path!r})
-    leases = Leases(Store(address), Heartbeat(address), owner="frozen", lease_ms=300)
-    held = await leases.acquire("{{frozen}}:lease")
-    print(held.epoch, flush=True)
-    while not held.lost:
+    leases = Leases(Store(address), LeaseRenewer(address), owner="suspended", lease_ms=300)
+    lease = await leases.acquire("{{suspended}}:lease")
+    print(lease.epoch, flush=True)
+    while not lease.lost:
         await asyncio.sleep(0.01)
     print("lost", flush=True)
 asyncio.run(main())
@@ -202,14 +289,14 @@ asyncio.run(main())
         epoch = int(process.stdout.readline())
         process.send_signal(signal.SIGSTOP)
 
-        async def take() -> int:
-            async with worker(store_server, "second", lease_ms=60_000) as second:
+        async def acquire() -> int:
+            async with leases_of(store_server, "second", lease_ms=60_000) as second:
                 async with asyncio.timeout(10):
-                    while (taken := await second.acquire("{frozen}:lease")) is None:
+                    while (lease := await second.acquire("{suspended}:lease")) is None:
                         await asyncio.sleep(0.02)
-                return taken.epoch
+                return lease.epoch
 
-        assert asyncio.run(take()) == epoch + 1
+        assert asyncio.run(acquire()) == epoch + 1
         process.send_signal(signal.SIGCONT)
         assert process.stdout.readline() == "lost\n"
     finally:
@@ -217,24 +304,27 @@ asyncio.run(main())
         process.communicate()
 
 
-def test_a_death_at_any_store_call_leaves_a_lease_that_can_be_taken(
+def test_lease_of_a_process_that_crashes_at_any_store_call_can_be_acquired(
     store_server: EmbeddedServer,
 ) -> None:
     async def scenario(store: Store) -> None:
-        heartbeat = Heartbeat(store.address)
-        leases = Leases(store, heartbeat, owner="dying", lease_ms=100)
-        held = await leases.acquire(KEY)
-        assert held is not None
-        await held.release()
+        renewer = LeaseRenewer(store.address)
+        leases = Leases(store, renewer, owner="crashing", lease_ms=100)
+        try:
+            lease = await leases.acquire(KEY)
+            assert lease is not None
+            await lease.release()
+        finally:
+            renewer.close()
 
     async def after(store: Store, point: CrashPoint) -> None:
-        heartbeat = Heartbeat(store.address)
-        leases = Leases(store, heartbeat, owner="next")
+        renewer = LeaseRenewer(store.address)
+        leases = Leases(store, renewer, owner="next")
         before = int(await store.call("HGET", KEY, "epoch") or 0)
         async with asyncio.timeout(5):
-            while (taken := await leases.acquire(KEY)) is None:
+            while (lease := await leases.acquire(KEY)) is None:
                 await asyncio.sleep(0.01)
-        heartbeat.close()
-        assert taken.epoch == before + 1, "every holder has an epoch of its own"
+        renewer.close()
+        assert lease.epoch == before + 1, "every owner has a new epoch"
 
     assert len(crash_points(store_server.address, scenario, after)) == 6

@@ -24,8 +24,7 @@ from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Lease, Leases
+from waystation.store.leases import Lease, LeaseRenewer, Leases
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.commits import Commits
@@ -372,9 +371,9 @@ async def working(
     """A process that works for a subscription, on a store as it is."""
     wakeups, clock = PubSub(store.address), Clock()
     machine, logs = TimeMachine(store, wakeups, clock), StreamLogs(store)
-    heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
+    renewer = LeaseRenewer(store.address, test_mode=store.test_mode)
     sender = Sender(AddressGuard(loopback=True))
-    leases = Leases(store, heartbeat, owner="n1", lease_ms=lease_ms)
+    leases = Leases(store, renewer, owner="n1", lease_ms=lease_ms)
     work = AtWork(store, logs, wakeups, clock, machine, sender, leases, subscription, topic)
     try:
         await wakeups.start()
@@ -386,7 +385,7 @@ async def working(
         await sender.close()
         await machine.stop()
         await wakeups.stop()
-        heartbeat.close()
+        renewer.close()
 
 
 async def establish(work: AtWork) -> None:

@@ -20,7 +20,7 @@ from types import TracebackType
 from waystation.runtime.clock import Clock
 from waystation.store.address import Address
 from waystation.store.client import Store
-from waystation.store.leases import Lease
+from waystation.store.leases import Lease, LeaseRenewer
 from waystation.store.pubsub import PubSub
 from waystation.subscriptions.definition import Subscription, SubscriptionOptions
 from waystation.subscriptions.host import Host
@@ -146,12 +146,13 @@ async def hosting(
         Clock(),
     )
     await wakeups.start()
-    hosted = Hosting(store, definitions)
+    hosted, renewer = Hosting(store, definitions), LeaseRenewer(address)
     hosted.host = host = Host(
         store,
         wakeups,
         hosted.active,
         hosted.open,
+        renewer=renewer,
         clock=clock,
         node=node,
         patience=patience,
@@ -165,6 +166,7 @@ async def hosting(
         yield hosted
     finally:
         await host.stop()
+        renewer.close()
         await wakeups.stop()
         await store.close()
 

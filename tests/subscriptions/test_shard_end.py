@@ -139,13 +139,13 @@ async def test_a_frozen_shard_stops(store_server: EmbeddedServer) -> None:
 
 
 async def test_an_owner_that_is_not_sure_begins_nothing(store_server: EmbeddedServer) -> None:
-    """F-13: its heartbeat stood still for longer than its lease."""
+    """F-13: its lease was not renewed for longer than its length."""
     async with Hook() as hook, at_work(store_server, hook.url, lease_ms=400) as work:
         await work.produce("a")
         shard = await work.start()
         await work.until_low(1)
         (_, lease) = work.started[0]
-        work.leases.heartbeat.close()
+        work.leases.renewer.close()
 
         async def is_unsure() -> bool:
             return not lease.sure

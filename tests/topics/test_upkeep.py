@@ -20,9 +20,8 @@ from waystation.logs.trimmer import MemoryRelief
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store import keys
-from waystation.store.heartbeat import Heartbeat
 from waystation.store.leader import Leader
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics.maintenance import MaintenanceReport, TopicMaintenance
@@ -46,8 +45,8 @@ class Maintained:
 async def upkeep_of(
     bench: TopicBench, owner: str = "one", *, every_s: float = 0.01
 ) -> AsyncIterator[Maintained]:
-    heartbeat = Heartbeat(bench.store.address)
-    leases = Leases(bench.store, heartbeat, owner=owner)
+    renewer = LeaseRenewer(bench.store.address)
+    leases = Leases(bench.store, renewer, owner=owner)
     memory = StoreMemory(bench.store)
     await memory.read()
     topics, relief = TopicMaintenance(bench.topics, bench.logs), MemoryRelief(bench.logs, memory)
@@ -57,7 +56,7 @@ async def upkeep_of(
         yield Maintained(leader, topics, memory, relief)
     finally:
         await leader.stop()
-        heartbeat.close()
+        renewer.close()
 
 
 async def fill(bench: TopicBench, topic: str, count: int, size: int = 100) -> None:

@@ -19,6 +19,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import CountingIds
 from waystation.store.address import Address
 from waystation.store.client import Store
+from waystation.store.leases import LeaseRenewer
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
@@ -89,6 +90,7 @@ class Machine:
     cells: int
     identity: CountingIds = field(default_factory=CountingIds)
     workers: list[Worker] = field(default_factory=list)
+    renewers: list[LeaseRenewer] = field(default_factory=list)
     deaf: list[str] = field(default_factory=list)
     #: What steps reach the world with.
     services: Services | None = None
@@ -104,11 +106,15 @@ class Machine:
         on_deaf: Callable[[str], None] | None = None,
     ) -> Worker:
         """One more worker."""
+        store = store or self.store
+        renewer = LeaseRenewer(store.address, test_mode=store.test_mode)
+        self.renewers.append(renewer)
         worker = Worker(
-            store or self.store,
+            store,
             self.wakeups,
             self.pipelines,
             (app or self.app).book(),
+            renewer=renewer,
             clock=self.clock,
             terms=TERMS,
             cells=self.cells,
@@ -261,6 +267,8 @@ async def open_machine(
         yield machine
     finally:
         await asyncio.gather(*(each.stop() for each in machine.workers))
+        for renewer in machine.renewers:
+            renewer.close()
         await machine.time.stop()
         await wakeups.stop()
         await store.close()

@@ -9,7 +9,6 @@ import pytest
 
 from tests.transactions.cell_store import LEASE_MS, STATE, CellStore, open_cell_store
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.store.line import Line
 from waystation.transactions import holding, names
 from waystation.transactions.cells import BATCH_MAX
 from waystation.transactions.held import Held
@@ -359,7 +358,7 @@ async def test_a_lease_that_is_over_and_nobody_noticed_is_renewed(
         assert (await cells.holding.rescue(0, most=100, rescues_max=3)).done == 0
 
 
-async def test_as_many_as_one_call_may_have_are_renewed_over_a_line_of_a_thread(
+async def test_renew_with_the_largest_number_of_ids_renews_all(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_cell_store(store_server) as cells:
@@ -368,11 +367,9 @@ async def test_as_many_as_one_call_may_have_are_renewed_over_a_line_of_a_thread(
             await cells.entry.start(0, [cells.new() for _ in range(BATCH_MAX)])
             items += (await cells.claim()).items
         words = [word for each in items for word in (each.id, each.head.epoch)]
-        line = Line(store_server.address, test_mode=True)
-        calls = [([names.log(0)], [60_000, *words])] * 2
-        for reply in await asyncio.to_thread(line.run_all, RENEW, calls):
-            assert reply[1:] == [[], []]  # type: ignore[index]
-        line.close()
+        for _ in range(2):
+            reply = await cells.store.run(RENEW, [names.log(0)], [60_000, *words])
+            assert reply[1:] == [[], []]
         now_ms = (await cells.claim()).now_ms
         assert min((await cells.scores("leaseZ")).values()) > now_ms + LEASE_MS
 

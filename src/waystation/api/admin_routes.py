@@ -31,7 +31,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "http": ("http",),
     "logger": (),
     "server": ("node", "station"),
-    "storage": ("channels", "embedded", "heartbeat", "pubsub", "store"),
+    "storage": ("channels", "embedded", "leases", "pubsub", "store"),
     "tracing": (),
     "webhook-out": ("delivery",),
 }

@@ -14,8 +14,7 @@ from waystation.errors import HistoryBusyError
 from waystation.runtime.ids import IdSource, RandomIds
 from waystation.store.address import parse_address
 from waystation.store.client import Store
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Leases
+from waystation.store.leases import LeaseRenewer, Leases
 
 Job = Literal["ingest", "audit", "refresh"]
 
@@ -42,9 +41,9 @@ def history_lease(
     owner = (identity or RandomIds()).token(16)
     with asyncio.Runner() as runner:
         store = Store(parse_address(url))
-        heartbeat = Heartbeat(store.address)
+        renewer = LeaseRenewer(store.address)
         try:
-            leases = Leases(store, heartbeat, owner=owner)
+            leases = Leases(store, renewer, owner=owner)
             lease = runner.run(leases.acquire(_KEYS[job]))
             while lease is None and waiting is not None and waiting():
                 lease = runner.run(leases.acquire(_KEYS[job]))
@@ -59,4 +58,4 @@ def history_lease(
                 runner.run(lease.release())
         finally:
             runner.run(store.close())
-            heartbeat.close()
+            renewer.close()

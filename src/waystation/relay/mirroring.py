@@ -17,7 +17,6 @@ from waystation.pools.held import Enqueued
 from waystation.pools.mirrored import Mirrored
 from waystation.pools.names import NOBODY
 from waystation.runtime.ids import RandomIds
-from waystation.store.heartbeat import Heartbeat
 from waystation.store.leases import Leases
 from waystation.store.opening import OpenStore
 
@@ -54,9 +53,7 @@ async def open_mirroring(
     store = opened.store
     mirrored, mirror = Mirrored(store), Mirror(store, inbound=wanted.inbound)
     async with AsyncExitStack() as undo:
-        heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
-        undo.callback(heartbeat.close)
-        leases = Leases(store, heartbeat, owner=RandomIds().token(16))
+        leases = Leases(store, opened.renewer, owner=RandomIds().token(16))
         pusher = Pusher(pools, pool.place, mirrored, mirror)
         undo.push_async_callback(pusher.close)
         reconciler = Reconciler(pools, pool, mirrored, mirror, pusher)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,22 +42,6 @@ class Address:
             await loop.create_unix_connection(lambda: protocol, self.path)
         else:
             await loop.create_connection(lambda: protocol, self.host, self.port, ssl=self.tls)
-
-    def connect_blocking(self, seconds_max: float) -> socket.socket:
-        """Open a blocking connection, for threads. Raise OSError if that fails."""
-        if self.path:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(seconds_max)
-            try:
-                connection.connect(self.path)
-            except OSError:
-                connection.close()
-                raise
-            return connection
-        connection = socket.create_connection((self.host, self.port), timeout=seconds_max)
-        if self.tls is not None:
-            return self.tls.wrap_socket(connection, server_hostname=self.host)
-        return connection
 
     def handshake(self) -> list[tuple[str, ...]]:
         """Return the first commands of a new connection: authentication, database, client name."""

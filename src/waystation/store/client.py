@@ -59,12 +59,14 @@ class Store:
         *,
         call_seconds_max: float = 5.0,
         test_mode: bool = False,
+        preload_scripts: bool = True,
         rng: random.Random | None = None,
     ) -> None:
         self.address = address
         self.test_mode = test_mode
         self.data_set = DataSet(address)
         self._call_seconds_max = call_seconds_max
+        self._preload_scripts = preload_scripts
         self._rng = rng or random.Random()
         self._variant = variant(test_mode=test_mode, cluster=address.cluster is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -246,6 +248,7 @@ class Store:
             call_seconds_max=self._call_seconds_max,
             rng=self._rng,
             data_set=self.data_set,
+            preload_scripts=self._preload_scripts,
             router=router,
         )
 

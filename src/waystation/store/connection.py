@@ -290,6 +290,7 @@ class ServerConnection:
         call_seconds_max: float,
         rng: random.Random,
         data_set: DataSet,
+        preload_scripts: bool = True,
         router: CallRouter | None = None,
     ) -> None:
         self.address = address
@@ -297,6 +298,7 @@ class ServerConnection:
         self._variant = variant
         self._call_seconds_max = call_seconds_max
         self._rng = rng
+        self._preload_scripts = preload_scripts
         self._router = router
         self._protocol: RespProtocol | None = None
         self._unsent: deque[Call] = deque()
@@ -524,7 +526,7 @@ class ServerConnection:
 
     async def _load_scripts(self, protocol: RespProtocol) -> None:
         """Load the scripts that the server lacks."""
-        scripts = registered_scripts()
+        scripts = registered_scripts() if self._preload_scripts else []
         if not scripts:
             return
         shas = [each.shas[self._variant] for each in scripts]

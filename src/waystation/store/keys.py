@@ -10,7 +10,7 @@ FORMAT = "waystation.format"
 MIGRATION = "{waystation.format}.migration"
 #: Lease of the node that runs maintenance. The name is older than the word.
 MAINTENANCE_LEASE = "{waystation.upkeep}:lease"
-#: Sorted set: process → time of its last heartbeat in ms.
+#: Sorted set: process → time of its last beat in ms.
 PROCESSES = "waystation.processes"
 #: Hash: secrets of the installation, such as the key of callback tokens.
 SECRETS = "waystation.{secrets}"

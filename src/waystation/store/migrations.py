@@ -21,8 +21,7 @@ from waystation.runtime.logging import logger
 from waystation.store import keys
 from waystation.store.client import Store
 from waystation.store.dataset import FORMAT_VERSION
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import LEASE_MS, Lease, Leases
+from waystation.store.leases import LEASE_MS, Lease, LeaseRenewer, Leases
 from waystation.store.scripts import script
 
 _log = logger("store")
@@ -67,8 +66,8 @@ async def migrate(
         )
     if found == newest:
         return
-    heartbeat = Heartbeat(store.address, test_mode=store.test_mode)
-    leases = Leases(store, heartbeat, owner=identity.token(16), lease_ms=lease_ms)
+    renewer = LeaseRenewer(store.address, test_mode=store.test_mode)
+    leases = Leases(store, renewer, owner=identity.token(16), lease_ms=lease_ms)
     try:
         while (found := await _format(store)) < newest:
             lease = await leases.acquire(keys.MIGRATION)
@@ -81,7 +80,7 @@ async def migrate(
             finally:
                 await lease.release()
     finally:
-        await asyncio.to_thread(heartbeat.close)
+        renewer.close()
 
 
 async def _run(store: Store, lease: Lease, newest: int, steps: Mapping[int, Step]) -> None:

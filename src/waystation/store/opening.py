@@ -28,6 +28,7 @@ from waystation.store.address import Address, parse_address
 from waystation.store.client import Store, parse_info
 from waystation.store.dataset import accept_loss, has_lost, read_or_write_stamp, write_markers
 from waystation.store.embedded.server import EmbeddedServer
+from waystation.store.leases import LeaseRenewer
 from waystation.store.memory import StoreMemory
 from waystation.store.migrations import migrate
 from waystation.store.pubsub import PubSub
@@ -52,11 +53,14 @@ class OpenStore:
     durability: Durability
     facts: ServerFacts
     memory: StoreMemory = field(init=False)
+    #: Thread that renews the leases of this process. It starts with the first lease.
+    renewer: LeaseRenewer = field(init=False)
     server: EmbeddedServer | None = None
     time_machine: TimeMachine | None = None
 
     def __post_init__(self) -> None:
         self.memory = StoreMemory(self.store)
+        self.renewer = LeaseRenewer(self.store.address, test_mode=self.store.test_mode)
 
     @property
     def notes(self) -> list[str]:
@@ -68,6 +72,7 @@ class OpenStore:
         if self.time_machine is not None:
             await self.time_machine.stop()
         await self.memory.close()
+        self.renewer.close()
         await self.wakeups.stop()
         await self.store.close()
         if self.server is not None:

@@ -264,6 +264,7 @@ def _host(
         opened.wakeups,
         active,
         shard,
+        renewer=opened.renewer,
         clock=means.clock,
         node=means.node,
         patience=Patience.of_lease(settings.lease_seconds),

@@ -24,8 +24,7 @@ from waystation.errors import (
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
-from waystation.store.heartbeat import Heartbeat
-from waystation.store.leases import Lease, Leases
+from waystation.store.leases import Lease, LeaseRenewer, Leases
 from waystation.store.pubsub import PubSub
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import DELIVERY, Place
@@ -80,6 +79,7 @@ class Host:
         definitions: Definitions,
         open_shard: OpenShard,
         *,
+        renewer: LeaseRenewer,
         clock: Clock,
         node: str,
         patience: Patience | None = None,
@@ -97,9 +97,8 @@ class Host:
         self._grace_seconds = grace_seconds
         self._on_deaf = on_deaf
         self._placement = Placement(store, node=node, patience=patience)
-        self._heartbeat = Heartbeat(store.address, test_mode=store.test_mode, clock=clock)
         lease_ms = round(patience.lease_seconds * 1000)
-        self._leases = Leases(store, self._heartbeat, owner=node, lease_ms=lease_ms)
+        self._leases = Leases(store, renewer, owner=node, lease_ms=lease_ms)
         self._opening = asyncio.Semaphore(_OPENING_MAX)
         self._known: Sequence[Subscription] = ()
         self._held: dict[Place, _Held] = {}
@@ -137,7 +136,7 @@ class Host:
 
     async def start(self) -> None:
         """Begins to look for shards."""
-        self._forget_jumps = self._clock.on_jump(self._heartbeat.beat)
+        self._forget_jumps = self._clock.on_jump(self._leases.renewer.renew_soon)
         self._answered_at = self._looked_at = self._clock.uptime_s()
         self._looker = asyncio.get_running_loop().create_task(self._look_on())
 
@@ -156,8 +155,7 @@ class Host:
         for held in list(self._held.values()):
             self._let_go(held, grace_seconds=grace)
         await asyncio.gather(*(held.leaving for held in self._held.values() if held.leaving))
-        # In a thread: it waits for one, which may be waiting for a store that is away.
-        await asyncio.to_thread(self._heartbeat.close)
+        self._leases.close()
 
     # -- Looking -----------------------------------------------------------------------------
 

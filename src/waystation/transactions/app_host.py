@@ -86,6 +86,7 @@ class AppHost:
             self._opened.wakeups,
             self._pipelines,
             book,
+            renewer=self._opened.renewer,
             clock=self._clock,
             terms=self._terms,
             cells=self._cells,

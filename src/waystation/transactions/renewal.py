@@ -1,32 +1,27 @@
-"""Renewal: a thread that keeps the leases of all that this process holds.
+"""Renewal of the leases of all transactions that this process runs or has prefetched.
 
-It has a line of its own to the store, so that steps which block the event loop cost nobody a lease:
-one call for each cell, three times within a lease. What is prefetched is held, too.
+`Renewal` is a source of the lease thread of the store, with one script call per cell, so that steps
+that block the event loop lose no lease.
 
-It does not keep a dead process alive. A step that has not ended long after its time is not renewed;
-and if the event loop has not moved since then either, nothing is, and the process is told to end.
+A step that has not ended long after its time limit is not renewed. If the event loop has not moved
+since then either, no lease is renewed, and the process ends: a blocked process must not keep
+transactions from other workers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.store.address import Address
-from waystation.store.line import Line
+from waystation.store.connection import Reply
+from waystation.store.leases import LeaseRenewer, RenewalCall
 from waystation.transactions import names
 from waystation.transactions.holding import RENEW, RENEW_MAX
 from waystation.transactions.run import Run
 
 _log = logger("renewal")
-
-_BEATS_PER_LEASE = 3
-_RETRY_SECONDS = 0.2
-_IDLE_SECONDS = 3600.0
 
 
 class Renewal:
@@ -34,7 +29,7 @@ class Renewal:
 
     def __init__(
         self,
-        address: Address,
+        renewer: LeaseRenewer,
         *,
         clock: Clock,
         lease_ms: int,
@@ -42,10 +37,9 @@ class Renewal:
         on_lost: Callable[[Run], None],
         on_cancelled: Callable[[Run], None],
         on_hung: Callable[[str], None],
-        test_mode: bool = False,
     ) -> None:
         self.lease_ms = lease_ms
-        self._line = Line(address, test_mode=test_mode)
+        self._renewer = renewer
         self._clock = clock
         self._hung_seconds = hung_seconds
         self._on_lost = on_lost
@@ -54,33 +48,31 @@ class Renewal:
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, Run] = {}
         self._moved_at = clock.uptime_s()
-        self._wake = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._beat, daemon=True, name="renewal")
-        self._forget_jumps = clock.on_jump(self._wake.set)
+        #: Runs of the renewal in progress, in the order of its calls.
+        self._asked: list[list[Run]] = []
+        self._forget_jumps = clock.on_jump(renewer.renew_soon)
 
     def __len__(self) -> int:
         return len(self._held)
 
     def start(self) -> None:
-        """Begins to keep."""
-        self._thread.start()
+        """Start renewing."""
+        self._renewer.add(self)
 
     def use_lease(self, lease_ms: int) -> None:
-        """Leases of another length from now on, which may be over before the next beat was due."""
+        """Change the length of the leases, and renew them now, because they may be shorter."""
         if lease_ms != self.lease_ms:
             self.lease_ms = lease_ms
-            self._wake.set()
+            self._renewer.renew_soon()
 
     def hold(self, run: Run) -> None:
-        """Keeps the lease of a run from now on."""
-        if not self._held:
-            self._wake.set()
+        """Renew the lease of a run from now on."""
         self._held[run.id] = run
 
     def drop(self, run: Run) -> bool:
-        """Lets the lease of a run be; whether it was kept until now."""
-        # The same transaction may have come to us again meanwhile.
+        """Stop renewing the lease of a run. Return False if it was not renewed."""
+        # This process may have claimed the same transaction again meanwhile.
         if self._held.get(run.id) is not run:
             return False
         del self._held[run.id]
@@ -88,41 +80,55 @@ class Renewal:
 
     @property
     def held(self) -> list[Run]:
-        """All that is kept, in the order in which it came."""
+        """All runs whose leases are renewed, in the order of their claims."""
         return list(self._held.values())
 
     def moved(self) -> None:
-        """The event loop is alive."""
+        """Record that the event loop is not blocked."""
         self._moved_at = self._clock.uptime_s()
 
-    async def close(self) -> None:
-        """Ends the thread; leases run out by themselves."""
+    def close(self) -> None:
+        """Stop renewing. Leases that were not released expire."""
         self._forget_jumps()
         self._closed = True
-        self._wake.set()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join)
+        self._renewer.remove(self)
 
-    # -- In the thread -----------------------------------------------------------------------
+    # -- In the renewal thread ---------------------------------------------------------------
 
-    def _beat(self) -> None:
-        while not self._closed:
-            runs = self._alive()
-            seconds = self.lease_ms / 1000 / _BEATS_PER_LEASE if self._held else _IDLE_SECONDS
-            if runs:
-                try:
-                    self._renew(runs)
-                except OSError as error:
-                    _log.warning("leases could not be renewed", problem=str(error), count=len(runs))
-                    seconds = min(_RETRY_SECONDS, seconds)
-            self._wake.wait(seconds)
-            self._wake.clear()
-        self._line.close()
+    def calls(self) -> list[RenewalCall]:
+        """Return one renewal call per cell and `RENEW_MAX` runs."""
+        cells: dict[int, list[Run]] = {}
+        for run in self._alive():
+            cells.setdefault(run.cell, []).append(run)
+        self._asked = [
+            held[at : at + RENEW_MAX]
+            for held in cells.values()
+            for at in range(0, len(held), RENEW_MAX)
+        ]
+        return [
+            (
+                RENEW,
+                [names.log(held[0].cell)],
+                [self.lease_ms, *(word for run in held for word in (run.id, run.epoch))],
+            )
+            for held in self._asked
+        ]
+
+    def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
+        """Report lost and cancelled runs to the event loop."""
+        for held, reply in zip(self._asked, replies, strict=True):
+            if isinstance(reply, Exception):
+                continue
+            _, lost, stopping = reply
+            by_id = {run.id: run for run in held} if lost or stopping else {}
+            for told, on_told in ((lost, self._on_lost), (stopping, self._on_cancelled)):
+                for each in told:
+                    self._tell(on_told, by_id[each.decode()])
 
     def _alive(self) -> list[Run]:
-        """What is to be renewed: all but what hangs, or nothing at all."""
+        """Return the runs to renew: all but those that hang; none if the event loop is blocked."""
         now = self._clock.uptime_s()
-        # A copy in one go: the event loop goes on meanwhile.
+        # One call copies all of them, because the event loop changes the dictionary meanwhile.
         runs = list(self._held.values())
         hung = [run for run in runs if run.hung_at < now]
         if hung and now - self._moved_at > self._hung_seconds:
@@ -131,33 +137,9 @@ class Renewal:
             return []
         return [run for run in runs if run.hung_at >= now]
 
-    def _renew(self, runs: list[Run]) -> None:
-        cells: dict[int, list[Run]] = {}
-        for run in runs:
-            cells.setdefault(run.cell, []).append(run)
-        chunks = [
-            (cell, held[at : at + RENEW_MAX])
-            for cell, held in cells.items()
-            for at in range(0, len(held), RENEW_MAX)
-        ]
-        calls = [
-            (
-                [names.log(cell)],
-                [self.lease_ms, *(word for run in held for word in (run.id, run.epoch))],
-            )
-            for cell, held in chunks
-        ]
-        replies = self._line.run_all(RENEW, calls)
-        for (_, held), reply in zip(chunks, replies, strict=True):
-            _, lost, stopping = cast(list[Any], reply)
-            by_id = {run.id: run for run in held} if lost or stopping else {}
-            for told, on_told in ((lost, self._on_lost), (stopping, self._on_cancelled)):
-                for each in told:
-                    self._tell(on_told, by_id[each.decode()])
-
     def _tell(self, on_told: Callable[[Run], None], run: Run) -> None:
         if self._closed or self._held.get(run.id) is not run:
-            return  # It was moved on while we asked: nobody's loss.
+            return  # The run ended during the call.
         self._loop.call_soon_threadsafe(self._tell_if_held, on_told, run)
 
     def _tell_if_held(self, on_told: Callable[[Run], None], run: Run) -> None:

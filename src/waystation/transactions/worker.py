@@ -15,6 +15,7 @@ from waystation.errors import BusyError, StoreError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
+from waystation.store.leases import LeaseRenewer
 from waystation.store.pubsub import PubSub
 from waystation.telemetry import metrics
 from waystation.transactions import names
@@ -66,6 +67,7 @@ class Worker:
         pipelines: Pipelines,
         book: StepBook,
         *,
+        renewer: LeaseRenewer,
         clock: Clock,
         terms: Terms,
         cells: int,
@@ -112,7 +114,7 @@ class Worker:
         )
         self._turns.committer = self._committer
         self._turns.again, self._turns.let_go = self._again, self._let_go
-        self._renewal = self._open_renewal(store)
+        self._renewal = self._open_renewal(renewer)
         self._claimer = self._open_claimer(cells, node, time)
         self._timekeeper = Timekeeper(
             Signals(store, terms, loader),
@@ -125,16 +127,15 @@ class Worker:
             loader=loader,
         )
 
-    def _open_renewal(self, store: Store) -> Renewal:
+    def _open_renewal(self, renewer: LeaseRenewer) -> Renewal:
         return Renewal(
-            store.address,
+            renewer,
             clock=self._clock,
             lease_ms=self._limits.lease_ms,
             hung_seconds=self._limits.hung_seconds,
             on_lost=self._lost,
             on_cancelled=self._cancelled,
             on_hung=self._on_deaf,
-            test_mode=store.test_mode,
         )
 
     def _open_claimer(self, cells: int, node: str, time: StoreTime) -> Claimer:
@@ -201,7 +202,7 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._renewal.close()
+        self._renewal.close()
         metrics.transactions_held.set(self.held)
         self._turns.threads.shutdown(wait=False)
 
