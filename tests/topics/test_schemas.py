@@ -72,13 +72,13 @@ def test_what_matches_is_accepted() -> None:
         (b'{"id":"a","lines":[{},{"a/b~c":1.5}]}', "/lines/1/a~1b~0c", "integer"),
         (b'{"id":"a","at":"yesterday"}', "/at", "date-time"),
         (b"[1]", "", "object"),
-        (b"", "", "not JSON"),
-        (b"{", "", "not JSON"),
-        (b'{"id":NaN}', "", "not JSON"),
-        (b'{"id":"\xff"}', "", "not JSON"),
-        (b'{"id":"\\ud800"}', "", "not JSON"),
-        (b'{"id":"a","x":1e999}', "", "too large to be checked"),
-        (b'{"id":"a","x":' + b"1" * 5000 + b"}", "", "too large to be checked"),
+        (b"", "", "not valid JSON"),
+        (b"{", "", "not valid JSON"),
+        (b'{"id":NaN}', "", "not valid JSON"),
+        (b'{"id":"\xff"}', "", "not valid JSON"),
+        (b'{"id":"\\ud800"}', "", "not valid JSON"),
+        (b'{"id":"a","x":1e999}', "", "too large to validate"),
+        (b'{"id":"a","x":' + b"1" * 5000 + b"}", "", "too large to validate"),
         (b"[" * 100_000 + b"]" * 100_000, "", "nested too deep"),
     ],
 )
@@ -116,23 +116,23 @@ def test_an_error_never_quotes_the_payload_and_is_short() -> None:
         ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern"),
         ({"pattern": "(?!a)b"}, "regex"),
         ({"pattern": "(((a{1,100}){1,100}){1,100}){1,100}"}, "regex"),
-        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "drafts"),
-        ({"$schema": "http://127.0.0.1:9/meta"}, "drafts"),
-        ({"$schema": 7}, "drafts"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "draft 6, 7"),
+        ({"$schema": "http://127.0.0.1:9/meta"}, "draft 6, 7"),
+        ({"$schema": 7}, "draft 6, 7"),
         ({"$ref": "http://127.0.0.1:9/x.json"}, "#/"),
         ({"$ref": "file:///etc/hostname"}, "#/"),
         ({"$id": "http://127.0.0.1:9/a", "$ref": "b.json"}, "#/"),
         ({"$ref": "#line"}, "#/"),
-        ({"$ref": "#/$defs/none"}, "leads nowhere"),
-        ({"$ref": "#/enum/7", "enum": [1]}, "leads nowhere"),
-        ({"$ref": "#/type/0", "type": "object"}, "leads nowhere"),
-        ({"$ref": "#"}, "leads back"),
-        ({"properties": {"child": {"$ref": "#"}}}, "leads back"),
-        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "leads back"),
+        ({"$ref": "#/$defs/none"}, "has no target"),
+        ({"$ref": "#/enum/7", "enum": [1]}, "has no target"),
+        ({"$ref": "#/type/0", "type": "object"}, "has no target"),
+        ({"$ref": "#"}, "is recursive"),
+        ({"properties": {"child": {"$ref": "#"}}}, "is recursive"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "is recursive"),
         ({"$dynamicRef": "#a"}, "$dynamicRef"),
         ({"properties": {"a": {"$id": "other", "$ref": "#/type"}}}, "$id"),
         ({"description": "x" * 70_000}, "bytes"),
-        ({"default": object()}, "not JSON"),
+        ({"default": object()}, "not valid JSON"),
     ],
 )
 def test_a_bad_schema_is_refused_with_its_reason(schema: dict[str, object], reason: str) -> None:
@@ -203,7 +203,7 @@ def unevaluated_references() -> dict[str, object]:
     "trap", [doubling(), unevaluated(30), unevaluated_parts(), unevaluated_references()]
 )
 def test_a_small_schema_that_asks_for_endless_work_is_refused(trap: dict[str, object]) -> None:
-    with pytest.raises(SchemaInvalidError, match="values, references followed"):
+    with pytest.raises(SchemaInvalidError, match="more than .* values"):
         check_schema(trap)
 
 

@@ -1,16 +1,16 @@
-"""Produce limits of topics: so many messages and so many bytes a second.
+"""Rate limits of topics: messages and bytes per second that clients can produce.
 
-Each limit is a bucket of credit that holds one second's worth, is full at first and refills with
-time. A request is admitted if every bucket of its topic has any credit left, and is then debited
-whole: a bucket may go into debt, by one request at most, and admits nothing until it is out of it.
-So a message that is larger than a second's worth can pass, and the average holds all the same.
+Each limit is a token bucket with a capacity of one second. It starts full. A request is admitted if
+all buckets of its topic have credit; then its whole size is debited. So a bucket can go into debt
+by one request, and it admits no other until the debt is paid. A message larger than the capacity
+can therefore pass, while the average rate still holds.
 
-A batch is admitted or refused as a whole. Whoever is refused has had nothing produced and sends
-the same request again; a part of it could break the order of a group, and would be lost to clients
-that look at the status only.
+A batch is admitted or rejected as a whole: producing a part of it could break the order of a group,
+and a client that reads only the status would lose the rest.
 
-Each process has its share of a topic's limit, without asking the others. Limits protect the
-station, they do not account: where one cannot be computed, the request is admitted and counted.
+Each process enforces its share of the limit of a topic without asking the others. Rate limits
+protect the server and are no accounting: if a limit cannot be computed, the request is admitted and
+counted in a metric.
 """
 
 from __future__ import annotations
@@ -25,81 +25,83 @@ from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
 from waystation.topics.model import RateLimit, TopicDefinition
 
-#: A bucket holds what its rate gives in so many seconds.
+#: Capacity of a bucket, in seconds of its rate.
 WINDOW_SECONDS = 1
-#: Beyond these, a limit is a mistake: no store takes so much.
+#: Upper bounds, far above the rate that a store reaches, to detect mistakes.
 _QPS_MAX = 1e7
 _BYTES_MAX = 1e12
-#: Topics whose credit is remembered; to forget one fills it up, and the oldest goes first.
+#: Number of topics with buckets. Above it, the oldest are dropped, which refills them.
 _TOPICS_MAX = 10_000
 
 _log = logger("topics")
 
 
 def check_rate(rate: RateLimit) -> None:
-    """Refuses limits that nobody can mean; for when a topic is created or changed."""
+    """Raise InvalidInputError if the limits of a topic are impossible or contradictory."""
     for name, value, most in (
         ("qps", rate.qps, _QPS_MAX),
         ("bytes_per_second", rate.bytes_per_second, _BYTES_MAX),
     ):
         if value is not None and not (isfinite(value) and 0 < value <= most):
             raise InvalidInputError(
-                f"{name} must be more than 0 and at most {most:.0f}.", field=f"rate.{name}"
+                f"{name} must be above 0 and at most {most:,.0f}; it is {value:g}.",
+                field=f"rate.{name}",
             )
     if rate.mode != "disabled" and rate.qps is None and rate.bytes_per_second is None:
         raise InvalidInputError(
-            f"A limit in mode {rate.mode} needs a bound.",
+            f"A rate limit in mode '{rate.mode}' must have `qps`, `bytes_per_second` or both.",
             field="rate",
-            hint="Set qps, bytes_per_second or both.",
+            hint="Set one of them, or set the mode to `disabled`.",
         )
     if rate.qps and rate.bytes_per_second and rate.bytes_per_second < rate.qps:
         raise InvalidInputError(
-            "bytes_per_second is below one byte for each message that qps allows.",
+            f"bytes_per_second ({rate.bytes_per_second:g}) must not be below qps ({rate.qps:g}),"
+            " because each message has at least one byte.",
             field="rate.bytes_per_second",
-            hint="A message counts its payload, id, group and headers.",
+            hint="The size of a message is that of its payload, id, group and headers.",
         )
 
 
 class RateQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of a topic after a decision: what is left of it, in this process."""
+    """One limit of a topic after a decision, and the remaining credit in this process."""
 
     #: `messages` or `bytes`.
     name: str
-    #: Per second.
+    #: Messages or bytes per second.
     rate: float
-    #: At or below 0: nothing is admitted.
+    #: The process admits a request only if this is above 0.
     credit: float
 
     @property
     def wait_seconds(self) -> int:
-        """After so many whole seconds there is credit again; 0: there is some."""
+        """Return the whole seconds until there is credit; 0 if there is some now."""
         return 0 if self.credit > 0 else int(-self.credit / self.rate) + 1
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided about a request, and what its client is told."""
+    """Decision about a request, with the quotas that the reply states."""
 
-    #: Over the limit; in mode `shadow` that is only counted.
+    #: Whether the request is over the limit. In mode `shadow` it is admitted and counted.
     over: bool
     refused: bool
     quotas: tuple[RateQuota, ...]
 
     def require(self) -> None:
-        """Raises RateLimitedError for a request that was refused."""
+        """Raise RateLimitedError if the request was rejected."""
         if self.refused:
             raise RateLimitedError(
-                "More is produced to the topic than its limit allows.",
+                "The rate limit of the topic is exceeded.",
                 retry_after_s=self.retry_after_seconds,
             )
 
     @property
     def retry_after_seconds(self) -> int:
-        """When a refused request can come again."""
+        """Return the seconds after which a rejected request can be repeated."""
         return max((quota.wait_seconds for quota in self.quotas), default=0)
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """RateLimit fields of the IETF's draft (httpapi-ratelimit-headers), and Retry-After."""
+        """Return the headers of the IETF draft httpapi-ratelimit-headers, and `Retry-After`."""
         if not self.quotas:
             return ()
         fields = [
@@ -112,7 +114,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _policy(quota: RateQuota) -> str:
-    # The draft knows whole numbers only: less than one a second is one in several seconds.
+    # The draft has whole numbers only, so a rate below 1 is stated as 1 in several seconds.
     amount, window = (int(quota.rate), 1) if quota.rate >= 1 else (1, ceil(1 / quota.rate))
     unit = ';qu="content-bytes"' if quota.name == "bytes" else ""
     return f'"{quota.name}";q={amount}{unit};w={window}'
@@ -120,13 +122,13 @@ def _policy(quota: RateQuota) -> str:
 
 def _remaining(quota: RateQuota) -> str:
     if quota.credit > 0:
-        # Rounded up: with any credit at all the next request is admitted.
+        # Round up, because any credit admits the next request.
         return f'"{quota.name}";r={ceil(quota.credit)}'
     return f'"{quota.name}";r=0;t={quota.wait_seconds}'
 
 
 class _Bucket:
-    """Credit that grows with time, up to one window's worth."""
+    """Token bucket of one limit."""
 
     __slots__ = ("at", "credit", "name", "rate")
 
@@ -143,7 +145,7 @@ class _Bucket:
 
 
 class _Buckets:
-    """Those of one topic, for one rate and share."""
+    """Buckets of one topic, for one rate and one number of processes."""
 
     __slots__ = ("bytes", "messages", "rate", "share")
 
@@ -153,7 +155,7 @@ class _Buckets:
         self.messages = _bucket("messages", rate.qps, share, now)
         self.bytes = _bucket("bytes", rate.bytes_per_second, share, now)
         if earlier is not None:
-            # Another rate is no new credit: what is owed stays owed.
+            # A change of the rate must neither add credit nor cancel a debt.
             _carry(earlier.messages, self.messages, now)
             _carry(earlier.bytes, self.bytes, now)
 
@@ -169,31 +171,31 @@ def _carry(earlier: _Bucket | None, bucket: _Bucket | None, now: float) -> None:
 
 
 class RateLimiter:
-    """The limits of all topics, in one process."""
+    """Admits or rejects produce requests. The state is the buckets of each topic."""
 
     def __init__(self, *, clock: Clock, processes: int = 1) -> None:
-        #: How many processes share each limit; may change at any time.
+        #: Number of processes that share each limit.
         self.processes = processes
         self._clock = clock
         self._buckets: dict[tuple[str, str], _Buckets] = {}
         self._failed = False
 
     def share_among(self, processes: int) -> None:
-        """Says among how many processes each limit is shared from now on."""
+        """Set the number of processes that share each limit."""
         self.processes = processes
 
     def admit(self, topic: TopicDefinition, *, messages: int, size: int) -> Admission | None:
-        """Decides about a request with so many messages and bytes; None: nothing is limited."""
+        """Decide about a request. Return None if the topic has no limit."""
         if topic.options.rate.mode == "disabled":
             return None
         try:
             return self._admit(topic, messages, size)
         except Exception as error:
-            # A fault of ours must not stop production.
+            # A bug in the limits must not prevent producing.
             metrics.topic_limit_failures.inc()
             if not self._failed:
                 self._failed = True
-                _log.error("limit not computed, request admitted", error=error, topic=topic.name)
+                _log.error("rate limit failed", error=error, topic=topic.name)
             return None
 
     def _admit(self, topic: TopicDefinition, messages: int, size: int) -> Admission:
@@ -214,7 +216,7 @@ class RateLimiter:
             if buckets.bytes is not None:
                 buckets.bytes.credit -= size
         if rate.mode != "enforced":
-            # Clients are not told either: they would slow down, and the trial would show nothing.
+            # The reply has no headers, because a client that slows down would spoil the trial.
             return Admission(over=over, refused=False, quotas=())
         quotas = tuple(
             RateQuota(name=bucket.name, rate=bucket.rate, credit=bucket.credit)

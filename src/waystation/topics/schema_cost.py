@@ -1,9 +1,9 @@
-"""How much work a JSON Schema can ask for, before it is done.
+"""Schema cost: upper bounds of the work that a JSON Schema can cause.
 
-A schema costs so much for each value of a payload, and so much for each byte of its texts. Both
-are upper bounds: what all alternatives ask for together is added up where they look at the same
-value; of properties only the dearest counts, since each looks at a value of its own. Weights are
-in steps, of which a checker does about fifty million a second; they were measured.
+The cost of a schema has two parts: steps per value of a payload, and pattern states per byte of its
+strings. Subschemas that are applied to the same value are added up. Of subschemas that are applied
+to different values, such as those of `properties`, only the most expensive one counts. The weights
+are measured. The validator does about fifty million steps per second.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-#: Looked at where they stand, at the same value.
+#: Keywords whose subschemas are applied to the same value.
 _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
-#: Looked at with every part of a value.
+#: Keywords whose subschemas are applied to every item or property of a value.
 _EACH = (
     "additionalItems",
     "additionalProperties",
@@ -26,23 +26,23 @@ _EACH = (
     "unevaluatedItems",
     "unevaluatedProperties",
 )
-#: These look at what stands beside them again, and again for each of their kind above: measured,
-#: three times.
+#: Keywords that evaluate the keywords beside them again, also for each such keyword further up.
+#: Measured: three times.
 REPEATING_WORDS = ("unevaluatedItems", "unevaluatedProperties")
 REPEATS = 3
-#: Each item is compared with others.
+#: Steps per item for `uniqueItems`, which compares it with others.
 _UNIQUE = 200
-#: Compared with a number, in a third of the time that it takes to find two of them equal.
+#: Keywords that compare numbers. The first kind takes a third of the time of the second.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EQUALS = ("const", "multipleOf")
-#: A text is read once for its format; for a pattern, in the worst case, once for each state.
+#: `format` reads a string about ten times. A pattern reads it once per state in the worst case.
 _FORMAT_STATES = 10
 _STATE_BYTES_PER_STEP = 5
-#: Classes of characters are several states, since characters are several bytes.
+#: A character class takes several states, because a character can have several bytes.
 _CLASS_STATES = 4
 _is_plain = re.compile(r"[^\\^.\[\x80-\U0010ffff]+").fullmatch
 _REPETITION = re.compile(r"\{([0-9]{1,9})(,?)([0-9]{0,9})\}")
-#: Arithmetic is exact, so numbers of many digits are dear: how many times as dear as others.
+#: Factors for numbers with many digits, because the validator uses exact arithmetic.
 _LONG, _LONG_STRAIN = 10**18, 5
 _HUGE, _HUGE_STRAIN = 10**400, 600
 _FAR, _NEAR, _FAR_STRAIN = 1e100, 1e-100, 20
@@ -51,29 +51,29 @@ _seems_huge = re.compile(rb"[0-9]{400}").search
 
 
 class Cost(NamedTuple):
-    """What a schema asks for at most."""
+    """Upper bound of the work that a schema causes."""
 
-    #: Steps for each value.
+    #: Steps per value.
     value: int = 0
-    #: States of patterns that see each byte of a text.
+    #: Pattern states per byte of a string.
     byte: int = 0
 
     def plus(self, other: Cost) -> Cost:
-        """Both together."""
+        """Return the cost of applying both to the same value."""
         return Cost(self.value + other.value, self.byte + other.byte)
 
     def or_else(self, other: Cost) -> Cost:
-        """Whichever is more."""
+        """Return the higher cost of two that are applied to different values."""
         return Cost(max(self.value, other.value), max(self.byte, other.byte))
 
     def steps(self, data: bytes, decode: Callable[[bytes], object], most: int) -> int:
-        """Steps for a payload; counted exactly where a guess says more than `most`."""
+        """Return the steps for a payload. Decode it only if an estimate is above `most`."""
         values = 1 + data.count(b",") + data.count(b"[") + data.count(b"{")
         strain = 1
         if _seems_long(data):
             strain = _HUGE_STRAIN if _seems_huge(data) else _FAR_STRAIN
         guess = self._steps(values, strain, len(data))
-        # Commas and digits may be in texts.
+        # The estimate counts commas and digits in strings too.
         return guess if guess <= most else self._steps(*_counted(decode(data)), len(data))
 
     def _steps(self, values: int, strain: int, size: int) -> int:
@@ -81,7 +81,7 @@ class Cost(NamedTuple):
 
 
 def _counted(value: object) -> tuple[int, int]:
-    """Values in a payload, and how dear its numbers make them."""
+    """Return the number of values in a payload, and the highest factor of its numbers."""
     count, strain, left = 0, 1, [value]
     while left:
         each = left.pop()
@@ -103,15 +103,15 @@ def _strain(number: float) -> int:
 
 
 class SchemaCosts:
-    """Goes over a schema that is sound: no reference is without end, or leads nowhere."""
+    """Computes costs of a schema whose references have targets and are not recursive."""
 
     def __init__(self, target: Callable[[str], object]) -> None:
         self._target = target
-        #: By identity: many references may lead to one place.
+        #: By `id`, because several references can have one target.
         self._known: dict[int, Cost] = {}
 
     def of(self, schema: object) -> Cost:
-        """What a schema, or a part of one, costs."""
+        """Return the cost of a schema or of a part of it."""
         if not isinstance(schema, dict):
             return Cost(1)
         found = self._known.get(id(schema))
@@ -131,7 +131,7 @@ class SchemaCosts:
         if any(word in schema for word in REPEATING_WORDS):
             beside = Cost(beside.value * REPEATS, beside.byte * REPEATS)
         named = [*_mapped(schema.get("properties")).values(), *_listed(schema.get("prefixItems"))]
-        # Older drafts have there what came to be prefixItems.
+        # In older drafts `items` can be a list with the meaning of `prefixItems`.
         named += _listed(schema.get("items"))
         dearest = Cost()
         for each in named:
@@ -154,7 +154,7 @@ class SchemaCosts:
 
 
 def _own(schema: dict[str, object]) -> Cost:
-    """What the words of a schema ask of a value alone, without its parts."""
+    """Return the cost of the keywords that examine a value itself, without its parts."""
     steps, states = 1 + len(schema), 0
     for word in _BOUNDS:
         if word in schema:
@@ -163,7 +163,7 @@ def _own(schema: dict[str, object]) -> Cost:
         if word in schema:
             steps += _weight(schema[word])
     choices = _listed(schema.get("enum"))
-    # Looked up in a set, where they are all of one simple kind.
+    # The validator uses a set if all choices are strings or small integers.
     simple = all(isinstance(each, str) for each in choices) or all(
         type(each) is int and abs(each) < _LONG for each in choices
     )
@@ -179,7 +179,7 @@ def _own(schema: dict[str, object]) -> Cost:
 
 
 def _weight(value: object) -> int:
-    """Steps to compare a value with one of a schema."""
+    """Return the steps to compare a value with a value in the schema."""
     if isinstance(value, dict):
         return 1 + sum(map(_weight, value.values()))
     if isinstance(value, list):
@@ -190,7 +190,7 @@ def _weight(value: object) -> int:
 
 
 def states_of(pattern: str) -> int:
-    """About how many states a pattern has, its repetitions written out; never far too few."""
+    """Estimate the states of a pattern with its repetitions written out."""
     groups: list[int] = []
     total, last, at = 0, 0, 0
     while at < len(pattern):
@@ -218,7 +218,10 @@ def states_of(pattern: str) -> int:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """Behind the first bracket that closes: to take too little for a class counts too much."""
+    """Return the index after the first closing bracket.
+
+    A class that contains a bracket ends too early, which makes the estimate too high.
+    """
     while at < len(pattern) and pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at + 1

@@ -1,14 +1,19 @@
-"""JSON Schemas of topics: a payload that does not match its topic's schema is refused.
+"""JSON Schemas of topics: validate each payload before it is produced.
 
-A schema is checked when a topic gets it, and compiled once for each version of the topic. Nothing
-is ever fetched: references lead into the schema itself. Work is bounded, since a few lines of
-schema can ask for more than a machine can do: a schema counts with all its references followed, so
-none may lead back to where it is part of, and patterns are matched in linear time, so they have no
-look-around and no back-references. What schema and payload ask for together is estimated first
-(`schema_work.py`): over a bound, the payload is refused, and between the messages of a batch
-others have their turn.
+`check_schema` checks a schema when a topic is created or changed. `SchemaValidator` compiles a
+schema once per version of the topic and validates payloads. Drafts 6, 7, 2019-09 and 2020-12 are
+supported; `format` is asserted in all of them.
 
-Drafts 6, 7, 2019-09 and 2020-12; `format` is checked in all of them.
+A few lines of schema can demand unlimited work, so these limits apply:
+
+- References must point into the schema itself. The validator fetches nothing.
+- The size of a schema counts all references as if their targets were copied in. A recursive
+  reference is therefore rejected.
+- Patterns are matched in linear time, so look-around and back-references are rejected.
+- The work for a payload is estimated before it starts (`schema_cost.py`). A payload above the limit
+  is rejected.
+
+Between the messages of a large batch, the validator lets other tasks of the event loop run.
 """
 
 from __future__ import annotations
@@ -27,13 +32,13 @@ from waystation.topics.model import TopicDefinition
 from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, SchemaCosts
 
 SCHEMA_BYTES_MAX = 65_536
-#: Objects and arrays inside one another, references followed.
+#: Limit of nested objects and arrays, with references replaced by their targets.
 SCHEMA_DEPTH_MAX = 100
-#: Values in it, references followed.
+#: Limit of values, with references replaced by their targets.
 SCHEMA_VALUES_MAX = 20_000
-#: Steps to check one payload: half a second or so of a process that does nothing else meanwhile.
+#: Limit of steps for one payload: about half a second, in which the process does nothing else.
 WORK_MAX = 30_000_000
-#: Steps after which others have their turn.
+#: Number of steps after which other tasks run.
 _TURN = 1_000_000
 _DRAFTS = frozenset(
     {
@@ -43,10 +48,10 @@ _DRAFTS = frozenset(
         "https://json-schema.org/draft/2020-12/schema",
     }
 )
-#: What else could lead away from where a plain reference leads.
+#: Keywords whose target depends on more than the reference itself.
 _REFUSED_WORDS = ("$dynamicRef", "$recursiveRef")
-#: Not looked at again by repeating words: what is only about parts of a value, or about nothing
-#: until referred to.
+#: Keywords that `unevaluated…` keywords do not evaluate again, because they concern only parts of
+#: the value, or nothing until a reference points to them.
 _NOT_REPEATED = frozenset(
     {
         "$defs",
@@ -62,7 +67,7 @@ _NOT_REPEATED = frozenset(
     }
 )
 _COMPILED_MAX = 1000
-#: What the decoder raises.
+#: Errors of the JSON decoder for input that it cannot decode.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 _TEXT_MAX = 200
 
@@ -71,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check_schema(schema: dict[str, object]) -> None:
-    """Refuses what is no schema, or one that cannot be used here; nothing else is done."""
+    """Raise SchemaInvalidError if the schema is invalid or exceeds a limit."""
     _compile(schema)
 
 
@@ -81,13 +86,13 @@ class _Compiled(NamedTuple):
 
 
 class _Known(NamedTuple):
-    #: Version and birth of the topic: a name may be used again.
+    #: Version of the topic and time of its creation, because a name can be used again.
     version: tuple[int, int]
     compiled: _Compiled
 
 
 class SchemaValidator:
-    """The compiled schemas of all topics, in one process."""
+    """Validates payloads. The state is a cache of compiled schemas."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}
@@ -95,9 +100,10 @@ class SchemaValidator:
     async def check(
         self, topic: TopicDefinition, envelopes: Sequence[Envelope], *, batch: bool
     ) -> None:
-        """Raises SchemaMismatchError for the first payload that does not match.
+        """Validate payloads if the topic has a schema.
 
-        TooLargeError for one that would take too long to check.
+        Raise SchemaMismatchError for the first payload that does not match, or TooLargeError for
+        the first one whose validation could take too long.
         """
         if topic.options.json_schema is None:
             return
@@ -129,21 +135,21 @@ class SchemaValidator:
             found = _Known(version, _compile(schema))
             if len(self._known) >= _COMPILED_MAX:
                 self._known.pop(next(iter(self._known)))
-        # At the end again: whoever was not used for longest is forgotten first.
+        # Insert at the end, so that the first key is the least recently used one.
         self._known[key] = found
         return found.compiled
 
 
 def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
-    """Steps that a payload can take; raises where they are too many."""
+    """Return the number of steps for a payload. Raise TooLargeError if it is above the limit."""
     try:
         steps = cost.steps(data, _decode, WORK_MAX)
     except _UNREADABLE:
-        return 0  # Told by the check itself.
+        return 0  # The validation reports the reason.
     if steps > WORK_MAX:
         raise TooLargeError(
-            f"{which} is too large for the topic's schema: to check it can take {steps:,} steps,"
-            f" and {WORK_MAX:,} are allowed.",
+            f"{which} is too large for the topic's schema: its validation can take {steps:,} steps;"
+            f" the limit is {WORK_MAX:,}.",
             field=field,
             hint="Send smaller payloads, or give the topic a schema with fewer alternatives.",
         )
@@ -151,7 +157,7 @@ def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
 
 
 def _mismatch(validator: jsonschema_rs.Validator, data: bytes) -> tuple[str, str] | None:
-    """Path and reason of the first thing that is wrong with a payload; None: it matches."""
+    """Return path and reason of the first mismatch of a payload; None if it matches."""
     try:
         value = _decode(data)
         if validator.is_valid(value):
@@ -160,11 +166,11 @@ def _mismatch(validator: jsonschema_rs.Validator, data: bytes) -> tuple[str, str
     except jsonschema_rs.ValidationError as error:
         return _pointer(error.instance_path)[:_TEXT_MAX], error.message[:_TEXT_MAX]
     except msgspec.ValidationError:
-        return "", "it has a number that is too large to be checked"
+        return "", "it has a number that is too large to validate"
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return "", "it is not JSON"
+        return "", "it is not valid JSON"
     except (RecursionError, ValueError):
-        return "", "it is nested too deep to be checked"
+        return "", "it is nested too deeply to validate"
     return "", "it does not match"
 
 
@@ -176,12 +182,12 @@ def _compile(schema: dict[str, object]) -> _Compiled:
     try:
         size = len(_encode(schema))
     except (RecursionError, TypeError, ValueError) as error:
-        raise _invalid("It is not JSON.") from error
+        raise _invalid("It is not valid JSON.") from error
     if size > SCHEMA_BYTES_MAX:
-        raise _invalid(f"It has {size} bytes, and {SCHEMA_BYTES_MAX} are allowed.")
+        raise _invalid(f"It has {size:,} bytes; the limit is {SCHEMA_BYTES_MAX:,}.")
     draft = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
     if not isinstance(draft, str) or draft.removesuffix("#") not in _DRAFTS:
-        raise _invalid("Its $schema is not one of drafts 6, 7, 2019-09 and 2020-12.")
+        raise _invalid("Its `$schema` must be draft 6, 7, 2019-09 or 2020-12.")
     measure = _Measure(schema)
     measure.take()
     try:
@@ -189,7 +195,7 @@ def _compile(schema: dict[str, object]) -> _Compiled:
             schema,
             validate_formats=True,
             offline=True,
-            # Payloads are nobody's business: errors and logs must not quote them.
+            # Errors and logs must not quote payloads, because these can be confidential.
             mask="the value",
             pattern_options=jsonschema_rs.RegexOptions(),
         )
@@ -200,30 +206,32 @@ def _compile(schema: dict[str, object]) -> _Compiled:
         raise _invalid(f"{where}{reason}."[:_TEXT_MAX]) from error
     cost = SchemaCosts(measure.target).of(schema)
     if cost.value > WORK_MAX:
-        raise _invalid("It asks for more work than any payload may take.")
+        raise _invalid(
+            f"Even one value can take {cost.value:,} steps to validate; the limit is {WORK_MAX:,}."
+        )
     return _Compiled(validator, cost)
 
 
 class _Measure:
-    """How large a schema is with all references followed."""
+    """Measures a schema with its references replaced by their targets."""
 
     def __init__(self, schema: dict[str, object]) -> None:
         self._schema = schema
-        #: Values in, and depth of, what was measured already.
+        #: Number of values and depth of measured parts, by `id`.
         self._known: dict[int, tuple[int, int]] = {}
-        #: What is being measured: whoever is met again in there is part of itself.
+        #: `id` of the parts on the current path. A part found here again contains itself.
         self._open: set[int] = set()
 
     def take(self) -> None:
-        """Raises SchemaInvalidError for a schema that is too large, too deep or without end."""
+        """Raise SchemaInvalidError if the schema is too large, too deep or recursive."""
         self._of(self._schema, 0)
 
     def _of(self, value: object, above: int) -> tuple[int, int]:
-        """Values in, and depth of, an object or array."""
+        """Return the number of values in a part of the schema, and its depth."""
         if not isinstance(value, dict | list):
             return 1, 0
         if id(value) in self._open:
-            raise _invalid("A reference leads back to what it is part of.")
+            raise _invalid("A reference is recursive: its target contains the reference.")
         known = self._known.get(id(value))
         if known is None:
             if above >= SCHEMA_DEPTH_MAX:
@@ -233,7 +241,10 @@ class _Measure:
             self._open.discard(id(value))
             self._known[id(value)] = known
         if known[0] > SCHEMA_VALUES_MAX:
-            raise _invalid(f"It has more than {SCHEMA_VALUES_MAX} values, references followed.")
+            raise _invalid(
+                f"With its references replaced by their targets it has more than"
+                f" {SCHEMA_VALUES_MAX:,} values."
+            )
         if above + known[1] > SCHEMA_DEPTH_MAX:
             raise _too_deep()
         return known
@@ -255,19 +266,19 @@ class _Measure:
     def _references(self, value: dict[str, object]) -> list[object]:
         for word in _REFUSED_WORDS:
             if isinstance(value.get(word), str):
-                raise _invalid(f"{word} is not supported.")
+                raise _invalid(f"The keyword `{word}` is not supported.")
         if isinstance(value.get("$id"), str) and value is not self._schema:
-            # It would change where references lead.
-            raise _invalid("Only the whole schema may have an $id.")
+            # An inner `$id` would change the target of references.
+            raise _invalid("Only the root of the schema can have an `$id`.")
         reference = value.get("$ref")
         return [self.target(reference)] if isinstance(reference, str) else []
 
     def target(self, reference: str) -> object:
-        """What a reference leads to."""
+        """Return the part of the schema to which a reference points."""
         if reference != "#" and not reference.startswith("#/"):
             raise _invalid(
-                f"The reference {reference[:80]!r} does not lead into the schema: "
-                "such references begin with #/."
+                f"The reference {reference[:80]!r} does not point into the schema."
+                " A reference must be `#` or begin with `#/`."
             )
         found: object = self._schema
         for step in unquote(reference[1:]).split("/")[1:]:
@@ -281,12 +292,15 @@ class _Measure:
                     case _:
                         raise KeyError(name)
             except (KeyError, IndexError, ValueError) as error:
-                raise _invalid(f"The reference {reference[:80]!r} leads nowhere.") from error
+                raise _invalid(f"The reference {reference[:80]!r} has no target.") from error
         return found
 
 
 def _too_deep() -> SchemaInvalidError:
-    return _invalid(f"It is more than {SCHEMA_DEPTH_MAX} levels deep, references followed.")
+    return _invalid(
+        "With its references replaced by their targets it is more than"
+        f" {SCHEMA_DEPTH_MAX} levels deep."
+    )
 
 
 def _invalid(reason: str) -> SchemaInvalidError:
