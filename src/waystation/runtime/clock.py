@@ -26,7 +26,7 @@ class Clock:
 
     @property
     def shift_ms(self) -> int:
-        """How far ahead of wall time this clock is."""
+        """Milliseconds by which the test time is ahead of wall time."""
         return self._shift_ms
 
     def now_ms(self) -> int:

@@ -25,7 +25,7 @@ _OTHERS_WRITE = 0o022
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder of the data directory; what it makes, nobody but its owner may look into."""
+    """Create a folder and its missing parents with mode 0700. Existing folders are unchanged."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(mode=0o700, exist_ok=True)
@@ -48,7 +48,7 @@ def open_private(file: Path, mode: str) -> IO[Any]:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a text to a file that its owner alone can read, before the text is in it."""
+    """Write a text to a file. The file gets mode 0600 before the text is written."""
     tighten([file])
     with open_private(file, "w") as output:
         output.write(text)
@@ -71,8 +71,8 @@ def tighten_tree(folder: Path) -> None:
 def protect_data_dir(folder: Path) -> None:
     """Take the write permission of group and others from an existing data directory.
 
-    Whoever may write there could replace our files. Read permission stays as the operator chose:
-    the folder may hold files of others, and ours are private themselves. A folder that another
+    A user with write permission could replace files of the server. Read permission stays as the
+    operator chose it: the files of the server are private themselves. A folder that another
     user owns, such as a mounted volume, is used as it is, with a warning.
     """
     mode = folder.stat().st_mode

@@ -51,7 +51,7 @@ def require_finite(value: object, *, field: str = "") -> None:
 
 
 def _parts(value: object) -> Iterable[tuple[str | int, object]]:
-    """What a value consists of, by the names and numbers that JSON has for it."""
+    """Return the parts of a value with their keys or indexes in its JSON form."""
     if isinstance(value, dict):
         return ((str(name), each) for name, each in value.items())
     if isinstance(value, list | tuple | set | frozenset):
@@ -65,7 +65,7 @@ def _parts(value: object) -> Iterable[tuple[str | int, object]]:
         return (("", value.value),)
     if dataclasses.is_dataclass(value):
         return ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
-    # Of classes made by attrs, which is no dependency.
+    # Read the fields of attrs classes without importing attrs, which need not be installed.
     attributes = getattr(type(value), "__attrs_attrs__", ())
     return ((each.name, getattr(value, each.name)) for each in attributes)
 
