@@ -58,8 +58,8 @@ async def test_retry_transient_logs_each_kind_of_error_once_and_the_success(
 
     assert await retry_transient(backend.call, what="commit", log=LOG) == "answer"
     assert lines(caplog) == [
-        ("WARNING", "task delayed"),
-        ("WARNING", "task delayed"),
+        ("WARNING", "task attempt failed"),
+        ("WARNING", "task attempt failed"),
         ("INFO", "task resumed"),
     ]
 
@@ -92,7 +92,7 @@ async def test_retry_transient_repeats_named_refusal_and_logs_it_as_error(
 def test_log_failure_of_lost_data_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     log_failure(LOG, "commit", StoreDataLostError("other data set"))
 
-    assert lines(caplog) == [("WARNING", "task delayed")]
+    assert lines(caplog) == [("WARNING", "task attempt failed")]
 
 
 def test_refusal_of_the_store_is_not_transient() -> None:

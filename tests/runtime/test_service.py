@@ -111,7 +111,7 @@ async def test_stop_with_step_that_ignores_cancellation_returns(
 
     await service.stop(grace_s=0)
 
-    assert messages(caplog) == ["cancellation ignored"]
+    assert messages(caplog) == ["service ignored cancellation"]
     assert service.events == ["start", "stop"]
     released.set()
     await service.ended()
@@ -125,7 +125,7 @@ async def test_stop_with_hanging_release_returns(caplog: pytest.LogCaptureFixtur
     async with Hanging():
         pass
 
-    assert messages(caplog) == ["release failed"]
+    assert messages(caplog) == ["service release failed"]
 
 
 async def test_stop_with_failing_release_logs_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,7 +136,7 @@ async def test_stop_with_failing_release_logs_it(caplog: pytest.LogCaptureFixtur
     async with Failing():
         pass
 
-    assert messages(caplog) == ["release failed"]
+    assert messages(caplog) == ["service release failed"]
 
 
 async def test_second_stop_and_stop_before_start_do_nothing() -> None:
@@ -329,8 +329,8 @@ async def test_repeat_logs_each_kind_of_error_once_and_resumes(
         await until(lambda: service.calls > 10)
 
     assert messages(caplog) == [
-        "task delayed",
-        "task delayed",
+        "task attempt failed",
+        "task attempt failed",
         "task failed",
         "task failed",
         "task resumed",

@@ -49,7 +49,8 @@ class Message(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True):
     """The result of publishing one message."""
 
-    #: Clock of the message; of the first message with this id if it is a duplicate; 0 if full.
+    #: Clock of the message. A duplicate has the clock of the first message with this id. 0: not
+    #: stored, because the channel is full.
     clock: int
     #: True if the channel already had a message with this id. The stored content is unchanged.
     duplicate: bool

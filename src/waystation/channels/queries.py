@@ -1,7 +1,7 @@
 """Lists of channels and subscribers.
 
 There is no index, because the keys are those of DSPS. A page is found by scanning the key space in
-bounded steps. A scan step returns all of its matches, so that a page can have more than `limit`
+bounded steps. A scan step returns all of its matches, so a page can have more than `limit`
 items, or none; only a page without a cursor is the last one. An item that exists during the whole
 scan is listed, possibly twice. An item that is created or deleted meanwhile may be missing.
 """
@@ -49,7 +49,7 @@ class ChannelQueries:
         """Return a page of a channel's subscribers."""
         tag = keys.channel_tag(project, channel)
         prefix = keys.cursor(tag, "")
-        # Neither names nor braces have a meaning in a pattern.
+        # Names and braces need no escaping: they have no special meaning in a MATCH pattern.
         found, next_cursor = await self._scan(f"{prefix}*", limit, cursor)
         clock_key = keys.clock(tag)
         numbers = await self._read_numbers([clock_key, *found])

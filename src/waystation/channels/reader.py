@@ -80,7 +80,7 @@ class ChannelReader:
     def stream(
         self, channel: ResolvedChannel, subscriber: str, *, after: int | None = None
     ) -> ChannelStream:
-        """Return a stream that reads from the cursor, or after a later clock `after`."""
+        """Return a stream that starts after the cursor, or after the clock `after` if later."""
         return ChannelStream(self._store, self._pubsub, channel, subscriber, after=after)
 
     async def acknowledge(self, channel: ResolvedChannel, subscriber: str, clock: int) -> bool:
@@ -133,7 +133,7 @@ class ChannelReader:
     async def _fetch_now(
         self, channel: ResolvedChannel, subscriber: str, limit: int, gap_until: float | None
     ) -> Fetched:
-        """Fetch without waiting for messages; pass gaps of expired messages until `gap_until`."""
+        """Fetch without waiting for messages. Skip expired ones until the time `gap_until`."""
         messages: list[Message] = []
         last = expired = size = 0
         while True:
@@ -151,7 +151,7 @@ class ChannelReader:
             size += sum(map(len, bodies))
             last, expired = position, expired + gone + len(bodies) - len(readable)
             if bodies and not messages:
-                # No client can acknowledge unreadable messages, so that the reader does it.
+                # No client can acknowledge an unreadable message, so the reader does it.
                 await self.acknowledge(channel, subscriber, last)
             if last == clock or len(messages) >= limit or size >= self._fetch_bytes_max:
                 break
@@ -263,9 +263,9 @@ class ChannelStream:
         self._registration.close()
 
     async def next(self, limit: int, *, wait_s: float) -> StreamRead:
-        """Return the next messages; at the end, wait up to `wait_s` seconds first.
+        """Return the next messages. If there are none yet, wait up to `wait_s` seconds for one.
 
-        A wait can end early and the result can be empty.
+        The wait can end early, so the result can be empty.
         """
         if self._at_end:
             await self._wakeup.wait(wait_s)
@@ -274,7 +274,7 @@ class ChannelStream:
         return await self.read(limit)
 
     def wake(self) -> None:
-        """End a wait."""
+        """End the wait of `next`, so that it reads again."""
         self._wakeup.set()
 
     async def read(self, limit: int) -> StreamRead:
@@ -283,7 +283,7 @@ class ChannelStream:
         Raise SubscriberNotFoundError if the subscriber does not exist.
         """
         channel = self._channel
-        # Reset before the call, so that a call that fails is repeated instead of waited for.
+        # Reset the flag before the call: if the call fails, the next one must not wait first.
         self._at_end = False
         reply = await self._store.run(
             _FOLLOW,
@@ -328,7 +328,7 @@ def no_subscriber(channel: ResolvedChannel, subscriber: str) -> SubscriberNotFou
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
-    """Return `fetched` with the expired messages of earlier reads of the same poll added."""
+    """Add the expired messages that earlier reads of the same poll found to the count."""
     if not expired:
         return fetched
     return msgspec.structs.replace(fetched, expired=fetched.expired + expired)
@@ -347,5 +347,5 @@ def _decode_messages(bodies: list[bytes], channel: str) -> list[Message]:
 def _decode_or_warn(body: bytes, channel: str) -> Message | None:
     message = decode_message(body)
     if message is None:
-        _log.warning("message skipped", channel=channel, reason="not_a_message")
+        _log.warning("unreadable message skipped", channel=channel, reason="not_a_message")
     return message

@@ -32,9 +32,10 @@ CACHED_NAMES_MAX = 20_000
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
-#: As in DSPS. Patterns match whole names, so this only decides how groups are filled.
+#: Leftmost-longest matching, as in DSPS. Patterns match whole names, so the option affects only
+#: the text that each group captures.
 _OPTIONS.longest_match = True
-#: Bytes of a compiled pattern; a larger pattern is refused.
+#: Limit of the bytes of a compiled pattern.
 _OPTIONS.max_mem = 1_048_576
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P?<(\w+)>")
 _TEMPLATE_FIELD = re.compile(r"\{\{\s*\.channel\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
@@ -89,7 +90,7 @@ class ChannelRules:
 
 
 def rule_location(rule: ChannelRule) -> str:
-    """Return how error messages name a rule of the settings."""
+    """Return the name of a rule for error messages, such as `channels.rules 'news-.*'`."""
     return f"channels.rules {rule.pattern!r}"
 
 

@@ -71,12 +71,15 @@ class ChannelService:
         self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
 
     def close(self) -> None:
-        """End all polls and stop listening to the clock."""
+        """End all polls and stop listening for jumps of the test time."""
         self.end_polls()
         self._remove_jump_listener()
 
     def terms_of(self, channel: str) -> ChannelTerms:
-        """Return the terms of a channel. Raise InvalidChannelError if no rule allows its name."""
+        """Return what the rules set for a channel: expiry, backlog, tokens and webhooks.
+
+        Raise InvalidChannelError if no rule allows its name.
+        """
         terms = self.rules.terms_of(channel)
         if terms is None:
             raise InvalidChannelError(f"No channel rule allows the name '{channel}'.")
@@ -156,7 +159,7 @@ class ChannelService:
         published = [_published(*reply[i : i + 2]) for i in range(0, len(reply), 2)]
         if published and all(each.full for each in published):
             raise ChannelFullError(
-                f"Channel '{channel}' stores at most {terms.backlog_max} messages."
+                f"Channel '{channel}' is full: it stores at most {terms.backlog_max} messages."
             )
         return published
 
@@ -197,8 +200,8 @@ class ChannelService:
     ) -> Sought:
         """Move the cursor of a subscriber forwards or backwards.
 
-        Raise InvalidInputError if `target` is a clock whose messages have expired or that the
-        channel has not reached.
+        Raise InvalidInputError if `target` is the clock of a message that has expired or that was
+        not published yet.
         """
         resolved = self._resolve(project, channel)
         reply = await self._store.run(
@@ -250,7 +253,7 @@ class ChannelService:
     def stream(
         self, project: str, channel: str, subscriber: str, *, after: int | None = None
     ) -> ChannelStream:
-        """Return a stream that reads from the cursor, or after a later clock `after`."""
+        """Return a stream that starts after the cursor, or after the clock `after` if later."""
         return self._reader.stream(self._resolve(project, channel), subscriber, after=after)
 
     def end_polls(self) -> None:

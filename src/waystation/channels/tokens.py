@@ -37,11 +37,12 @@ _log = logger("tokens")
 
 _REVOKE = script(__package__, "revoke")
 
-#: Strict, because base64 decoders skip unknown characters: a token must have a single text.
+#: Accepts base64url characters only. Decoders skip other characters, so several texts could be the
+#: same token, and a revocation or a cache entry would cover only one of them.
 _match_token = re.compile(r"([\w-]+)\.([\w-]+)\.([\w-]*)", re.ASCII).fullmatch
 #: Integers with more digits are not compared, because their conversion to text is slow.
 _CLAIM_DIGITS_MAX = 100
-#: Number of verified signatures that are cached, and the length of a token that may be: 64 MiB.
+#: Limits of the cache of verified signatures: entries, and bytes of a token. Together 64 MiB.
 _CACHED_SIGNATURES_MAX = 16_384
 _CACHED_TOKEN_BYTES_MAX = 4096
 #: Age of a cached answer about a revocation. Revoked tokens must stop working within 5 seconds.
@@ -202,7 +203,7 @@ class TokenKeys:
             )
 
     def _add(self, algorithm: str, text: bytes, name: str) -> bool:
-        """Add the key of a file for an algorithm. Return False if it is of another kind."""
+        """Add the key in a file for an algorithm. Return False if the key does not fit it."""
         verifier = jwt.get_algorithm_by_name(algorithm)
         try:
             key = verifier.prepare_key(_key_or_certificate(text))

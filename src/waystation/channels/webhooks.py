@@ -109,7 +109,7 @@ def _read_item(queue: str, stored: bytes) -> Item | None:
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Raise InvalidInputError if no text of the template can be an allowed URL."""
+    """Raise InvalidInputError if no value of its fields makes a URL template an allowed URL."""
     problem: InvalidInputError | None = None
     for text in sample_texts(template):
         try:

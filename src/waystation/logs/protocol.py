@@ -44,7 +44,7 @@ _RECORD_BYTES_MIN = 1_048_576
 
 
 def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Retention:
-    """Return the limits of one of `logs` record logs that share `max_bytes`.
+    """Return the limits of a record log, if `logs` record logs share `max_bytes`.
 
     With `drop_and_count` they share only 16 MiB until history reads them. With `refuse` an entry
     is never deleted before history has read it.
@@ -84,7 +84,7 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
         return len(self.payloads)
 
     def entries(self) -> Iterator[LogEntry]:
-        """Return the messages one by one. Large readers use the columns, which costs less."""
+        """Return the messages one by one. Reading the columns is faster for many messages."""
         return map(LogEntry, count(self.offset), self.times_ms, self.payloads)
 
 
@@ -129,7 +129,8 @@ class TrimResult(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention
     #: Number of messages that were deleted although a reader needed them, over all steps.
     dropped: int
-    #: Whether `needed_bytes` is close to the limit. One step each returns `begins` and `ends`.
+    #: Whether `needed_bytes` is close to the limit. Only the step that detects the change returns
+    #: `begins` or `ends`.
     warning: Literal["", "begins", "lasts", "ends"]
     #: Reader with the lowest hold; empty: no reader has a hold.
     slowest: str = ""

@@ -220,7 +220,7 @@ class StreamLogs:
                 return
 
     async def _is_at_end(self, log: str, partition: int, offset: int) -> bool:
-        """Return True if `offset` is the end of the partition, False if an entry has it now.
+        """Return True if `offset` is the end of the partition, False if an entry has this offset.
 
         Raise OffsetOutOfRangeError if it is below `first` or above `end`, LogDamagedError if its
         entry is missing.

@@ -72,7 +72,7 @@ async def trim_log(
                 trimmed.append((partition, last))
                 report.add(deleted, last)
     finally:
-        # Also after an error, because no later step returns `begins` or `ends` again.
+        # Log them also after an error, because no later step returns `begins` or `ends` again.
         _log_warnings(log, trimmed)
 
 
@@ -105,7 +105,10 @@ def _log_warnings(log: str, trimmed: list[tuple[int, TrimResult]]) -> None:
         )
     if ended := [partition for partition, last in trimmed if last.warning == "ends"]:
         _log.info(
-            "partition warnings ended", log=log, partitions=ended[:_LISTED_MAX], count=len(ended)
+            "partitions no longer nearly full",
+            log=log,
+            partitions=ended[:_LISTED_MAX],
+            count=len(ended),
         )
 
 

@@ -99,7 +99,7 @@ def attribute_text(value: str, *, field: str) -> str:
 
 
 def event_source(headers: Headers, message_id: str) -> str | None:
-    """Return the source of an event that was produced under its own id; None otherwise.
+    """Return the source of an event; None if its message id is not the id of the event.
 
     The id of an event is unique only within its source. A producer that sets another message id
     decides about uniqueness itself.

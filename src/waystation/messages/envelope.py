@@ -19,20 +19,21 @@ import msgspec
 
 from waystation.errors import GroupRequiredError, InvalidInputError, TooLargeError
 
-#: Characters of an id, a group or a cause.
+#: Limit of the characters of an id, a group or a cause.
 KEY_CHARACTERS_MAX = 100
-#: Bytes of payload, id, group and headers together. Default of `topics.message_bytes_max`.
+#: Limit of the bytes of a message as `message_bytes` counts them; `topics.message_bytes_max`
+#: changes it.
 MESSAGE_BYTES_MAX = 5 * 1_048_576
-#: Messages of one batch.
+#: Limit of the messages of a batch.
 MESSAGES_MAX = 1000
-#: Headers of one message.
+#: Limit of the headers of a message.
 HEADERS_MAX = 100
 HEADER_NAME_MAX = 100
 HEADER_VALUE_MAX = 8192
 #: Levels of JSON that are always accepted. The decoder uses the C stack of the interpreter, so a
 #: few more levels pass or fail depending on the caller.
 JSON_DEPTH_MAX = 900
-#: Random bytes of an id that the server creates.
+#: Number of random bytes in an id that the server creates.
 ID_BYTES = 16
 #: The end of the year 9999.
 _MS_MAX = 253_402_300_799_999
@@ -87,7 +88,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageTarget(Protocol):
-    """The topic or pool that receives messages, as far as their limits depend on it."""
+    """The properties of a topic or pool on which the limits of its messages depend."""
 
     @property
     def project(self) -> str:
@@ -195,7 +196,7 @@ def check_message(envelope: Envelope, target: MessageTarget, *, bytes_max: int) 
 
 
 def message_bytes(envelope: Envelope) -> int:
-    """Return the size that limits count: payload, id, group and headers, in UTF-8."""
+    """Return the size of a message in bytes: payload, id, group and headers in UTF-8."""
     text = envelope.id + envelope.group if envelope.group is not None else envelope.id
     for name, value in envelope.headers:
         text += name + value
@@ -268,7 +269,7 @@ def check_time_ms(value: int, *, field: str) -> int:
 
 
 def parse_time_ms(text: str, *, field: str) -> int:
-    """Return milliseconds since 1970 of such a number or of an RFC 3339 time."""
+    """Parse milliseconds since 1970 or an RFC 3339 time. Return milliseconds since 1970."""
     if text.isascii() and text.isdigit() and len(text) <= 15:
         return check_time_ms(int(text), field=field)
     try:

@@ -83,7 +83,7 @@ _KEYS = frozenset({_ID, _GROUP, _CAUSE})
 _CONTROL_HEADERS = _KEYS | {_NOT_BEFORE, _TRACE}
 _CONTROL_PREFIX = "waystation-"
 
-#: Headers of a message in a batch that sets none, by its content type.
+#: Headers of a message in a batch that states no headers, by the content type of the message.
 _DEFAULT_HEADERS: dict[str, Headers] = {
     "": (),
     _JSON: (("content-type", _JSON),),
@@ -129,7 +129,7 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _PlainMessage(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
 ):
-    """A message of a batch with JSON data and no field but its keys, as most messages are."""
+    """A message of a batch with no other fields than these, which most messages have."""
 
     data: msgspec.Raw
     id: str | None = None
@@ -219,7 +219,7 @@ def _relevant_name(raw: bytes) -> str | None:
         return name
     if name.startswith(_CONTROL_PREFIX):
         raise InvalidInputError(
-            f"The header {name[:80]} does not exist.",
+            f"The header {name[:80]} is unknown.",
             field=name[:80],
             hint=f"Valid headers are {', '.join(sorted(_CONTROL_HEADERS - {_TRACE}))}.",
         )
@@ -392,7 +392,7 @@ def _read_plain_batch(
     if not 0 < count <= MESSAGES_MAX or (target.grouped and len(groups) < count):
         return None
     payloads = [bytes(message.data) for message in messages]
-    # The limit of one message, because a batch that is smaller cannot have a larger message.
+    # If the whole batch is within the limit of one message, each of its messages is.
     size = sum(map(len, [*payloads, *keys, *groups])) + count * _JSON_HEADER_BYTES
     if size > bytes_max or not are_plain_keys([*keys, *groups]):
         return None
@@ -474,7 +474,7 @@ def _batch_envelope(
 def batch_payload(data: bytes, text: str | None, base64: bytes | None) -> tuple[bytes, str]:
     """Return the payload of a message in a batch and its default content type.
 
-    Raise InvalidInputError if more than one of the three fields is set.
+    Raise InvalidInputError if more than one of `data`, `text` and `base64` is set.
     """
     if text is None and base64 is None:
         return data, _JSON if data else ""
@@ -526,7 +526,7 @@ def message_json(envelope: Envelope) -> dict[str, object]:
         except UnicodeDecodeError:
             fields["base64"] = b64encode(envelope.data).decode()
     if content_type or "text" in fields:
-        # An empty content type is written too, because a batch gives text a default one.
+        # Write an empty content type too. Without it, a batch would give text the default one.
         fields["content_type"] = content_type or ""
     headers = [each for each in envelope.headers if each[0] != "content-type"]
     if headers:

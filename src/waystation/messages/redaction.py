@@ -1,4 +1,4 @@
-"""Redaction: how much of a message or transaction history keeps.
+"""Redaction: which parts of messages and transactions are copied to the history.
 
 A topic or pipeline sets `record`: `full` keeps everything, `headers` drops the content that users
 put in, `none` drops all data of users. `redact` lists JSON pointers whose values are replaced by
@@ -19,7 +19,7 @@ from msgspec import Meta
 from waystation.errors import InvalidInputError
 
 Record = Literal["full", "headers", "none"]
-#: Argument of scripts in place of the data set's id: write no record log.
+#: Passed to scripts instead of the id of the data set, so that they write no record log.
 UNRECORDED = "-"
 #: From the value that keeps most to the value that keeps least.
 _RECORDS: tuple[Record, ...] = ("full", "headers", "none")
@@ -43,7 +43,7 @@ _Tree = dict[str, Any] | None
 
 
 class RedactionPolicy(msgspec.Struct, frozen=True, dict=True):
-    """How much history keeps of the messages of a topic or the transactions of a pipeline."""
+    """The parts that the history keeps of the messages of a topic or the runs of a pipeline."""
 
     record: Record = "full"
     redact: tuple[str, ...] = ()
@@ -133,10 +133,10 @@ def _pointer_tree(pointers: Iterable[str]) -> _Tree:
 
 
 def _redacted(value: msgspec.Raw, tree: _Tree) -> msgspec.Raw:
-    """Return JSON without the values that the tree names.
+    """Return JSON with the values at the pointers of `tree` replaced.
 
-    Objects and arrays above them are written anew, because a repeated name, of which a parser
-    reads only the last value, could hide an earlier one.
+    Objects and arrays that contain such a value are written anew. Otherwise an object that repeats
+    a name would keep the earlier values, because the parser reads only the last one.
     """
     if tree is None:
         return REDACTED

@@ -1,1 +1,1 @@
-"""The kit of every part: clock, ids, durations, services, batchers, retries, logging, metrics."""
+"""Building blocks of all parts, such as clock, services, batchers, retries and metrics."""

@@ -78,8 +78,8 @@ async def retry_transient(
 
 
 def log_failure(log: Logger, task: str, error: BaseException) -> None:
-    """Log a TransientError as a warning, and every other error as an error with its trace."""
+    """Log a TransientError as a warning, and every other error with its trace."""
     if isinstance(error, TransientError):
-        log.warning("task delayed", task=task, reason=str(error))
+        log.warning("task attempt failed", task=task, reason=str(error))
     else:
         log.error("task failed", task=task, error=error)

@@ -107,7 +107,7 @@ class Batcher(Generic[Key, Item, Result]):
         taken = [item for queue in self._queues.values() for item in queue]
         for queue in self._queues.values():
             queue.clear()
-        # The task of a key keeps its queue, because it may put unsettled items back.
+        # Keep the queue of a running task, because the task may put unsettled items back.
         self._queues = {key: each for key, each in self._queues.items() if key in self._tasks}
         return taken
 
@@ -170,7 +170,7 @@ class Batcher(Generic[Key, Item, Result]):
             if not queue:
                 self._queues.pop(key, None)
             elif not self._paused:
-                # Only after an error in `settle` or `fail`: it must not strand the items behind it.
+                # `settle` or `fail` raised an error. Start again, so that the other items are sent.
                 self._start(key)
 
     def _next_batch(self, queue: deque[Item]) -> list[Item]:
@@ -215,7 +215,7 @@ class RequestBatcher(Generic[Key, Item, Result]):
         """Return the reply as a future. An item whose future is cancelled in time is not sent."""
         loop = self._loop
         if loop is None:
-            # Cached, because in Python 3.11 each lookup costs a system call.
+            # Cache the loop, because `get_running_loop` makes a system call in Python 3.11.
             loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._batcher.add(key, (item, future))

@@ -100,7 +100,8 @@ def _restrict(path: Path, bits: int) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return  # Missing, because the store replaces files while it runs, or not ours to look at.
+        # The store has replaced the file meanwhile, or this user must not read it.
+        return
     if not mode & bits:
         return
     try:

@@ -16,7 +16,7 @@ import msgspec
 
 _T = TypeVar("_T")
 
-#: Decoders that are kept; classes that a step defines anew in each call must not fill the memory.
+#: Number of cached decoders. A limit is necessary, because a step can define a class in each call.
 _DECODERS_MAX = 1024
 # Reentrant, because building a decoder evaluates annotations, which can run code of a user.
 _building = threading.RLock()
@@ -37,7 +37,8 @@ def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
     try:
         return _kept(kind)
     except TypeError:
-        # Not hashable, such as Annotated with a list; or not supported, which is raised again.
+        # The type is not hashable, such as Annotated with a list, or not supported. In the second
+        # case this call raises the error again.
         return _built(kind)
 
 

@@ -15,8 +15,8 @@ import msgspec
 
 #: Replaces the backslash of a lone surrogate. Valid UTF-8 never has this byte.
 _MARK = b"\xff"
-#: Consumes escapes one after the other, so that `\\ud83d` behind a backslash is no surrogate, and
-#: whole pairs before halves. Only a half of a pair is captured.
+#: Matches every escape in turn, so that the text after an escaped backslash is not taken for an
+#: escape. Whole surrogate pairs match first; only a lone surrogate is captured.
 _escapes = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -98,7 +98,8 @@ def lone_surrogate_problem(path: str) -> str:
 def shield(text: bytes, mark: bytes = _MARK) -> bytes:
     """Return the text with each lone surrogate's backslash replaced by a mark, for a parser.
 
-    Decode the result into types whose free content is `msgspec.Raw`, and pass that to `unshield`.
+    Decode the result into types that hold arbitrary JSON as `msgspec.Raw`, and pass these values to
+    `unshield`.
     A lone surrogate in a field of type `str` raises UnicodeDecodeError then. The mark must not
     occur in the text: the default is right for valid UTF-8, `free_mark` finds one for any text.
     """

@@ -14,11 +14,11 @@ import msgspec
 
 from waystation.errors import NotFiniteError
 
-#: Characters of a path that an error tells.
+#: Limit of the characters of a path in an error.
 _PATH_LENGTH_MAX = 200
 _encode = msgspec.json.Encoder().encode
 
-#: A value, the node that it is in, and its name or number there.
+#: A value, the node of the object or array that contains it, and its key or index there.
 _Node = tuple[object, Any, str | int]
 
 
@@ -112,8 +112,8 @@ def _number(text: str) -> Decimal | str:
     try:
         return Decimal(text)
     except InvalidOperation:
-        # An exponent beyond all limits: the notation is all that can be compared. The prefix keeps
-        # it apart from a string.
+        # The exponent is too large for a Decimal, so compare the notation. The prefix distinguishes
+        # it from a string.
         return f"\0{text}"
 
 

@@ -31,8 +31,8 @@ from waystation.runtime.logging import logger
 #: Pauses of a loop whose step fails.
 _RETRY_S_FIRST = 0.2
 _RETRY_S_MAX = 10.0
-#: Limits of a stop after its grace time: for code that ignores its cancellation, and for a release
-#: on a store that does not answer.
+#: Limits of the waits of a stop after its grace time: for code that ignores its cancellation, and for
+#: `on_stop`, because the store may not answer.
 _CANCEL_S_MAX = 5.0
 _ON_STOP_S_MAX = 1.0
 
@@ -142,13 +142,13 @@ class Service:
             self._main_task.cancel()
             await asyncio.wait({self._main_task}, timeout=_CANCEL_S_MAX)
             if not self._main_task.done():
-                self._log.warning("cancellation ignored", service=self.name)
+                self._log.warning("service ignored cancellation", service=self.name)
         try:
             async with asyncio.timeout(_ON_STOP_S_MAX):
                 await self.on_stop()
         except Exception as error:
             # Other nodes wait until the lease or the registration expires.
-            self._log.warning("release failed", service=self.name, reason=repr(error))
+            self._log.warning("service release failed", service=self.name, reason=repr(error))
 
     async def ended(self) -> None:
         """Wait until the background work has finished, crashed or been stopped."""
@@ -206,7 +206,7 @@ class Service:
                 except (Exception, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                         raise
-                    # Another task may have cancelled a future that the step awaited: no end either.
+                    # Repeat the step too if another task cancelled a future that it awaited.
                     if backoff.is_new(error):
                         log_failure(self._log, _name_of(step), error)
                     await self.pause(backoff.next_pause_s())
