@@ -31,8 +31,8 @@ from waystation.runtime.logging import logger
 #: Pauses of a loop whose step fails.
 _RETRY_S_FIRST = 0.2
 _RETRY_S_MAX = 10.0
-#: Limits of the waits of a stop after its grace time: for code that ignores its cancellation, and for
-#: `on_stop`, because the store may not answer.
+#: Limits of a stop after its grace time: for code that ignores its cancellation, and for `on_stop`,
+#: because the store may not answer.
 _CANCEL_S_MAX = 5.0
 _ON_STOP_S_MAX = 1.0
 
