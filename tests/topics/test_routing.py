@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from waystation.topics.router import (
     shard_of_partition,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 HASHES = st.integers(0, 2**64 - 1)
 
 
@@ -176,3 +179,23 @@ def test_the_picture_that_explains_k_is_true() -> None:
         hashed = hash_of(group)
         assert (before.partition_of(hashed), after.partition_of(hashed)) == places
         assert len({shard_of_partition(places[0], 4, 2), shard_of_partition(places[1], 12, 2)}) == 1
+
+
+def test_routing_page_has_the_vectors_of_the_code() -> None:
+    page = (ROOT / "docs" / "reference" / "routing.md").read_text(encoding="utf-8")
+    keys = {"(empty)": "", "`x`, 100 times": "x" * 100}
+    hashes = re.findall(r"^\| ([^|]+) \| (\d{10,}) \|$", page, re.MULTILINE)
+    for shown, hashed in hashes:
+        assert hash_of(keys.get(shown, shown.strip("`"))) == int(hashed)
+    chains = re.findall(r"^\| (\d[\d, ]*) \| (\d[\d, ]*) \| (\d.*) \|$", page, re.MULTILINE)
+    for counts, factors, vectors in chains:
+        routers = chain(*numbers(counts))
+        assert [each.factor for each in routers] == numbers(factors)
+        for vector in vectors.split(" · "):
+            hashed, partitions = vector.split(" → ")
+            assert [each.partition_of(int(hashed)) for each in routers] == numbers(partitions)
+    assert (len(hashes), len(chains)) == (5, 4)
+
+
+def numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(", ")]
