@@ -2,7 +2,7 @@
 -- repeatable
 -- Mark a token as revoked until it expires.
 -- A mark is never shortened, so that a call with an earlier expiry does not make a revoked token
--- valid again.
+-- valid again. A second run changes nothing and replies 0.
 -- Runs in a full store too, because a revocation is small and urgent.
 --
 -- KEYS    1 mark of the token

@@ -2,6 +2,7 @@
 -- repeatable
 -- Create a subscriber that reads the messages published from now on, or after a given clock.
 -- If the subscriber exists, only its expiry starts again.
+-- A second run therefore keeps the cursor and replies `kept`.
 --
 -- KEYS    1 clock of the channel, 2 cursor of the subscriber
 -- ARGV    1 expiry in seconds, 2 clock after which a new subscriber reads; empty: the newest

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Delete a subscriber and wake its polls, which then report that it does not exist.
+-- A second run changes nothing and replies 0.
 -- Runs in a full store too, because it frees memory.
 --
 -- KEYS    1 cursor of the subscriber

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Store the cached copy of a definition, unless the store has the same or a newer version.
+-- A second run changes nothing and replies 0.
 -- Runs in a full store too, because purging a topic, which frees memory, starts with this write.
 --
 -- KEYS    1 cached definition

@@ -1,6 +1,7 @@
 #!lua
 -- repeatable
 -- Create one partition of a log. An existing partition stays as it is, its limits included.
+-- A second run changes nothing and replies 0.
 --
 -- KEYS    1 head of the partition
 -- ARGV    1 max bytes or '', 2 max age in ms or '', 3 'refuse' | 'drop_and_count',

@@ -3,6 +3,7 @@
 -- Set the retention hold of a reader: the offset from which on it still needs the messages.
 -- A hold moves in both directions, but stays between the first and the end offset. A call of an
 -- earlier incarnation of the reader changes nothing, because it may arrive late.
+-- A second run sets the same hold again.
 -- Runs in a full store too, because messages that all readers have passed can be trimmed.
 --
 -- KEYS    1 head of the partition, 2 its retention holds

@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Change the limits of a partition, unless it has newer ones. The next trim applies them.
+-- A second run with a version changes nothing; with version 0 it writes the same limits again.
+-- Runs in a full store too, because lower limits free memory.
 --
 -- KEYS    1 head of the partition
 -- ARGV    1 max bytes or '', 2 max age in ms or '', 3 'refuse' | 'drop_and_count',

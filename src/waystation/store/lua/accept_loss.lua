@@ -3,6 +3,7 @@
 -- Record that the operator accepts the loss of a data set.
 -- A store without a stamp, or with the stamp of the lost data set, gets a new data-set id. The field
 -- `replaces` of the stamp lists the lost ids, so that databases that still name one accept the new id.
+-- A second run finds the new id and changes nothing.
 --
 -- KEYS    1 waystation.format
 -- ARGV    1 format version, 2 data-set id for a new stamp, 3 replaced ids separated by spaces,

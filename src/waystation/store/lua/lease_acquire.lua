@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Acquire a lease that is free or expired. Every new owner gets a new epoch.
+-- A second run by the owner returns the same epoch and extends the lease.
 -- Runs in a full store too, because the process that frees memory needs a lease first.
 --
 -- KEYS    1 lease
 -- ARGV    1 owner, 2 length in ms
--- Reply   {epoch}                     the caller owns the lease; if it owned it before, the epoch
---                                     is the same and the deadline is later
+-- Reply   {epoch}                     the caller owns the lease
 --         {0, owner, ms remaining}    another process owns it
 -- Errors  none of its own
 --- @include "_now"

@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Release a lease immediately. The key keeps its epoch so that epochs never decrease.
+-- A second run replies 1 again, unless another process has acquired the lease in between.
+-- Runs in a full store too, because the process that frees memory may need the lease next.
 --
 -- KEYS    1 lease
 -- ARGV    1 epoch

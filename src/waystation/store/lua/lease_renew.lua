@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Extend a lease that the caller still owns, even if its deadline has passed meanwhile.
+-- A second run extends it again.
+-- Runs in a full store too, because the process that frees memory needs its lease.
 --
 -- KEYS    1 lease
 -- ARGV    1 epoch, 2 length in ms

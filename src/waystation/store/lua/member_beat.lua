@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- repeatable
--- Registers a member and returns all members that are alive.
--- Publishes to the key if a member joined, or was dropped because it had not registered in time.
--- Also runs in a full store, because it stores no more than one name per process.
--- KEYS  1 the sorted set of members, member -> time of its last beat in ms
--- ARGV  1 member, 2 milliseconds without a beat after which a member is dropped
--- Reply {now, member, member, ...}
+-- Register a member, drop silent ones, and return all members that are alive.
+-- Publishes a hint to the key if a member joined or was dropped.
+-- A second run renews the registration again.
+-- Runs in a full store too, because it stores only one name per process.
+--
+-- KEYS    1 sorted set of members: member -> time of its last beat in ms
+-- ARGV    1 member, 2 time without a beat after which a member is dropped, in ms
+-- Reply   {time of the store in ms, member, member, ...}
+-- Errors  none of its own
 --- @include "store/_now"
 local at = now()
 local came = redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[1])

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- repeatable
 -- Set the format version of a data set after a migration step has run.
+-- A second run finds the new version and replies 1 again.
 --
 -- KEYS    1 waystation.format, 2 lease of the migration
 -- ARGV    1 version before the step, 2 version after it, 3 epoch of the lease

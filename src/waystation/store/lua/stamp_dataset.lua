@@ -3,6 +3,7 @@
 -- Stamp an empty store with format version and data-set id, and return the stamp.
 -- The caller passes the id that it expects. If the store has no stamp then, it lost that data set,
 -- and the script writes nothing.
+-- A second run finds the stamp and returns it.
 --
 -- KEYS    1 waystation.format
 -- ARGV    1 format version, 2 data-set id for a new stamp, 3 expected data-set id, or empty

@@ -1,10 +1,21 @@
 #!lua
 -- repeatable
--- Appends the messages of a batch whose ids are not remembered, all of them or nothing.
--- KEYS  1 log, 2 its head, 3 its holds
--- ARGV  1 how long an id is remembered in ms, then for each message: id within its scope, payload
--- Reply {'appended', then for each message: `<offset>-<ms>`, 1 for a duplicate | 0}, or
---       {'missing' | 'sealed' | 'full', what follows | most bytes}
+-- Append the messages of a batch whose ids are new, all of them or none, and remember their ids.
+-- An id that occurs twice in the batch is new once.
+-- A second run finds the ids and returns the same positions, marked as duplicates.
+--
+-- KEYS    1 entries of the partition, 2 its head, 3 its retention holds. The script derives the keys of
+--         the ids from 1.
+-- ARGV    1 time for which an id is remembered in ms, then two per message: id with its scope, packed
+--         message
+-- Reply   {'appended', position, duplicate, position, duplicate, ...}
+--           position   '<offset>-<ms>' of the message, or of the first one with this id
+--           duplicate  1 the id was known, 0 the message was appended
+--         {'missing', ''}           the partition does not exist
+--         {'sealed', following}     it accepts nothing more; `following` is the index of the storage
+--                                   topic that continues it
+--         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
+-- Errors  none of its own; a store without free memory rejects the call before it runs
 --- @include "store/_now"
 --- @include "logs/_trim"
 --- @include "logs/_append"

@@ -1,9 +1,13 @@
 #!lua flags=no-writes
 -- repeatable
--- Tells how long a partition has been sealed, by the clock that its ids are forgotten by.
--- KEYS  1 head of the log
--- ARGV  none
--- Reply {ms}, {-1} when it is not sealed, {} when there is no such log
+-- Return the time since a partition was sealed, by the store's clock, by which message ids expire.
+--
+-- KEYS    1 head of the partition
+-- ARGV    none
+-- Reply   {ms}
+--         {-1}    the partition is not sealed
+--         {}      the partition does not exist
+-- Errors  none of its own
 --- @include "store/_now"
 local found = redis.call('HMGET', KEYS[1], 'first', 'sealed_ms')
 if not found[1] then
