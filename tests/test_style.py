@@ -83,6 +83,11 @@ TIME_READERS = {
 #: Modules that are started by name and not imported.
 ENTRY_POINTS = {"cli/main.py", "store/embedded/supervisor.py", "testing/plugin.py"}
 
+#: Folders from which pages name modules.
+PATH_STARTS = ("", "src/waystation", "bench", "examples")
+#: Views of the lake that pages name like modules.
+VIEWS = {"waystation.messages_all"}
+
 #: Public class names that more than one module still defines. Add none: rename the new class.
 DUPLICATES = """
     Answer Archive Attempt AttemptDetail Backlog Batch Call Calls Cancelled Child Children Claim
@@ -402,6 +407,26 @@ def test_pages_are_linked_and_links_resolve() -> None:
     fail_with(alone, "Link these pages from another page:")
 
 
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    anchors = set()
+    for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchors.add(re.sub(r"[^\w\- ]", "", shown).strip().replace(" ", "-"))
+    return anchors
+
+
+def test_links_to_headings_resolve() -> None:
+    offenders = set()
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", text_of(page)):
+            found = (page.parent / target).resolve() if target else page
+            if found.suffix == ".md" and found.exists() and anchor not in anchors_of(found):
+                offenders.add(f"{path_of(page)} links to {target}#{anchor}")
+    fail_with(offenders, "Correct these links, because their headings do not exist:")
+
+
 def test_pages_name_tests_that_exist() -> None:
     offenders = set()
     for page in PAGES:
@@ -416,6 +441,28 @@ def test_pages_name_tests_that_exist() -> None:
     fail_with(offenders, "Write the new place of these tests, see tests/renamed.txt:")
     named = re.findall(r"`tests/[\w/]+\.py::", text_of(ROOT / "docs" / "guarantees.md"))
     assert len(named) > 150, "docs/guarantees.md must name the tests of each promise"
+
+
+def test_pages_name_modules_that_exist() -> None:
+    """Check names such as `store/leases.py`, and in docs/internals also `leases.py`."""
+    known = {file.name for file in TEXTS} | {file.name for file in (ROOT / "tests").rglob("*.lua")}
+    imported = {name for file in TEXTS if file.suffix == ".py" for name in imports_of(file)}
+    # Store keys and files have the same form as modules.
+    texts = "".join(text_of(file) for file in (*MODULES, *SOURCE.rglob("*.lua")))
+    offenders = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        for name in re.findall(r"`([\w./]+)`", text_of(page)):
+            if re.fullmatch(r"(?:\w+/)+\w+\.(?:py|lua)", name):
+                exists = any((ROOT / start / name).exists() for start in PATH_STARTS)
+            elif re.fullmatch(r"\w+\.(?:py|lua)", name) and page.parent.name == "internals":
+                exists = name in known
+            elif re.fullmatch(r"waystation(?:\.\w+)+", name):
+                exists = name in imported or name in texts or name in VIEWS
+            else:
+                continue
+            if not exists:
+                offenders.add(f"{path_of(page)}: {name}")
+    fail_with(offenders, "Write the present names of these modules:")
 
 
 def test_architecture_page_has_the_import_table_and_walks_of_the_code() -> None:
