@@ -29,6 +29,8 @@ hypothesis.settings.load_profile("waystation")
 
 #: Warnings about resources that the last event loop found open when it closed.
 _left_open: list[str] = []
+#: The module whose node runs on the worker's store until the module ends; empty without one.
+_modules_on_store: list[str] = []
 
 
 class CheckedLoop(uvloop.Loop):
@@ -82,9 +84,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
     """Return a client of the worker's store, which is empty; its time can be advanced."""
+    check_store_is_free()
     async with store_at(store_server.address, test_mode=True) as client:
         await client.call("FLUSHALL", repeatable=True)
         yield client
+
+
+def check_store_is_free() -> None:
+    """Fail a test that would empty the store below the node that the tests of its module share."""
+    assert not _modules_on_store, (
+        f"The tests of {_modules_on_store[0]} share a node on the worker's store. "
+        "Take own_store_settings."
+    )
+
+
+def settings_on(server: EmbeddedServer, folder: Path) -> Config:
+    """Empty the worker's store; return settings of a node on it. A cluster: its own store."""
+    if on_cluster():
+        return quick_settings(str(folder))
+    with closing(redis.Redis(unix_socket_path=server.address.path)) as client:
+        client.flushall()
+    url = f"unix://{server.address.path}"
+    return quick_settings(str(folder), store=StoreConfig(durability="memory", url=url))
 
 
 @pytest.fixture
@@ -99,12 +120,24 @@ def worker_store_settings(store_server: EmbeddedServer, tmp_path: Path) -> Confi
 
     Not for tests that stop, fill or configure the store, or advance its time.
     """
-    if on_cluster():
-        return quick_settings(str(tmp_path))
-    with closing(redis.Redis(unix_socket_path=store_server.address.path)) as client:
-        client.flushall()
-    url = f"unix://{store_server.address.path}"
-    return quick_settings(str(tmp_path), store=StoreConfig(durability="memory", url=url))
+    check_store_is_free()
+    return settings_on(store_server, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_store_settings(
+    store_server: EmbeddedServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Config]:
+    """Return settings of the one node of a module, on the worker's store, emptied once.
+
+    The other nodes of the module take `own_store_settings`.
+    """
+    check_store_is_free()
+    _modules_on_store.append(request.path.name)
+    yield settings_on(store_server, tmp_path_factory.mktemp("module"))
+    _modules_on_store.clear()
 
 
 @pytest.fixture

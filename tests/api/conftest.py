@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.helpers.server import Keys, TopicClient, background_station, make_keys, require_tool
-from waystation.config import AuthConfig
+from waystation.config import AuthConfig, Config
 from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
@@ -22,6 +22,12 @@ class Guarded:
 
     url: str
     keys: Keys
+
+
+@pytest.fixture
+def settings(worker_store_settings: Config) -> Config:
+    """Return settings of a node on the worker's emptied store."""
+    return worker_store_settings
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 import jwt
 import pytest
 import redis
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import Answer, ask
@@ -41,7 +42,7 @@ REVOKE, LEVEL = "/admin/jwt/revoke?jti=t-1&exp=4000000000", "/admin/log/level?ca
 SKEW = 42
 
 
-def settings_with(data: Path, **options: Any) -> Config:
+def settings_with(settings: Config, **options: Any) -> Config:
     rule = ChannelRule(
         pattern=".+",
         tokens=TokenRule(issuers=("me",), allow_none=True, clock_skew_seconds=SKEW),
@@ -51,7 +52,7 @@ def settings_with(data: Path, **options: Any) -> Config:
         "auth": AuthConfig(insecure=False),
         "channels": ChannelConfig(rules=(rule,)),
     }
-    return quick_settings(str(data), **{**defaults, **options})
+    return replace(settings, **{**defaults, **options})
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def station(data: Path) -> Iterator[Serving]:
     """A station with two bearers, keys, and a token rule with a skew of its own."""
     make_keys(data)
-    with background_station(settings_with(data)) as running:
+    with background_station(settings_with(quick_settings(str(data)))) as running:
         yield running
 
 
@@ -111,26 +112,26 @@ def test_an_admin_key_of_the_operator_opens_them_without_any_bearer(guarded: Gua
         assert_refused(put(guarded.url, path, keys.unknown))
 
 
-def test_on_a_station_without_keys_only_a_bearer_counts(tmp_path: Path, open_url: str) -> None:
+def test_on_a_station_without_keys_only_a_bearer_counts(settings: Config, open_url: str) -> None:
     """A station that lets everyone in must not let everyone revoke."""
-    keys = make_keys(tmp_path)
+    keys = make_keys(settings.data_dir)
     for key in ("", keys.admin, keys.unknown):
         assert_refused(put(open_url, REVOKE, key))
-    with background_station(settings_with(tmp_path, auth=AuthConfig(insecure=True))) as running:
+    with background_station(settings_with(settings, auth=AuthConfig(insecure=True))) as running:
         assert put(running.url, REVOKE).status == 200
         for key in ("", keys.admin, keys.unknown):
             assert_refused(put(running.url, REVOKE, key))
 
 
-def test_they_answer_in_their_networks_alone(tmp_path: Path) -> None:
-    make_keys(tmp_path)
+def test_they_answer_in_their_networks_alone(settings: Config) -> None:
+    make_keys(settings.data_dir)
     elsewhere = AdminConfig(bearer=[FIRST], networks=["10.0.0.0/8", "fc00::/7"])
     behind = HttpConfig(port=0, real_ip_header="X-Forwarded-For", trusted_proxies=["127.0.0.1/32"])
-    with background_station(settings_with(tmp_path, admin=elsewhere)) as running:
+    with background_station(settings_with(settings, admin=elsewhere)) as running:
         assert_refused(put(running.url, REVOKE))
         told = {"x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1", "x-real-ip": "10.0.0.1"}
         assert_refused(put(running.url, REVOKE, **told))
-    with background_station(settings_with(tmp_path, admin=elsewhere, http=behind)) as running:
+    with background_station(settings_with(settings, admin=elsewhere, http=behind)) as running:
         assert put(running.url, REVOKE, **{"x-forwarded-for": "10.0.0.1"}).status == 200
         assert_refused(put(running.url, REVOKE, **{"x-forwarded-for": "10.0.0.1, 8.8.8.8"}))
         assert_refused(put(running.url, REVOKE))
@@ -198,12 +199,12 @@ def test_the_networks_of_ones_own_are_those_of_dsps() -> None:
 
 
 @pytest.mark.parametrize("bad", ["10.0.0.1/8", "ten", "10.0.0.0/33", ""])
-async def test_a_network_that_is_none_is_told_at_start(tmp_path: Path, bad: str) -> None:
+async def test_a_network_that_is_none_is_told_at_start(settings: Config, bad: str) -> None:
     for setting, options in (
         ("admin.networks", {"admin": AdminConfig(networks=[bad])}),
         ("http.trusted_proxies", {"http": HttpConfig(port=0, trusted_proxies=[bad])}),
     ):
-        node = await open_node(quick_settings(str(tmp_path), **options))
+        node = await open_node(replace(settings, **options))
         try:
             with pytest.raises(SettingsError, match=f"Setting {setting}"):
                 ApiServer(node)

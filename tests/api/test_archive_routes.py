@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, ask
 from tests.helpers.server import Keys, background_station, make_keys
 from tests.helpers.store_faults import store_at
 from waystation import App, Wait
-from waystation.config import AuthConfig, HttpConfig, TransactionConfig
+from waystation.config import AuthConfig, Config, HttpConfig, TransactionConfig
 from waystation.store.client import Store
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 from waystation.transactions import names
 
 _T = TypeVar("_T")
@@ -90,11 +91,10 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Keys]]:
-    data = tmp_path_factory.mktemp("archive")
-    keys = make_keys(data)
-    settings = quick_settings(
-        str(data),
+def station(module_store_settings: Config) -> Iterator[tuple[Serving, Keys]]:
+    keys = make_keys(module_store_settings.data_dir)
+    settings = replace(
+        module_store_settings,
         auth=AuthConfig(insecure=False),
         http=HttpConfig(port=0, poll_seconds_max=20),
         transactions=AT_ONCE,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers import http
+from tests.helpers.server import background_station
 from waystation import AsyncWaystation, Waystation
-from waystation.config import ChannelConfig, ChannelRule, WebhookRule
+from waystation.config import ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.testing.station import quick_settings
 
 BATCH = "/v1/channels/orders/messages"
 
@@ -144,12 +144,12 @@ def test_a_batch_over_the_size_of_a_body_is_refused_whole(station: Station) -> N
 
 
 async def test_each_accepted_message_of_a_batch_is_sent_to_the_webhook_once(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
     async with FakeEndpoint() as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url)
         rule = ChannelRule(pattern="orders", webhooks=(webhook,), backlog_max=3)
-        settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
+        settings = replace(settings, channels=ChannelConfig(rules=(rule,)))
         async with serving(settings) as running, AsyncWaystation(running.url) as client:
             messages = [("a", 1), ("b", 2.0), ("a", 3), ("c", 4), ("d", 5)]
             first = await client.channels.publish_many("orders", messages)
@@ -272,13 +272,13 @@ def test_seeking_to_the_beginning_means_what_is_still_kept(station: Station) -> 
         assert contents(client, "orders") == ["new"]
 
 
-def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says() -> None:
+def test_a_full_channel_refuses_or_drops_the_oldest_as_its_rule_says(settings: Config) -> None:
     rules = (
         ChannelRule(pattern="strict", backlog_max=3),
         ChannelRule(pattern="loose", backlog_max=3, backlog_policy="drop_oldest"),
     )
     with (
-        Station(time_machine=False, channels=ChannelConfig(rules=rules)) as station,
+        background_station(replace(settings, channels=ChannelConfig(rules=rules))) as station,
         Waystation(station.url) as client,
     ):
         for name in ("strict", "loose"):

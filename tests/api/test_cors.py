@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import Answer, ask
 from tests.helpers.server import background_station, make_keys
-from waystation.config import AuthConfig, HttpConfig
-from waystation.testing.station import quick_settings
+from waystation.config import AuthConfig, Config, HttpConfig
 
 CHANNEL = "/channel/a/subscription/polling/s"
 LOOPBACK = ["http://localhost", "http://localhost:5173", "http://127.0.0.1:8080", "https://[::1]:9"]
@@ -134,11 +133,11 @@ def test_where_keys_are_needed_any_page_may_ask(guarded: Guarded, origin: str) -
 
 
 @pytest.fixture(params=[True, False], ids=["without keys", "with keys"])
-def named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def named(request: pytest.FixtureRequest, settings: Config) -> Iterator[str]:
     """A station whose settings name one origin."""
-    make_keys(tmp_path)
-    settings = quick_settings(
-        str(tmp_path),
+    make_keys(settings.data_dir)
+    settings = replace(
+        settings,
         http=HttpConfig(port=0, cors_origins=["https://shop.example"]),
         auth=AuthConfig(insecure=request.param),
     )

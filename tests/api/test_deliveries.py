@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.delivery.delivering import until
 from waystation import AsyncWaystation
 from waystation.access import Scope
 from waystation.access.keys import new_key
 from waystation.catalogue import ProjectRecord, SqliteCatalogue
-from waystation.config import AuthConfig, ChannelConfig, ChannelRule, WebhookRule
+from waystation.config import AuthConfig, ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.errors import (
     InvalidInputError,
     NotFoundError,
@@ -23,7 +24,6 @@ from waystation.errors import (
 from waystation.runtime.ids import RandomIds
 from waystation.testing import serving
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.testing.station import quick_settings
 
 
 async def keys_for(folder: Path) -> dict[str, str]:
@@ -45,13 +45,13 @@ async def keys_for(folder: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def stations(
-    folder: Path, *webhooks: WebhookRule
+    settings: Config, *webhooks: WebhookRule
 ) -> AsyncIterator[dict[str, AsyncWaystation]]:
     """Clients of one station, by key."""
     rule = ChannelRule(pattern="(?P<name>.+)", webhooks=webhooks)
-    texts = await keys_for(folder)
-    settings = quick_settings(
-        str(folder),
+    texts = await keys_for(settings.data_dir)
+    settings = replace(
+        settings,
         auth=AuthConfig(insecure=False),
         channels=ChannelConfig(rules=(rule,)),
     )
@@ -69,11 +69,11 @@ async def failed_ids(client: AsyncWaystation, **which: str) -> list[str]:
 
 
 async def test_failed_deliveries_are_seen_with_their_attempts_and_redriven_one_or_all(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
     async with (
         FakeEndpoint(plan=[401]) as endpoint,
-        stations(tmp_path, WebhookRule(name="crm", url=endpoint.url)) as clients,
+        stations(settings, WebhookRule(name="crm", url=endpoint.url)) as clients,
     ):
         operator = clients["operator"]
         for channel in ("a", "b"):
@@ -110,10 +110,10 @@ async def test_failed_deliveries_are_seen_with_their_attempts_and_redriven_one_o
             await operator.deliveries.redrive("crm", channel="b", item_id=first.id)
 
 
-async def test_a_long_list_of_failures_comes_in_pages(tmp_path: Path) -> None:
+async def test_a_long_list_of_failures_comes_in_pages(settings: Config) -> None:
     async with (
         FakeEndpoint(plan=[401]) as endpoint,
-        stations(tmp_path, WebhookRule(name="crm", url=endpoint.url)) as clients,
+        stations(settings, WebhookRule(name="crm", url=endpoint.url)) as clients,
     ):
         operator = clients["operator"]
         for channel in ("a", "b", "c"):
@@ -138,11 +138,11 @@ async def test_a_long_list_of_failures_comes_in_pages(tmp_path: Path) -> None:
 
 
 async def test_a_disabled_endpoint_is_seen_and_enabled_by_the_operator_alone(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
     async with (
         FakeEndpoint(plan=[410, 200]) as endpoint,
-        stations(tmp_path, WebhookRule(name="crm", url=endpoint.url)) as clients,
+        stations(settings, WebhookRule(name="crm", url=endpoint.url)) as clients,
     ):
         operator, shop = clients["operator"], clients["shop"]
         await operator.channels.publish("a", 1)
@@ -169,11 +169,11 @@ async def test_a_disabled_endpoint_is_seen_and_enabled_by_the_operator_alone(
             await operator.deliveries.enable("nobody")
 
 
-async def test_a_project_sees_and_moves_its_own_deliveries_alone(tmp_path: Path) -> None:
+async def test_a_project_sees_and_moves_its_own_deliveries_alone(settings: Config) -> None:
     """P10"""
     async with (
         FakeEndpoint(plan=[401]) as endpoint,
-        stations(tmp_path, WebhookRule(name="crm", url=endpoint.url)) as clients,
+        stations(settings, WebhookRule(name="crm", url=endpoint.url)) as clients,
     ):
         operator, shop = clients["operator"], clients["shop"]
         await operator.channels.publish("a", 1)
@@ -196,8 +196,8 @@ async def test_a_project_sees_and_moves_its_own_deliveries_alone(tmp_path: Path)
         assert attempts == []
 
 
-async def test_it_takes_an_admin_key_and_well_formed_input(tmp_path: Path) -> None:
-    async with stations(tmp_path, WebhookRule(name="crm", url="http://127.0.0.1:1/")) as clients:
+async def test_it_takes_an_admin_key_and_well_formed_input(settings: Config) -> None:
+    async with stations(settings, WebhookRule(name="crm", url="http://127.0.0.1:1/")) as clients:
         with pytest.raises(WaystationError) as raised:
             await clients["writer"].deliveries.endpoints()
         assert raised.value.code == "auth.forbidden"

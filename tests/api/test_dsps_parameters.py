@@ -6,10 +6,11 @@ import time
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import Wire, ask, async_wire, wire
 from waystation.config import ChannelConfig, Config, HttpConfig
-from waystation.testing.station import quick_settings, serving
+from waystation.testing.station import serving
 
 NOT_FOUND = "dsps.storage.subscription-not-found"
 
@@ -211,8 +212,8 @@ def test_a_timeout_without_a_unit_or_sense_is_400(open_url: str, channel: str, v
     assert (answer.status, answer.json()) == (400, {"error": 'Invalid "timeout" parameter'})
 
 
-async def test_a_longer_timeout_is_cut_silently(tmp_path: str) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, poll_seconds_max=0.2))
+async def test_a_longer_timeout_is_cut_silently(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, poll_seconds_max=0.2))
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", polling("ch"))
         begun = time.monotonic()
@@ -223,8 +224,8 @@ async def test_a_longer_timeout_is_cut_silently(tmp_path: str) -> None:
         assert 0.2 <= time.monotonic() - begun < 10
 
 
-async def test_the_most_messages_is_a_setting(tmp_path: str) -> None:
-    settings = quick_settings(str(tmp_path), channels=ChannelConfig(fetch_messages_max=10))
+async def test_the_most_messages_is_a_setting(settings: Config) -> None:
+    settings = replace(settings, channels=ChannelConfig(fetch_messages_max=10))
     async with serving(settings) as running, async_wire(running.url) as connection:
         await connection.ask("PUT", polling("ch"))
         assert (await connection.ask("GET", f"{polling('ch')}?max=10")).status == 200

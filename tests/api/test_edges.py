@@ -6,9 +6,9 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.server import background_station, make_keys
@@ -16,7 +16,6 @@ from waystation import Waystation
 from waystation.api import request as request_module
 from waystation.config import AuthConfig, Config, HttpConfig
 from waystation.testing import Station, serving
-from waystation.testing.station import quick_settings
 
 PUBLISH = "/channel/edges/message/m"
 
@@ -73,9 +72,9 @@ def test_where_keys_are_required_any_host_is_served(guarded: Guarded) -> None:
 
 
 @pytest.mark.slow
-async def test_a_key_that_is_revoked_during_a_poll_gets_nothing_more(tmp_path: Path) -> None:
-    keys = await asyncio.to_thread(make_keys, tmp_path)
-    settings = quick_settings(str(tmp_path), auth=AuthConfig(insecure=False))
+async def test_a_key_that_is_revoked_during_a_poll_gets_nothing_more(settings: Config) -> None:
+    keys = await asyncio.to_thread(make_keys, settings.data_dir)
+    settings = replace(settings, auth=AuthConfig(insecure=False))
     async with serving(settings) as running:
         channels, catalogue = running.node.channels, running.node.catalogue
         await channels.subscribe("default", "secret", "me")
@@ -107,8 +106,8 @@ def test_head_is_answered_where_get_is_on_our_own_routes(open_url: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["api", "/api", "api/", "/api/"])
-def test_a_prefix_is_the_same_however_it_is_written(tmp_path: Path, written: str) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, path_prefix=written))
+def test_a_prefix_is_the_same_however_it_is_written(settings: Config, written: str) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, path_prefix=written))
     with background_station(settings) as running:
         assert ask(running.url + "/api/livez")[0] == 200
         assert ask(running.url + "/livez")[0] == 404

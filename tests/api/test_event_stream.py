@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.test_long_polls import allow_descriptors
 from tests.helpers.http import EventReader, async_ask, event_stream, until_blocked
@@ -18,7 +19,7 @@ from waystation.api import event_stream as event_stream_module
 from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.telemetry import metrics
 from waystation.testing import serving
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 
 EVENTS = "/v1/channels/{}/subscribers/me/events"
 
@@ -153,12 +154,14 @@ async def test_an_old_id_never_moves_the_subscriber_back(settings: Config) -> No
             assert await stream.ids(1) == ["d"]
 
 
-async def test_a_subscriber_that_expired_is_created_where_the_page_was(tmp_path: Path) -> None:
+async def test_a_subscriber_that_expired_is_created_where_the_page_was(
+    own_store_settings: Config,
+) -> None:
     """A lid that was closed for longer than messages are kept: what is still there comes."""
-    settings = quick_settings(
-        str(tmp_path), time_machine=True, channels=ChannelConfig(expire_seconds=600)
+    timed = replace(
+        own_store_settings, time_machine=True, channels=ChannelConfig(expire_seconds=600)
     )
-    async with serving(settings) as server:
+    async with serving(timed) as server:
         machine = server.node.opened.time_machine
         assert machine is not None
         async with event_stream(server.url, events()) as stream:
@@ -210,11 +213,11 @@ async def test_a_seek_to_before_what_was_acknowledged_moves_a_stream_that_is_run
         assert await stream.ids(3) == ["a", "b", "c"]
 
 
-async def test_expired_messages_are_counted_and_passed_over(tmp_path: Path) -> None:
-    settings = quick_settings(
-        str(tmp_path), time_machine=True, channels=ChannelConfig(expire_seconds=600)
+async def test_expired_messages_are_counted_and_passed_over(own_store_settings: Config) -> None:
+    timed = replace(
+        own_store_settings, time_machine=True, channels=ChannelConfig(expire_seconds=600)
     )
-    async with serving(settings) as server:
+    async with serving(timed) as server:
         machine = server.node.opened.time_machine
         assert machine is not None
         channels = server.node.channels
@@ -258,8 +261,8 @@ async def test_unsubscribing_ends_the_stream_with_the_reason(settings: Config) -
         assert last.json() == {"code": "dsps.storage.subscription-not-found"}
 
 
-async def test_a_stop_ends_streams_at_once_and_cleanly(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=60))
+async def test_a_stop_ends_streams_at_once_and_cleanly(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, grace_seconds=60))
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
             await publish(server, "a")
@@ -272,8 +275,10 @@ async def test_a_stop_ends_streams_at_once_and_cleanly(tmp_path: Path) -> None:
         await server.server.start()
 
 
-async def test_a_stream_ends_when_its_time_is_up_and_the_next_goes_on(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, stream_seconds_max=2))
+async def test_a_stream_ends_when_its_time_is_up_and_the_next_goes_on(
+    settings: Config,
+) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, stream_seconds_max=2))
     async with serving(settings) as server:
         async with event_stream(server.url, events()) as stream:
             await publish(server, "a")
@@ -314,8 +319,8 @@ async def test_a_heartbeat_keeps_a_silent_stream_open(
         assert await stream.ids(1) == ["a"]
 
 
-async def test_a_stream_outlives_a_store_that_is_away(settings: Config) -> None:
-    async with serving(settings) as server, event_stream(server.url, events()) as stream:
+async def test_a_stream_outlives_a_store_that_is_away(own_store_settings: Config) -> None:
+    async with serving(own_store_settings) as server, event_stream(server.url, events()) as stream:
         await publish(server, "a")
         assert await stream.ids(1) == ["a"]
         embedded = server.node.opened.server
@@ -330,9 +335,9 @@ async def test_a_stream_outlives_a_store_that_is_away(settings: Config) -> None:
 
 
 async def test_a_client_that_does_not_read_holds_little_memory_and_a_stop_does_not_wait_for_it(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=3))
+    settings = replace(settings, http=HttpConfig(port=0, grace_seconds=3))
     async with serving(settings) as server:
         async with event_stream(server.url, events(), buffer_bytes=1024) as stream:
             content = b'"' + b"x" * 500_000 + b'"'

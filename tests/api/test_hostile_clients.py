@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import Wire, ask, request_bytes, wire
 from tests.helpers.processes import StationProcess, station_process
 from tests.helpers.server import background_station
 from waystation.api.connection import HEADERS_MAX, PIPELINED_MAX, TRAILERS_MAX
-from waystation.config import HttpConfig
-from waystation.testing.station import Serving, quick_settings
+from waystation.config import Config, HttpConfig
+from waystation.testing.station import Serving
 
 #: Well above one body and its copies, far below the 100 MB that are sent.
 GROWTH_BYTES_MAX = 30_000_000
@@ -24,13 +25,10 @@ HEAD = b"PUT /channel/slow/message/m HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def impatient(module_store_settings: Config) -> Iterator[Serving]:
     """A station that does not wait long for a request to be sent."""
-    settings = quick_settings(
-        str(tmp_path_factory.mktemp("impatient")),
-        http=HttpConfig(port=0, read_seconds_max=READ_SECONDS_MAX),
-    )
-    with background_station(settings) as running:
+    http = HttpConfig(port=0, read_seconds_max=READ_SECONDS_MAX)
+    with background_station(replace(module_store_settings, http=http)) as running:
         yield running
 
 

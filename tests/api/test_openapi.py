@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from msgspec.structs import replace
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -23,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.helpers.http import ask
 from tests.helpers.server import background_station
-from waystation.config import ChannelConfig, HttpConfig
-from waystation.testing.station import Serving, quick_settings
+from waystation.config import ChannelConfig, Config, HttpConfig
+from waystation.testing.station import Serving
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"
 CHECKED = [
@@ -41,10 +42,10 @@ Operation = tuple[str, str]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def running(module_store_settings: Config) -> Iterator[Serving]:
     """A station whose polls do not wait, and streams end, since it is their form that counts."""
-    station_settings = quick_settings(
-        str(tmp_path_factory.mktemp("documented")),
+    station_settings = replace(
+        module_store_settings,
         http=HttpConfig(port=0, poll_seconds_max=0.01, stream_seconds_max=0.01),
         channels=ChannelConfig(),
     )

@@ -7,11 +7,11 @@ import base64
 import itertools
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import Answer, ask, async_ask, async_wire, request_bytes
@@ -21,7 +21,6 @@ from waystation.api.problems import status_of
 from waystation.config import Config, HttpConfig
 from waystation.errors import WaystationError
 from waystation.testing import serving
-from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
 BATCH = {"content-type": "application/vnd.waystation.batch+json"}
@@ -389,8 +388,8 @@ async def test_a_worker_that_waits_stays_live_and_gets_new_keys(settings: Config
         assert len(await waiting) == 1
 
 
-async def test_a_server_that_stops_keeps_no_worker_waiting(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, grace_seconds=30))
+async def test_a_server_that_stops_keeps_no_worker_waiting(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, grace_seconds=30))
     async with serving(settings) as station:
         pool = PoolClient(station.url)
         await asyncio.to_thread(pool.create)

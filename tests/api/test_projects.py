@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, ask
 from tests.helpers.server import Keys, background_station, make_keys
-from waystation.config import AuthConfig
-from waystation.testing.station import quick_settings
+from waystation.config import AuthConfig, Config
 
 #: Each could mean something to the store, to a path or to a log if it were let through.
 ODD_NAMES = [
@@ -63,10 +63,9 @@ class Shared:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    data = tmp_path_factory.mktemp("shared")
-    keys = make_keys(data)
-    settings = quick_settings(str(data), auth=AuthConfig(insecure=False))
+def shared(module_store_settings: Config) -> Iterator[Shared]:
+    keys = make_keys(module_store_settings.data_dir)
+    settings = replace(module_store_settings, auth=AuthConfig(insecure=False))
     with background_station(settings) as running:
         path = running.node.opened.store.address.path
         with redis.Redis(unix_socket_path=path) as store:

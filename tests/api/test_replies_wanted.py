@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, ask
 from tests.helpers.server import background_station
 from tests.helpers.store_faults import store_at
 from tests.transactions.engine_helpers import waiting_events
 from waystation import App, Wait
-from waystation.config import DeliveryConfig, HttpConfig, WebhookConfig
+from waystation.config import Config, DeliveryConfig, HttpConfig, WebhookConfig
 from waystation.store.address import Address
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 from waystation.transactions.cells import CELLS_DEFAULT
 
 HOOK = "https://hook.example/refunds?token=1"
@@ -82,9 +83,9 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    settings = quick_settings(
-        str(tmp_path_factory.mktemp("replies")),
+def client(module_store_settings: Config) -> Iterator[Client]:
+    settings = replace(
+        module_store_settings,
         http=HttpConfig(port=0, poll_seconds_max=20),
         delivery=DeliveryConfig(loopback=False),
         # Nothing is sent: what was put stays.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -31,7 +32,7 @@ from waystation.api import socket_connection
 from waystation.config import Config, HttpConfig
 from waystation.telemetry import metrics
 from waystation.testing import serving
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 
 PATH = "/v1/channels/news/subscribers/me/socket"
 HANDSHAKE = {
@@ -266,8 +267,8 @@ async def test_text_that_is_not_utf8_and_frames_that_are_none_end_it_too(
         await until_streams(0)
 
 
-async def test_a_message_that_is_not_sent_in_time_ends_the_connection(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, read_seconds_max=0.3))
+async def test_a_message_that_is_not_sent_in_time_ends_the_connection(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, read_seconds_max=0.3))
     async with serving(settings) as server, async_wire(server.url) as wire:
         wire.send(request_bytes("GET", PATH + "?create=true", None, HANDSHAKE))
         assert (await wire.answer()).status == 101
@@ -427,8 +428,8 @@ async def test_a_handshake_that_the_library_does_not_take_is_answered(settings: 
         assert answer.status == 400
 
 
-async def test_a_connection_keeps_its_place_and_gives_it_back(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, connections_max=2))
+async def test_a_connection_keeps_its_place_and_gives_it_back(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, connections_max=2))
     async with serving(settings) as server:
         bounds = server.server._bounds
         for _ in range(3):
@@ -453,8 +454,8 @@ async def test_unsubscribing_closes_it_with_the_reason(settings: Config) -> None
         assert await client.closed() == (4404, "dsps.storage.subscription-not-found")
 
 
-async def test_a_stop_closes_it_cleanly_and_a_time_limit_too(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), http=HttpConfig(port=0, stream_seconds_max=0.5))
+async def test_a_stop_closes_it_cleanly_and_a_time_limit_too(settings: Config) -> None:
+    settings = replace(settings, http=HttpConfig(port=0, stream_seconds_max=0.5))
     async with serving(settings) as server:
         async with talk(server.url) as client:
             assert (await client.closed())[0] == 1012
@@ -529,8 +530,8 @@ async def test_clients_that_vanish_leave_nothing_behind(settings: Config) -> Non
                 await asyncio.sleep(0.005)
 
 
-async def test_a_connection_outlives_a_store_that_is_away(settings: Config) -> None:
-    async with serving(settings) as server, talk(server.url) as client:
+async def test_a_connection_outlives_a_store_that_is_away(own_store_settings: Config) -> None:
+    async with serving(own_store_settings) as server, talk(server.url) as client:
         await publish(server, "a")
         assert await client.ids(1) == ["a"]
         embedded = server.node.opened.server

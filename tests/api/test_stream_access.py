@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jwt
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -19,10 +20,17 @@ from tests.helpers.http import async_ask, event_stream
 from tests.helpers.server import Keys, make_keys
 from waystation.api.streams import Streams
 from waystation.channels.tokens import RevocationList
-from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig, TokenRule
+from waystation.config import (
+    AuthConfig,
+    ChannelConfig,
+    ChannelRule,
+    Config,
+    HttpConfig,
+    TokenRule,
+)
 from waystation.errors import UnauthenticatedError
 from waystation.testing import serving
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 
 SECRET = b"a shared secret that is long enough for everybody"
 #: What a revoked credential may still take to end a stream.
@@ -59,13 +67,15 @@ def rules(data: Path) -> ChannelConfig:
 
 
 @asynccontextmanager
-async def guarded_station(data: Path, **http: list[str]) -> AsyncIterator[tuple[Serving, Keys]]:
+async def guarded_station(
+    settings: Config, **http: list[str]
+) -> AsyncIterator[tuple[Serving, Keys]]:
     """A station that asks for keys, and on some channels for tokens."""
-    keys = await asyncio.to_thread(make_keys, data)
-    settings = quick_settings(
-        str(data),
+    keys = await asyncio.to_thread(make_keys, settings.data_dir)
+    settings = replace(
+        settings,
         auth=AuthConfig(insecure=False),
-        channels=rules(data),
+        channels=rules(settings.data_dir),
         http=HttpConfig(port=0, **http),  # type: ignore[arg-type]
     )
     async with serving(settings) as server:
@@ -87,8 +97,8 @@ async def refused(server: Serving, path: str, *, key: str = "", **headers: str) 
     return only
 
 
-async def test_a_key_opens_streams_in_the_header_and_in_the_address(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_a_key_opens_streams_in_the_header_and_in_the_address(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         create = f"{OPEN}/events?create=true"
         async with event_stream(server.url, create, key=keys.write) as stream:
             assert stream.status == 200
@@ -104,9 +114,9 @@ async def test_a_key_opens_streams_in_the_header_and_in_the_address(tmp_path: Pa
 
 
 async def test_a_socket_takes_a_credential_as_a_subprotocol_and_never_answers_it(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+    async with guarded_station(settings) as (server, keys):
         for path, shown in ((OPEN, keys.write), (ROOM, token()), (ROOM, keys.write)):
             offer = ["waystation", f"bearer.{shown}"]
             async with connect(
@@ -119,8 +129,8 @@ async def test_a_socket_takes_a_credential_as_a_subprotocol_and_never_answers_it
                 assert shown not in str(client.response.headers)
 
 
-async def test_a_token_opens_the_channel_that_it_names_and_no_other(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, _):
+async def test_a_token_opens_the_channel_that_it_names_and_no_other(settings: Config) -> None:
+    async with guarded_station(settings) as (server, _):
         target = f"{ROOM}/events?create=true&access_token={token()}"
         async with event_stream(server.url, target) as stream:
             await server.node.channels.publish("default", "room-7", "a", b"1")
@@ -130,8 +140,8 @@ async def test_a_token_opens_the_channel_that_it_names_and_no_other(tmp_path: Pa
             assert await refused(server, query) == (403, "dsps.auth.rejected")
 
 
-async def test_tokens_work_on_a_station_without_keys_too(tmp_path: Path) -> None:
-    settings = quick_settings(str(tmp_path), channels=rules(tmp_path))
+async def test_tokens_work_on_a_station_without_keys_too(settings: Config) -> None:
+    settings = replace(settings, channels=rules(settings.data_dir))
     async with serving(settings) as server:
         assert await refused(server, f"{ROOM}?create=true") == (403, "dsps.auth.rejected")
         target = f"{ROOM}/events?create=true&access_token={token()}"
@@ -144,8 +154,8 @@ async def test_tokens_work_on_a_station_without_keys_too(tmp_path: Path) -> None
             assert "m" in str(await client.recv())
 
 
-async def test_what_no_key_opens_stays_shut(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_what_no_key_opens_stays_shut(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         assert await refused(server, f"{OPEN}?create=true") == (401, "auth.required")
         for wrong in (keys.unknown, keys.revoked, keys.expired, "x"):
             target = f"{OPEN}?create=true&access_token={wrong}"
@@ -162,14 +172,14 @@ async def test_what_no_key_opens_stays_shut(tmp_path: Path) -> None:
         )
 
 
-async def test_two_credentials_are_one_too_many(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_two_credentials_are_one_too_many(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         target = f"{OPEN}?create=true&access_token={keys.write}"
         assert await refused(server, target, key=keys.write) == (400, "input.invalid")
 
 
-async def test_a_credential_in_the_address_opens_no_other_route(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_a_credential_in_the_address_opens_no_other_route(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         for target in (
             "/channel/open-1/subscription/polling/me",
             "/v1/channels",
@@ -180,8 +190,8 @@ async def test_a_credential_in_the_address_opens_no_other_route(tmp_path: Path) 
             assert answer.status in (401, 403), target
 
 
-async def test_a_key_that_may_only_read_moves_nothing(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_a_key_that_may_only_read_moves_nothing(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         channels = server.node.channels
         assert await refused(server, f"{OPEN}?create=true", key=keys.read) == (
             403,
@@ -212,8 +222,8 @@ async def test_a_key_that_may_only_read_moves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_revoking_a_key_ends_its_streams_in_time(tmp_path: Path) -> None:
-    async with guarded_station(tmp_path) as (server, keys):
+async def test_revoking_a_key_ends_its_streams_in_time(settings: Config) -> None:
+    async with guarded_station(settings) as (server, keys):
         target = f"{OPEN}/events?create=true"
         header = {"Authorization": f"Bearer {keys.write}"}
         async with (
@@ -259,9 +269,9 @@ async def test_a_stream_that_cannot_be_checked_ends_and_the_others_are_still_loo
 
 @pytest.mark.slow
 async def test_a_token_that_is_revoked_or_expires_ends_its_streams_in_time(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
-    async with guarded_station(tmp_path) as (server, _):
+    async with guarded_station(settings) as (server, _):
         revoked = token(jti="t-1")
         short = token(exp=int(time.time()) + 6)
         target = f"{ROOM}/events?create=true&access_token="
@@ -279,9 +289,9 @@ async def test_a_token_that_is_revoked_or_expires_ends_its_streams_in_time(
             assert time.monotonic() - began < REVOKED_WITHIN_SECONDS + 6
 
 
-async def test_named_origins_are_kept_to_where_keys_are_asked_for(tmp_path: Path) -> None:
+async def test_named_origins_are_kept_to_where_keys_are_asked_for(settings: Config) -> None:
     """A WebSocket has no CORS; the list of origins holds for it all the same."""
-    async with guarded_station(tmp_path, cors_origins=["https://app.example"]) as (server, keys):
+    async with guarded_station(settings, cors_origins=["https://app.example"]) as (server, keys):
         header = {"Authorization": f"Bearer {keys.write}"}
         url = socket_url(server, OPEN)
         for origin in ("https://app.example", server.url):
@@ -302,21 +312,21 @@ async def test_named_origins_are_kept_to_where_keys_are_asked_for(tmp_path: Path
 
 
 async def test_a_refusal_is_no_error_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with guarded_station(tmp_path) as (server, _keys):
+    async with guarded_station(settings) as (server, _keys):
         assert await refused(server, f"{OPEN}?create=true") == (401, "auth.required")
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 async def test_no_log_line_has_a_credential_of_an_address(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    settings: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not even uvicorn's own, which tells addresses, and not at the loudest level."""
     caplog.set_level(logging.DEBUG)
     for name in ("uvicorn.error", "uvicorn.access", "websockets.server"):
         caplog.set_level(logging.DEBUG, logger=name)
-    async with guarded_station(tmp_path) as (server, keys):
+    async with guarded_station(settings) as (server, keys):
         target = f"{OPEN}/events?create=true&access_token={keys.write}"
         async with event_stream(server.url, target) as stream:
             await stream.event()

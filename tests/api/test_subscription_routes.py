@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import Answer, ask, async_ask
@@ -23,7 +24,7 @@ from waystation.subscriptions.states import ShardState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer as Told
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.testing.station import Serving, quick_settings
+from waystation.testing.station import Serving
 
 _numbers = itertools.count(1)
 #: Nothing is tried again while a test looks; 403 is never tried again.
@@ -86,11 +87,9 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def running(module_store_settings: Config) -> Iterator[Serving]:
     # It does not wait for endpoints that hang when it stops.
-    settings = quick_settings(
-        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionConfig(grace_seconds=0.05)
-    )
+    settings = replace(module_store_settings, subscriptions=SubscriptionConfig(grace_seconds=0.05))
     with background_station(settings) as running:
         yield running
 
@@ -278,8 +277,10 @@ async def test_a_wait_that_makes_no_sense_is_refused(client: Client, query: str)
     assert await client.refused("GET", f"/group{query}") == (400, "input.invalid")
 
 
-async def test_who_waits_is_answered_when_the_station_stops(settings: Config) -> None:
-    async with serving(settings) as station:
+async def test_who_waits_is_answered_when_the_station_stops(
+    own_store_settings: Config,
+) -> None:
+    async with serving(own_store_settings) as station:
         node = station.node
         await node.topics.create("default", "orders", partitions=1)
         body = json.dumps({"name": "crm", "topic": "orders", "endpoint": "channel:news"}).encode()

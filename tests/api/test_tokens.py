@@ -17,6 +17,7 @@ from urllib.parse import quote
 import jwt
 import pytest
 import redis
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, AsyncWire, ask, async_ask, async_wire, request_bytes
 from tests.helpers.server import Keys, background_station, make_keys
@@ -87,12 +88,12 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def station(module_store_settings: Config) -> Iterator[Opened]:
     """A station that asks for keys, and for tokens in rooms."""
-    data = tmp_path_factory.mktemp("tokens")
+    data = module_store_settings.data_dir
     keys = make_keys(data)
-    settings = quick_settings(
-        str(data),
+    settings = replace(
+        module_store_settings,
         auth=AuthConfig(insecure=False),
         channels=ChannelConfig(rules=rules(data), disclose_rejections=True),
     )

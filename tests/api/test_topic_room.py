@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.server import BATCH, TopicClient, problem
 from tests.helpers.store_faults import Fate, Proxy, proxy_to
-from waystation.config import StoreConfig
+from waystation.config import Config, StoreConfig
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
 from waystation.topics.model import TopicOptions
@@ -52,14 +52,14 @@ def test_of_a_batch_what_found_room_is_there_and_the_rest_is_told_one_by_one(
     assert answer.status == 200
     refused, receipt = answer.json()["results"]
     assert (refused["id"], refused["error"]["code"]) == ("1", "log.full")
-    assert "refuse" in refused["error"]["detail"]
+    assert "at most 1,000 bytes" in refused["error"]["detail"]
     assert (receipt["id"], receipt["partition"]) == ("2", 1)
 
 
 async def test_of_a_batch_refused_for_several_reasons_each_message_is_told_its_own(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
-    async with serving(quick_settings(str(tmp_path))) as running:
+    async with serving(settings) as running:
         options = TopicOptions(max_bytes=1000)
         topic = await running.node.topics.create("default", "t", partitions=2, options=options)
         # Sealed, and nothing follows: the catalogue came from a backup.

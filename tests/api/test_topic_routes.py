@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import ask, request_bytes, wire
 from tests.helpers.server import BATCH, TopicClient, background_station, problem
 from waystation import Waystation
-from waystation.config import HttpConfig, TopicConfig
-from waystation.testing.station import quick_settings
+from waystation.config import Config, HttpConfig, TopicConfig
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
@@ -323,10 +322,10 @@ def test_a_body_over_the_limit_is_refused_before_it_was_sent(topic: TopicClient)
         assert problem(connection.answer("POST")) == (413, "input.too-large")
 
 
-def test_a_small_bound_of_other_routes_leaves_room_for_what_is_produced(tmp_path: Path) -> None:
+def test_a_small_bound_of_other_routes_leaves_room_for_what_is_produced(settings: Config) -> None:
     """The connection's own bound on a whole request follows the largest body of any route."""
-    settings = quick_settings(
-        str(tmp_path),
+    settings = replace(
+        settings,
         http=HttpConfig(port=0, body_bytes_max=1000),
         topics=TopicConfig(message_bytes_max=300_000, body_bytes_max=400_000),
     )

@@ -6,19 +6,18 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
-from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.conftest import Guarded
 from tests.helpers.http import ask, async_ask
 from tests.helpers.server import TopicClient, background_station, problem
-from waystation.config import TopicConfig
+from waystation.config import Config, TopicConfig
 from waystation.node import MAINTENANCE_S
 from waystation.store.keys import MAINTENANCE_LEASE
 from waystation.testing import Station, serving
-from waystation.testing.station import quick_settings
 from waystation.topics.model import TopicOptions
 
 DEFAULTS = {
@@ -108,10 +107,8 @@ def test_a_partition_count_that_is_not_advised_has_a_warning(
     assert grown["warning"].startswith("7 partitions")
 
 
-def test_strict_counts_are_a_setting(tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = quick_settings(
-        str(tmp_path_factory.mktemp("strict")), topics=TopicConfig(strict_partitions=True)
-    )
+def test_strict_counts_are_a_setting(settings: Config) -> None:
+    settings = replace(settings, topics=TopicConfig(strict_partitions=True))
     with background_station(settings) as running:
         client = TopicClient(running.url)
         refused = client.ask("POST", "/v1/topics", {"name": client.name, "partitions": 5})
@@ -240,10 +237,8 @@ def test_everything_else_on_a_topic_that_is_not_there_is_404_too(topic: TopicCli
         assert problem(answer) == (404, "topic.not-found"), answer
 
 
-def test_a_long_list_comes_in_pages_by_name(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    with background_station(quick_settings(str(tmp_path_factory.mktemp("pages")))) as running:
+def test_a_long_list_comes_in_pages_by_name(settings: Config) -> None:
+    with background_station(settings) as running:
         names = [f"t-{number:02}" for number in range(25)]
         for name in names:
             TopicClient(running.url, name).create(1)
@@ -389,8 +384,8 @@ def test_a_partition_that_is_nearly_full_is_warned_about(station: Station) -> No
 
 
 @pytest.mark.slow
-async def test_what_a_reader_lost_is_counted_and_shown(tmp_path: Path) -> None:
-    async with serving(quick_settings(str(tmp_path))) as running:
+async def test_what_a_reader_lost_is_counted_and_shown(settings: Config) -> None:
+    async with serving(settings) as running:
         options = TopicOptions(max_bytes=1000, full_policy="drop_and_count")
         topic = await running.node.topics.create("default", "t", partitions=1, options=options)
         await running.node.logs.hold(topic.log(topic.target), 0, "slow", 0)
@@ -461,11 +456,10 @@ def test_the_same_name_in_two_projects_is_two_topics(two: tuple[TopicClient, Top
 
 
 async def test_a_stopped_node_gives_the_lease_of_upkeep_back(
-    tmp_path_factory: pytest.TempPathFactory,
+    settings: Config,
 ) -> None:
-    folder = str(tmp_path_factory.mktemp("lease"))
     for epoch in (b"1", b"2"):
-        async with serving(quick_settings(folder)) as running:
+        async with serving(settings) as running:
             store = running.node.opened.store
             # One that has to wait for the lease to run out would come ten seconds later.
             async with asyncio.timeout(MAINTENANCE_S / 2):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 from tests.delivery.delivering import until
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.server import problem
 from waystation import App
+from waystation.config import Config
 from waystation.store.client import Store
-from waystation.testing.station import quick_settings, serving
+from waystation.testing.station import serving
 from waystation.transactions import names
 
 
@@ -33,10 +33,12 @@ async def keys_of_work(store: Store) -> set[bytes]:
     return {each for each in await store.call("KEYS", "{tx.*") if b"Lock" not in each}
 
 
-async def test_a_start_in_a_full_store_is_507_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_start_in_a_full_store_is_507_and_leaves_nothing_behind(
+    own_store_settings: Config,
+) -> None:
     """F-20: what is under way goes on, and starts do once there is room."""
     let = asyncio.Event()
-    async with serving(quick_settings(str(tmp_path)), app=app_that_waits(let)) as running:
+    async with serving(own_store_settings, app=app_that_waits(let)) as running:
         store = running.node.opened.store
 
         async def ask(method: str, path: str, content: Any = None) -> Answer:

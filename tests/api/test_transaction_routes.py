@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, ask, wire
 from tests.helpers.server import Keys, background_station, make_keys
 from waystation import App, Fail, RetryLater, Wait
-from waystation.config import AuthConfig, HttpConfig
-from waystation.testing.station import quick_settings
+from waystation.config import AuthConfig, Config, HttpConfig
 
 _numbers = itertools.count(1)
 NOBODY = "tx-0000" + "f" * 36
@@ -134,11 +134,10 @@ def problem(answer: Answer) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Keys]]:
-    data = tmp_path_factory.mktemp("transactions")
-    keys = make_keys(data)
-    settings = quick_settings(
-        str(data),
+def station(module_store_settings: Config) -> Iterator[tuple[str, Keys]]:
+    keys = make_keys(module_store_settings.data_dir)
+    settings = replace(
+        module_store_settings,
         auth=AuthConfig(insecure=False),
         http=HttpConfig(port=0, poll_seconds_max=20),
     )

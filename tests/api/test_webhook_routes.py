@@ -6,20 +6,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.server import make_keys
 from waystation import App
-from waystation.config import AuthConfig, DeliveryConfig, TransactionConfig, WebhookConfig
+from waystation.config import AuthConfig, Config, DeliveryConfig, TransactionConfig, WebhookConfig
 from waystation.delivery.notices import Notice
 from waystation.delivery.states import EndpointStates
 from waystation.telemetry import metrics
 from waystation.testing.endpoint import FakeEndpoint
-from waystation.testing.station import Serving, quick_settings, serving
+from waystation.testing.station import Serving, serving
 from waystation.transactions import names
 
 #: Two attempts, one right after the other.
@@ -63,11 +63,11 @@ class Client:
 
 
 @asynccontextmanager
-async def station(folder: Path, **sections: Any) -> AsyncIterator[Client]:
+async def station(settings: Config, **sections: Any) -> AsyncIterator[Client]:
     app = App()
     app.pipeline("pay", ["util/checkpoint"])
     given = {"webhooks": QUICK, **sections}
-    async with serving(quick_settings(str(folder), **given), app=app) as running:
+    async with serving(replace(settings, **given), app=app) as running:
         yield Client(running)
 
 
@@ -77,8 +77,8 @@ async def until(look: Callable[[], Awaitable[bool]]) -> None:
             pass
 
 
-async def test_a_webhook_that_arrived_is_told_with_its_attempts(tmp_path: Path) -> None:
-    async with FakeEndpoint(plan=[503, 200]) as receiver, station(tmp_path) as client:
+async def test_a_webhook_that_arrived_is_told_with_its_attempts(settings: Config) -> None:
+    async with FakeEndpoint(plan=[503, 200]) as receiver, station(settings) as client:
         transaction_id = await client.ended(webhook=f"{receiver.url}?token=secret")
 
         async def delivered() -> bool:
@@ -96,9 +96,9 @@ async def test_a_webhook_that_arrived_is_told_with_its_attempts(tmp_path: Path) 
         assert await client.replies("failed") == []
 
 
-async def test_attempts_and_waits_are_counted(tmp_path: Path) -> None:
+async def test_attempts_and_waits_are_counted(settings: Config) -> None:
     before = {each: attempts_told(each) for each in ("retry", "done")}
-    async with FakeEndpoint(plan=[503, 200]) as receiver, station(tmp_path) as client:
+    async with FakeEndpoint(plan=[503, 200]) as receiver, station(settings) as client:
         transaction_id = await client.ended(webhook=receiver.url)
 
         async def delivered() -> bool:
@@ -132,9 +132,9 @@ def attempts_told(verdict: str) -> float:
     return metrics.registry.get_sample_value("waystation_replies_total", labels) or 0.0
 
 
-async def test_what_was_given_up_is_listed_redriven_and_arrives(tmp_path: Path) -> None:
+async def test_what_was_given_up_is_listed_redriven_and_arrives(settings: Config) -> None:
     plan = [500, 500, 500, 500, 200]
-    async with FakeEndpoint(plan=plan) as receiver, station(tmp_path) as client:
+    async with FakeEndpoint(plan=plan) as receiver, station(settings) as client:
         ids = {await client.ended(webhook=receiver.url), await client.ended(webhook=receiver.url)}
 
         async def both_failed() -> bool:
@@ -163,9 +163,9 @@ async def test_what_was_given_up_is_listed_redriven_and_arrives(tmp_path: Path) 
         await until(none_failed)
 
 
-async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(tmp_path: Path) -> None:
+async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(settings: Config) -> None:
     nobody_sends = WebhookConfig(workers=0)
-    async with station(tmp_path, webhooks=nobody_sends) as client:
+    async with station(settings, webhooks=nobody_sends) as client:
         await client.ask("POST", "/v1/topics", {"name": "events"})
         transaction_id = await client.ended(webhook="http://127.0.0.1:9/hook", topic="events")
         waiting = await client.replies("waiting")
@@ -183,11 +183,11 @@ async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(tmp_path: Pat
         assert again.json() == {"count": 0}
 
 
-async def test_a_node_group_is_told_to_send_and_does(tmp_path: Path) -> None:
+async def test_a_node_group_is_told_to_send_and_does(settings: Config) -> None:
     nobody_sends = WebhookConfig(workers=0)
     async with (
         FakeEndpoint(plan=[200]) as receiver,
-        station(tmp_path, webhooks=nobody_sends) as client,
+        station(settings, webhooks=nobody_sends) as client,
     ):
         await client.ended(webhook=receiver.url)
         (waits,) = await client.replies("waiting")
@@ -197,11 +197,11 @@ async def test_a_node_group_is_told_to_send_and_does(tmp_path: Path) -> None:
         await receiver.until(1)
 
 
-async def test_a_webhook_outlives_the_state_in_the_store(tmp_path: Path) -> None:
+async def test_a_webhook_outlives_the_state_in_the_store(settings: Config) -> None:
     """Archived and gone before the receiver is back: it is told from the archive."""
     patient = WebhookConfig(first_wait_seconds=2.0, fail_limit=0)
     sections = {"webhooks": patient, "transactions": SOON}
-    async with FakeEndpoint(plan=[503]) as receiver, station(tmp_path, **sections) as client:
+    async with FakeEndpoint(plan=[503]) as receiver, station(settings, **sections) as client:
         transaction_id = await client.ended(webhook=receiver.url)
         store = client.running.node.opened.store
 
@@ -222,9 +222,9 @@ async def test_a_webhook_outlives_the_state_in_the_store(tmp_path: Path) -> None
 
 @pytest.mark.slow
 async def test_a_receiver_that_is_gone_is_disabled_and_can_be_enabled_again(
-    tmp_path: Path,
+    settings: Config,
 ) -> None:
-    async with FakeEndpoint(plan=[410, 200]) as receiver, station(tmp_path) as client:
+    async with FakeEndpoint(plan=[410, 200]) as receiver, station(settings) as client:
         transaction_id = await client.ended(webhook=receiver.url)
 
         async def disabled() -> bool:
@@ -247,9 +247,9 @@ async def test_a_receiver_that_is_gone_is_disabled_and_can_be_enabled_again(
         await until(delivered)
 
 
-async def test_a_project_enables_its_own_receivers_and_sees_no_others(tmp_path: Path) -> None:
-    keys = await asyncio.to_thread(make_keys, tmp_path)
-    settings = quick_settings(str(tmp_path), auth=AuthConfig(insecure=False))
+async def test_a_project_enables_its_own_receivers_and_sees_no_others(settings: Config) -> None:
+    keys = await asyncio.to_thread(make_keys, settings.data_dir)
+    settings = replace(settings, auth=AuthConfig(insecure=False))
     async with serving(settings) as running:
         states = EndpointStates(running.node.opened.store)
         for each in ("w.shop.0123456789abcdef", "w.default.0123456789abcdef"):
@@ -270,17 +270,17 @@ async def test_a_project_enables_its_own_receivers_and_sees_no_others(tmp_path: 
 
 @pytest.mark.parametrize("transaction_id", [NOBODY, "junk"])
 async def test_replies_of_what_is_not_there_are_unknown(
-    tmp_path: Path, transaction_id: str
+    settings: Config, transaction_id: str
 ) -> None:
-    async with station(tmp_path) as client:
+    async with station(settings) as client:
         path = f"/v1/transactions/{transaction_id}/webhook"
         for method, where in (("GET", path), ("POST", f"{path}/redrive"), ("DELETE", path)):
             answer = await client.ask(method, where)
             assert (answer.status, answer.json()["code"]) == (404, "transaction.unknown")
 
 
-async def test_a_list_of_replies_is_asked_for_rightly_or_refused(tmp_path: Path) -> None:
-    async with station(tmp_path, delivery=DeliveryConfig(loopback=True)) as client:
+async def test_a_list_of_replies_is_asked_for_rightly_or_refused(settings: Config) -> None:
+    async with station(settings, delivery=DeliveryConfig(loopback=True)) as client:
         for query in ("state=done", "limit=0", "limit=x", "cursor=x"):
             answer = await client.ask("GET", f"/v1/webhooks?{query}")
             assert (answer.status, answer.json()["code"]) == (400, "input.invalid"), query

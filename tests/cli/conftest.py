@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from waystation.config import Config
 from waystation.testing import Station
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -24,6 +25,12 @@ def command(*arguments: str) -> list[str]:
 
 def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if "WAYSTATION" not in name}
+
+
+@pytest.fixture
+def settings(worker_store_settings: Config) -> Config:
+    """Return settings of a node on the worker's emptied store."""
+    return worker_store_settings
 
 
 @pytest.fixture

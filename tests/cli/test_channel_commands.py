@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.conftest import Run, clean_environment, command, running_station
+from tests.helpers.server import background_station
 from waystation import Waystation
 from waystation.cli import patience
 from waystation.cli.output import printable
 from waystation.cli.positions import parse_position
-from waystation.config import ChannelConfig, ChannelRule
+from waystation.config import ChannelConfig, ChannelRule, Config
 from waystation.errors import InvalidInputError, StationUnreachableError
 from waystation.runtime.clock import Clock
 from waystation.testing import Station
@@ -122,9 +124,11 @@ def test_lines_are_not_held_back_for_those_that_have_not_come(
 
 
 @pytest.mark.slow
-def test_a_full_channel_is_told_with_the_line_that_found_no_room(run: Run) -> None:
+def test_a_full_channel_is_told_with_the_line_that_found_no_room(
+    run: Run, settings: Config
+) -> None:
     rules = (ChannelRule(pattern="tight", backlog_max=3),)
-    with Station(time_machine=False, channels=ChannelConfig(rules=rules)) as station:
+    with background_station(replace(settings, channels=ChannelConfig(rules=rules))) as station:
         arguments = ("channel", "publish", "tight", "--stdin", "--url", station.url)
         some = run(*arguments, text="1\n2\n3\n4\n5\n")
         none = run(*arguments, "--id", "again", text="6\n")

@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.conftest import clean_environment, command
 from tests.helpers.http import Receiver
+from tests.helpers.server import background_station
 from waystation import Waystation
-from waystation.config import ChannelConfig, ChannelRule, WebhookRule
-from waystation.testing import Station
+from waystation.config import ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.testing.endpoint import FakeEndpoint
 
 
@@ -31,10 +32,11 @@ def deliveries(url: str, *arguments: str) -> Any:
 
 
 @pytest.mark.slow
-def test_an_operator_finds_out_why_and_sets_it_going_again() -> None:
+def test_an_operator_finds_out_why_and_sets_it_going_again(settings: Config) -> None:
     with Receiver(FakeEndpoint(plan=[401, 410, 200])) as receiver:
         rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url=receiver.url),))
-        with Station(channels=ChannelConfig(rules=(rule,))) as station:
+        settings = replace(settings, channels=ChannelConfig(rules=(rule,)))
+        with background_station(settings) as station:
             with Waystation(station.url) as client:
                 client.channels.publish("orders", 1, message_id="m-1")
                 while not (found := list(client.deliveries.failed())):
@@ -60,8 +62,8 @@ def test_an_operator_finds_out_why_and_sets_it_going_again() -> None:
             assert deliveries(station.url, "discard", "crm") == {"count": 0}
 
 
-def test_people_get_sentences() -> None:
-    with Station() as station:
+def test_people_get_sentences(settings: Config) -> None:
+    with background_station(settings) as station:
         for arguments, told in (
             (("list",), "No endpoints"),
             (("failed",), "Nothing has failed"),

@@ -10,12 +10,14 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
+from tests.helpers.server import background_station
 from tests.helpers.store_faults import Fate, proxy_to
 from waystation import AsyncWaystation, Waystation, errors
 from waystation.client.async_channels import AsyncChannels
 from waystation.client.sync_channels import Channels
-from waystation.config import AuthConfig, ChannelConfig, ChannelRule, HttpConfig
+from waystation.config import AuthConfig, ChannelConfig, ChannelRule, Config, HttpConfig
 from waystation.store.address import Address
 from waystation.testing import Station
 
@@ -118,12 +120,13 @@ def test_a_batch_with_a_bad_message_is_refused(
 
 
 def test_a_full_channel_is_an_error_only_when_nothing_found_room(
+    settings: Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("waystation.client.messages.BATCH_MESSAGES_MAX", 2)
     rules = (ChannelRule(pattern="orders", backlog_max=4),)
     with (
-        Station(time_machine=False, channels=ChannelConfig(rules=rules)) as full,
+        background_station(replace(settings, channels=ChannelConfig(rules=rules))) as full,
         Waystation(full.url) as client,
     ):
         messages = [(f"m-{number}", number) for number in range(7)]
@@ -277,9 +280,11 @@ async def test_acknowledging_an_empty_batch_changes_nothing(station: Station) ->
         assert len((await other.channels.fetch("orders", "me")).messages) == 1
 
 
-def test_a_station_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Station(time_machine=False) as first:
-        port = int(first.url.rpartition(":")[2])
+def test_a_station_that_comes_back_is_found_again(
+    settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with background_station(settings) as first:
+        again = replace(settings, http=HttpConfig(port=first.port))
         client = Waystation(first.url)
         client.channels.subscribe("orders", "me")
     with ExitStack() as stack:
@@ -290,8 +295,7 @@ def test_a_station_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatc
             """In the second pause of the client, however long that takes."""
             pauses.append(seconds)
             if len(pauses) == 2:
-                second = Station(time_machine=False, http=HttpConfig(port=port))
-                stack.enter_context(second)
+                stack.enter_context(background_station(again))
 
         monkeypatch.setattr(client.channels._caller._transport, "sleep", come_back)
         client.channels.subscribe("orders", "me")

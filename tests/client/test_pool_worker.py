@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.client.pool_worker_process import WorkerProcess, worker_process
 from tests.helpers.server import background_station
@@ -26,7 +27,7 @@ from waystation.client.pool_workload import Finished, Workload
 from waystation.client.sync_pool_worker import PoolWorker
 from waystation.client.sync_pools import Pools
 from waystation.client.topics import ShownMessage
-from waystation.config import PoolConfig
+from waystation.config import Config, PoolConfig
 from waystation.errors import (
     ConflictError,
     InvalidInputError,
@@ -35,16 +36,14 @@ from waystation.errors import (
     PoolNotFoundError,
     WorkerUnknownError,
 )
-from waystation.testing.station import quick_settings
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(module_store_settings: Config) -> Iterator[str]:
     """A station that looks after its pools ten times a second."""
-    data = tmp_path_factory.mktemp("pools")
-    settings = quick_settings(str(data), pools=PoolConfig(sweep_seconds=0.1))
+    settings = replace(module_store_settings, pools=PoolConfig(sweep_seconds=0.1))
     with background_station(settings) as running:
         yield running.url
 

@@ -10,17 +10,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tests.helpers.server import background_station
 from tests.helpers.waiting import until
 from waystation import App, AsyncWaystation, Wait, Waystation
 from waystation.client.async_archive import AsyncArchive
 from waystation.client.async_webhooks import AsyncWebhooks
 from waystation.client.sync_archive import Archive
 from waystation.client.sync_webhooks import Webhooks
-from waystation.config import TransactionConfig, WebhookConfig
+from waystation.config import Config, TransactionConfig, WebhookConfig
 from waystation.errors import TransactionUnknownError
-from waystation.testing import Station
 from waystation.testing.endpoint import FakeEndpoint
+from waystation.testing.station import Serving
 from waystation.transactions.cells import CELLS_DEFAULT
 
 #: What has ended, or sleeps, leaves the store at once.
@@ -50,16 +52,15 @@ def app_of_tests() -> App:
 
 
 @pytest.fixture(scope="module")
-def station() -> Iterator[Station]:
+def station(module_store_settings: Config) -> Iterator[Serving]:
     webhooks = WebhookConfig(attempts=1, fail_limit=0)
-    with Station(
-        app=app_of_tests(), time_machine=False, transactions=AT_ONCE, webhooks=webhooks
-    ) as running:
+    settings = replace(module_store_settings, transactions=AT_ONCE, webhooks=webhooks)
+    with background_station(settings, app=app_of_tests()) as running:
         yield running
 
 
 @pytest.fixture
-def ws(station: Station) -> Iterator[Waystation]:
+def ws(station: Serving) -> Iterator[Waystation]:
     with Waystation(station.url) as opened:
         yield opened
 
@@ -146,7 +147,7 @@ def test_operators_see_who_archives(ws: Waystation) -> None:
     assert ws.archive.retry() == 0
 
 
-async def test_a_webhook_that_was_given_up_is_redriven_and_arrives(station: Station) -> None:
+async def test_a_webhook_that_was_given_up_is_redriven_and_arrives(station: Serving) -> None:
     async with FakeEndpoint(plan=[500, 500, 200]) as receiver, AsyncWaystation(station.url) as ws:
         asked = {"webhook": receiver.url}
         tx = await ws.transactions.start("at-once", metadata=asked)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.server import background_station
 from waystation import AsyncWaystation, Waystation
@@ -20,7 +21,7 @@ from waystation.client.async_operations import AsyncOperation
 from waystation.client.async_subscriptions import AsyncSubscriptions
 from waystation.client.sync_operations import Operation
 from waystation.client.sync_subscriptions import Subscriptions
-from waystation.config import HttpConfig, StoreConfig, SubscriptionConfig
+from waystation.config import Config, HttpConfig, StoreConfig, SubscriptionConfig
 from waystation.errors import (
     ConflictError,
     EndpointInvalidError,
@@ -86,11 +87,9 @@ async def until(look: Callable[[], Awaitable[object]], value: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def station_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def station_url(module_store_settings: Config) -> Any:
     # It does not wait for endpoints that hang when it stops.
-    settings = quick_settings(
-        str(tmp_path_factory.mktemp("subs")), subscriptions=SubscriptionConfig(grace_seconds=0.05)
-    )
+    settings = replace(module_store_settings, subscriptions=SubscriptionConfig(grace_seconds=0.05))
     with background_station(settings) as running:
         yield running.url
 

@@ -1,0 +1,13 @@
+"""Fixtures of the tests of the clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from waystation.config import Config
+
+
+@pytest.fixture
+def settings(worker_store_settings: Config) -> Config:
+    """Return settings of a node on the worker's emptied store."""
+    return worker_store_settings
