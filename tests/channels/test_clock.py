@@ -254,7 +254,7 @@ def test_handle_needs_no_escaping_in_url(channel: str, subscriber: str, clock: i
     assert not set(handle) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=")
 
 
-def test_the_form_never_changes() -> None:
+def test_handle_of_stored_example_is_unchanged() -> None:
     """Handles lie with clients across an upgrade, so this text is a promise."""
     assert encode_handle("chan", "sub", 1) == (
         "eyJkZWZhdWx0Ijoie1wiY2xrXCI6MSxcInhzXCI6XCJ1NkpTY3dcIn0ifQ=="

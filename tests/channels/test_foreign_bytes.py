@@ -92,7 +92,7 @@ async def test_event_stream_of_foreign_bytes_sends_them(settings: Config) -> Non
                     )
 
 
-async def test_socket_of_foreign_bytes_sends_binary_frames_where_text_must_be_utf8(
+async def test_socket_of_foreign_bytes_sends_binary_frames(
     settings: Config,
 ) -> None:
     async with serving(settings) as server:

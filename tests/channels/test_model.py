@@ -227,7 +227,7 @@ class ChannelMachine(RuleBasedStateMachine):
             assert expected[key][1] - STEP_SECONDS < left <= expected[key][1], key
 
 
-def test_channels_behave_as_their_model_does(
+def test_channel_service_with_random_calls_equals_model(
     bridge: Bridge, record_property: RecordProperty
 ) -> None:
     """EXAMPLES=2000 looks harder; a failure prints how to replay it."""

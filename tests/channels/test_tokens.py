@@ -280,7 +280,7 @@ def test_token_signed_with_public_key_as_secret_is_rejected(
 
 @pytest.mark.parametrize("secret", ["HS256", "HS384", "HS512"])
 @pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if not each.startswith("HS")])
-def test_rule_with_public_key_alone_refuses_tokens_signed_with_that_key_as_secret(
+def test_rule_without_shared_secret_rejects_token_signed_with_public_key(
     tmp_path: Path, algorithm: str, secret: str
 ) -> None:
     """The rule names no HS algorithm, so no key of it may ever verify an HMAC."""
@@ -362,11 +362,11 @@ def test_token_with_critical_extension_is_rejected(secret_file: str, critical: o
     ],
     ids=lambda token: token[:20],
 )
-def test_garbage_is_refused(secret_file: str, token: str) -> None:
+def test_token_that_is_malformed_is_rejected(secret_file: str, token: str) -> None:
     assert not accepts(shared(secret_file, allow_none=True), token)
 
 
-def test_one_token_has_one_text(secret_file: str) -> None:
+def test_token_with_altered_text_is_rejected(secret_file: str) -> None:
     token = signed({})
     header, claims, signature = token.split(".")
 
@@ -396,7 +396,7 @@ def test_one_token_has_one_text(secret_file: str) -> None:
     ],
     ids=str,
 )
-def test_a_rule_that_cannot_work_is_refused_at_start(
+def test_rule_without_usable_keys_is_rejected_at_start(
     secret_file: str, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told) as caught:
@@ -405,7 +405,7 @@ def test_a_rule_that_cannot_work_is_refused_at_start(
     assert SECRET.decode() not in str(caught.value)
 
 
-def test_a_key_of_the_wrong_curve_or_none_at_all_is_refused_at_start(tmp_path: Path) -> None:
+def test_rule_with_unsuitable_key_is_rejected_at_start(tmp_path: Path) -> None:
     empty, junk = tmp_path / "empty", tmp_path / "junk"
     empty.write_bytes(b"")
     junk.write_bytes(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
@@ -416,7 +416,7 @@ def test_a_key_of_the_wrong_curve_or_none_at_all_is_refused_at_start(tmp_path: P
             verifier_of(rule)
 
 
-def test_a_weak_key_is_told_at_start_without_telling_the_key(
+def test_rule_with_weak_key_logs_warning_without_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     weak = tmp_path / "weak"
@@ -433,7 +433,7 @@ def test_a_weak_key_is_told_at_start_without_telling_the_key(
 # -- What is remembered ----------------------------------------------------------------------
 
 
-def test_a_signature_is_checked_once_and_the_times_each_time(
+def test_verifier_with_known_token_checks_times_only(
     secret_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = shared(secret_file, clock_skew_seconds=10)
@@ -450,7 +450,7 @@ def test_a_signature_is_checked_once_and_the_times_each_time(
         verifier.verify(token, [rule], now_ms=(NOW + 10) * 1000)
 
 
-def test_what_is_remembered_is_the_whole_token(
+def test_verifier_with_part_of_known_token_rejects_it(
     secret_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = shared(secret_file)
@@ -469,7 +469,7 @@ def test_what_is_remembered_is_the_whole_token(
             verifier.verify(tampered, [rule], now_ms=NOW * 1000)
 
 
-def test_bad_signatures_are_not_remembered_and_long_tokens_neither(
+def test_verifier_caches_neither_invalid_nor_long_tokens(
     secret_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = shared(secret_file)
@@ -501,7 +501,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return outcomes
 
 
-def test_keys_of_another_rule_do_not_count(secret_file: str, tmp_path: Path) -> None:
+def test_verifier_with_known_token_rejects_it_for_other_rule(
+    secret_file: str, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"another secret, also long enough to be used for signing")
     mine, theirs = shared(secret_file), shared(str(other))
@@ -521,23 +523,23 @@ def test_keys_of_another_rule_do_not_count(secret_file: str, tmp_path: Path) -> 
     ("jti", "told"),
     [("t-1", "t-1"), (7, "7"), (None, ""), ([], ""), ("", ""), ("ü {}\n", "ü {}\n")],
 )
-def test_the_id_for_revocation_is_read_without_trusting_the_token(jti: object, told: str) -> None:
+def test_token_id_of_unverified_token_is_read(jti: object, told: str) -> None:
     token = read_token(forged({"alg": "HS256"}, {"jti": jti, "exp": int(time.time()) - 9}, b"x"))
 
     assert token is not None
     assert token.id == told
 
 
-def test_a_token_whose_id_is_half_a_character_is_none() -> None:
+def test_token_id_with_lone_surrogate_is_rejected() -> None:
     assert read_token(forged({"alg": "HS256"}, b'{"jti":"\\ud800"}', b"x")) is None
 
 
-def test_the_widest_skew_of_all_rules_is_known(secret_file: str) -> None:
+def test_verifier_of_several_rules_returns_largest_skew(secret_file: str) -> None:
     assert verifier_of().skew_max == 0
     rules = [shared(secret_file, clock_skew_seconds=each) for each in (5, 60, 7)]
     assert verifier_of(*rules).skew_max == 60
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_verifier_cache_uses_at_most_64_mib() -> None:
     cached = tokens_module._CACHED_SIGNATURES_MAX * tokens_module._CACHED_TOKEN_BYTES_MAX
     assert cached <= 64 * 1_048_576

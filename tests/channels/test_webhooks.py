@@ -51,7 +51,7 @@ def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Config:
     return quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
 
 
-async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> None:
+async def test_webhook_signs_request_and_retries_until_success(tmp_path: Path) -> None:
     secret = new_secret(RandomIds())
     (tmp_path / "secret").write_text(secret)
     async with FakeEndpoint(plan=[500, 200]) as endpoint:
@@ -86,7 +86,7 @@ async def test_a_message_is_sent_signed_to_its_webhook_once(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_a_hanging_webhook_delays_no_publish(tmp_path: Path) -> None:
+async def test_webhook_that_hangs_delays_no_publish(tmp_path: Path) -> None:
     async with FakeEndpoint(plan=[Answer(hang=True)]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url)
         async with (
@@ -103,7 +103,7 @@ async def test_a_hanging_webhook_delays_no_publish(tmp_path: Path) -> None:
             assert len(endpoint.received) <= 8
 
 
-async def test_a_batch_and_a_single_publish_fire_alike_and_a_duplicate_in_neither(
+async def test_webhook_of_single_and_batch_publish_is_sent_once_per_message(
     tmp_path: Path,
 ) -> None:
     async with FakeEndpoint() as endpoint:
@@ -124,7 +124,7 @@ async def test_a_batch_and_a_single_publish_fire_alike_and_a_duplicate_in_neithe
         assert came == ["m-1", "m-2", "m-3"]
 
 
-async def test_all_webhooks_of_all_matching_rules_fire(tmp_path: Path) -> None:
+async def test_webhooks_of_all_matching_rules_are_sent(tmp_path: Path) -> None:
     async with FakeEndpoint() as endpoint:
         rules = (
             ChannelRule(
@@ -155,7 +155,7 @@ async def test_all_webhooks_of_all_matching_rules_fire(tmp_path: Path) -> None:
         ]
 
 
-async def test_the_same_id_in_two_channels_or_after_it_was_forgotten_is_another_delivery(
+async def test_webhook_id_of_reused_message_id_is_new(
     tmp_path: Path,
 ) -> None:
     """Receivers know repetitions by `webhook-id`: what is not one must not look like one."""
@@ -177,7 +177,7 @@ async def test_the_same_id_in_two_channels_or_after_it_was_forgotten_is_another_
         assert sorted(each["content"] for each in by_id.values()) == [1, 2, 3]
 
 
-async def test_a_corrected_url_holds_for_what_waits_and_what_failed(tmp_path: Path) -> None:
+async def test_webhook_with_corrected_url_redrives_failed_deliveries_there(tmp_path: Path) -> None:
     async with FakeEndpoint(plan=[403]) as wrong, FakeEndpoint() as right:
         bad = WebhookRule(name="crm", url=wrong.url)
         async with (
@@ -198,7 +198,7 @@ async def test_a_corrected_url_holds_for_what_waits_and_what_failed(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_what_waits_for_a_webhook_that_was_removed_waits_until_somebody_decides(
+async def test_webhook_that_was_removed_keeps_pending_deliveries_until_discarded(
     tmp_path: Path,
 ) -> None:
     async with FakeEndpoint(plan=[503]) as endpoint:
@@ -234,7 +234,7 @@ async def test_what_waits_for_a_webhook_that_was_removed_waits_until_somebody_de
             assert await client.deliveries.endpoints() == []
 
 
-async def test_a_filled_url_that_is_forbidden_is_told_at_publish_and_nothing_is_written(
+async def test_publish_with_forbidden_webhook_url_writes_nothing(
     tmp_path: Path,
 ) -> None:
     """S-01: the static part is judged at start, what a channel's name fills in when it is used."""
@@ -255,7 +255,7 @@ async def test_a_filled_url_that_is_forbidden_is_told_at_publish_and_nothing_is_
         assert [key for key in await store.call("KEYS", "*") if key.startswith(b"c.")] == []
 
 
-async def test_a_network_that_the_settings_allow_is_reached_and_no_other(tmp_path: Path) -> None:
+async def test_webhook_in_allowed_network_is_sent_and_others_are_rejected(tmp_path: Path) -> None:
     """S-01: the allow-list, by its setting"""
     async with FakeEndpoint() as endpoint:
         settings = msgspec.structs.replace(
@@ -286,7 +286,7 @@ BAD_WEBHOOKS = {
 
 
 @pytest.mark.parametrize("bad", BAD_WEBHOOKS.values(), ids=BAD_WEBHOOKS)
-async def test_a_webhook_that_cannot_work_is_refused_at_start(
+async def test_webhook_with_invalid_settings_is_rejected_at_start(
     tmp_path: Path, bad: dict[str, Any]
 ) -> None:
     """S-01, S-05 at creation"""
@@ -300,7 +300,7 @@ async def test_a_webhook_that_cannot_work_is_refused_at_start(
 
 
 @pytest.mark.parametrize("content", ["junk", "whsec_!!!", ""])
-async def test_a_secret_that_is_none_is_refused_at_start_and_not_told(
+async def test_webhook_with_invalid_secret_is_rejected_at_start_without_secret(
     tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "secret").write_text(content)
@@ -312,14 +312,14 @@ async def test_a_secret_that_is_none_is_refused_at_start_and_not_told(
     assert not content or content not in str(raised.value)
 
 
-async def test_two_webhooks_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
+async def test_webhooks_with_equal_names_are_rejected_at_start(tmp_path: Path) -> None:
     webhook = WebhookRule(name="crm", url="http://127.0.0.1/")
 
     with pytest.raises(SettingsError, match="the same name"):
         await open_node(settings_with(tmp_path, webhook, webhook))
 
 
-async def test_while_a_secret_is_replaced_receivers_verify_with_either_over_http(
+async def test_webhook_during_secret_rotation_verifies_with_old_and_new_secret(
     tmp_path: Path,
 ) -> None:
     """S-11"""
@@ -349,7 +349,7 @@ async def test_while_a_secret_is_replaced_receivers_verify_with_either_over_http
         assert got.headers["authorization"] == "Bearer t0ken"
 
 
-async def test_the_schedule_of_a_rule_is_the_one_that_is_followed(tmp_path: Path) -> None:
+async def test_webhook_rule_with_retry_settings_determines_schedule(tmp_path: Path) -> None:
     rule = WebhookRule(
         name="crm",
         url="https://crm.example/",
@@ -380,7 +380,7 @@ async def test_the_schedule_of_a_rule_is_the_one_that_is_followed(tmp_path: Path
     assert schedule.decide(Outcome(status=500), attempt=4, rng=rng).verdict is Verdict.FAILED
 
 
-async def test_a_channel_that_no_rule_allows_is_refused_in_the_shape_of_dsps(
+async def test_publish_to_channel_without_rule_is_rejected_as_by_dsps(
     tmp_path: Path,
 ) -> None:
     webhook = WebhookRule(name="crm", url="http://127.0.0.1:1/")
@@ -400,7 +400,7 @@ async def test_a_channel_that_no_rule_allows_is_refused_in_the_shape_of_dsps(
 
 
 @pytest.mark.slow
-async def test_what_waits_in_the_outbox_survives_the_death_of_the_store(tmp_path: Path) -> None:
+async def test_webhook_pending_during_store_crash_is_sent(tmp_path: Path) -> None:
     async with FakeEndpoint(plan=[503] * 3 + [200]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.5)
         settings = settings_with(tmp_path, webhook)
@@ -443,7 +443,7 @@ async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, byte
     return found
 
 
-async def test_a_single_publish_leaves_what_a_batch_of_one_leaves(
+async def test_publish_with_item_writes_same_keys_as_batch_of_one(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
@@ -466,7 +466,7 @@ async def test_a_single_publish_leaves_what_a_batch_of_one_leaves(
         assert await opened.number("c.{batch}.clock") == 2
 
 
-async def test_a_duplicate_has_the_clock_of_the_first_and_sends_nothing(
+async def test_publish_with_item_of_duplicate_adds_no_delivery(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
@@ -478,7 +478,7 @@ async def test_a_duplicate_has_the_clock_of_the_first_and_sends_nothing(
         assert [len(lane) for lane in await items(opened, "orders")] == [1, 1]
 
 
-async def test_many_first_publishes_at_once_find_the_gates_closed_and_all_are_kept(
+async def test_publish_with_item_concurrently_in_new_channel_adds_every_delivery(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
@@ -490,7 +490,7 @@ async def test_many_first_publishes_at_once_find_the_gates_closed_and_all_are_ke
         assert set(await Outbox(opened.store).lanes()) == {lane % "orders" for lane in LANES}
 
 
-async def test_deliverers_are_woken_for_what_is_due_first_and_not_for_what_comes_behind(
+async def test_publish_with_item_behind_due_delivery_wakes_no_deliverer(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
@@ -532,7 +532,7 @@ async def next_millisecond(opened: ChannelStore) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_lane_with_something_in_its_inbox_is_not_retired(
+async def test_outbox_with_delivery_in_inbox_is_not_retired(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
@@ -549,7 +549,7 @@ async def test_a_lane_with_something_in_its_inbox_is_not_retired(
         assert await outbox.retire(lane, registered) is True
 
 
-async def test_what_waits_untried_is_counted_bounded_and_can_be_discarded(
+async def test_outbox_of_unattempted_deliveries_is_counted_bounded_and_discarded(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES, waiting_max=3) as opened:
@@ -569,7 +569,9 @@ async def test_what_waits_untried_is_counted_bounded_and_can_be_discarded(
         assert last.id.startswith("orders.m-2.")
 
 
-async def test_retries_come_before_what_was_never_tried(store_server: EmbeddedServer) -> None:
+async def test_outbox_claim_returns_retries_before_unattempted_deliveries(
+    store_server: EmbeddedServer,
+) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
         outbox, lane = Outbox(opened.store), LANES[0] % "orders"
         for number in range(4):
