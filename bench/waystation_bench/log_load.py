@@ -21,6 +21,8 @@ from waystation.messages.envelope import Envelope, pack
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.keys import DEFAULT_PROJECT
+from waystation.subscriptions.definitions import SubscriptionDefinitions
+from waystation.subscriptions.topic_readers import SubscriptionReaders
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.producer import Producer
 from waystation.topics.service import TopicService
@@ -201,7 +203,9 @@ async def _producer(store: Store, logs: StreamLogs, partitions: int) -> AsyncIte
         catalogue, clock = SqliteCatalogue(Path(folder) / "catalogue.db"), Clock()
         await catalogue.open()
         try:
-            topics = TopicService(catalogue, store, logs, clock=clock)
+            definitions = SubscriptionDefinitions(catalogue, store, clock=clock)
+            readers = SubscriptionReaders(definitions, logs)
+            topics = TopicService(catalogue, store, logs, readers, clock=clock)
             await topics.create(DEFAULT_PROJECT, "bench", partitions=partitions)
             yield Producer(topics, logs, Deduplicator(store, clock=clock))
         finally:

@@ -30,8 +30,10 @@ from waystation.store.leader import Leader, MaintenanceFunctions, MaintenanceSte
 from waystation.store.leases import Leases
 from waystation.store.membership import Membership
 from waystation.store.opening import OpenStore, accept_store_loss, open_store
+from waystation.subscriptions.definitions import SubscriptionDefinitions
 from waystation.subscriptions.dispatch import Dispatch, open_dispatch
 from waystation.subscriptions.endpoints.means import Means
+from waystation.subscriptions.topic_readers import SubscriptionReaders
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.maintenance import TopicMaintenance
 from waystation.topics.producer import CheckedProducer, Producer
@@ -210,7 +212,9 @@ def open_topics(
 ) -> tuple[TopicService, Producer]:
     """Topics, and who produces to them."""
     strict = settings.topics.strict_partitions
-    topics = TopicService(catalogue, opened.store, logs, clock=clock, strict=strict)
+    definitions = SubscriptionDefinitions(catalogue, opened.store, clock=clock)
+    readers = SubscriptionReaders(definitions, logs)
+    topics = TopicService(catalogue, opened.store, logs, readers, clock=clock, strict=strict)
     dedup = Deduplicator(opened.store, clock=clock, durability=opened.durability)
     return topics, Producer(topics, logs, dedup, durability=opened.durability)
 

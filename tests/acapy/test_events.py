@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.helpers.topics import open_topics
 from waystation.acapy.events import EventPump
 from waystation.catalogue import SqliteCatalogue
 from waystation.config import EventRule
@@ -62,7 +63,7 @@ async def world(server: EmbeddedServer, folder: Path) -> AsyncIterator[World]:
     store = Store(server.address)
     await store.call("FLUSHALL")
     logs = StreamLogs(store)
-    topics = TopicService(catalogue, store, logs, clock=clock)
+    topics = open_topics(catalogue, store, logs, clock=clock)
     producer = Producer(topics, logs, Deduplicator(store, clock=clock))
     within = CheckedProducer(
         topics, producer, SchemaValidator(), RateLimiter(clock=clock), 1_000_000

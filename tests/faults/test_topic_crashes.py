@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.topics import open_topics
 from waystation.catalogue import SqliteCatalogue
 from waystation.errors import ConflictError, TopicNotFoundError
 from waystation.logs.streams import StreamLogs
@@ -24,7 +25,6 @@ from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
-from waystation.topics.service import TopicService
 from waystation.types.message import Receipt
 
 PROJECT, NAME = "default", "orders"
@@ -38,7 +38,7 @@ class Process:
         clock = Clock()
         self.store = store
         self.logs = StreamLogs(store)
-        self.topics = TopicService(catalogue, store, self.logs, clock=clock)
+        self.topics = open_topics(catalogue, store, self.logs, clock=clock)
         self.producer = Producer(self.topics, self.logs, Deduplicator(store, clock=clock))
 
     async def create(self) -> None:

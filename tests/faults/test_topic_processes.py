@@ -27,6 +27,8 @@ from waystation.messages.envelope import Envelope
 from waystation.logs.streams import StreamLogs
 from waystation.store.client import Store
 from waystation.store.address import parse_address
+from waystation.subscriptions.definitions import SubscriptionDefinitions
+from waystation.subscriptions.topic_readers import SubscriptionReaders
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.producer import Producer
 from waystation.types.message import Receipt
@@ -37,7 +39,8 @@ async def main(url, file, name, batches):
     await catalogue.open()
     store, clock = Store(parse_address(url)), Clock()
     logs = StreamLogs(store)
-    topics = TopicService(catalogue, store, logs, clock=clock)
+    readers = SubscriptionReaders(SubscriptionDefinitions(catalogue, store, clock=clock), logs)
+    topics = TopicService(catalogue, store, logs, readers, clock=clock)
     producer = Producer(topics, logs, Deduplicator(store, clock=clock))
 
     async def batch(group, first):

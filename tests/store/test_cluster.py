@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.store_faults import PlainServer, plain_server, store_at
+from tests.helpers.topics import open_topics
 from tests.pools.pool_slot import LEASE_MS
 from tests.subscriptions.shard_owner import own
 from tests.subscriptions.shard_slot import TERMS, ShardSlot, ended, main
@@ -52,7 +53,6 @@ from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
-from waystation.topics.service import TopicService
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.cells import Terms, open_cells
@@ -266,7 +266,7 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
     await catalogue.open()
     async with store_at(cluster.address) as store:
         logs = StreamLogs(store)
-        topics = TopicService(catalogue, store, logs, clock=clock)
+        topics = open_topics(catalogue, store, logs, clock=clock)
         producer = Producer(topics, logs, Deduplicator(store, clock=clock))
 
         async def produce(message_id: str) -> bool:

@@ -14,6 +14,7 @@ from unittest import mock
 import msgspec
 import pytest
 
+from tests.helpers.topics import open_topics
 from waystation.acapy.mirror import Mirror
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.pusher import Pusher
@@ -72,7 +73,6 @@ from waystation.subscriptions.terms import Terms as ShardTerms
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
-from waystation.topics.service import TopicService
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
 from waystation.transactions.callbacks import open_secret
@@ -244,7 +244,7 @@ async def use_topics(opened: OpenStore, clock: Clock) -> None:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
         logs = StreamLogs(opened.store)
-        topics = TopicService(catalogue, opened.store, logs, clock=clock)
+        topics = open_topics(catalogue, opened.store, logs, clock=clock)
         options = TopicOptions(dedup_seconds=60)
         topic = await topics.create("default", "orders", partitions=1, options=options)
         producer = Producer(topics, logs, Deduplicator(opened.store, clock=clock))
@@ -455,7 +455,7 @@ async def use_definitions(opened: OpenStore, clock: Clock) -> None:
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
-        topics = TopicService(catalogue, store, logs, clock=clock)
+        topics = open_topics(catalogue, store, logs, clock=clock)
         await topics.create("default", "orders", partitions=1)
         parts = {"clock": clock, "identity": RandomIds(), "dataset": "ds"}
         subscriptions = Subscriptions(

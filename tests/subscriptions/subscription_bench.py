@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tests.helpers.topics import open_readers
 from waystation.catalogue import SqliteCatalogue
 from waystation.delivery.addresses import AddressGuard
 from waystation.logs import keys as log_names
@@ -28,6 +29,7 @@ from waystation.subscriptions.definition import (
 from waystation.subscriptions.log_entry import Fact, unpack
 from waystation.subscriptions.operations import Operations
 from waystation.subscriptions.subscriptions import Subscriptions
+from waystation.subscriptions.topic_readers import SubscriptionReaders
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.model import TopicDefinition
@@ -60,6 +62,7 @@ class SubscriptionBench:
     store: Store
     logs: StreamLogs
     clock: Clock
+    readers: SubscriptionReaders
     topics: TopicService
     producer: Producer
     subscriptions: Subscriptions
@@ -123,7 +126,8 @@ class SubscriptionBench:
 def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
     """All parts on a catalogue and a store that are open."""
     clock, logs = Clock(), StreamLogs(store)
-    topics = TopicService(catalogue, store, logs, clock=clock)
+    readers = open_readers(catalogue, store, logs, clock=clock)
+    topics = TopicService(catalogue, store, logs, readers, clock=clock)
     subscriptions = Subscriptions(
         catalogue,
         store,
@@ -146,7 +150,7 @@ def bench_on(catalogue: SqliteCatalogue, store: Store) -> SubscriptionBench:
     )
     upkeep = SubscriptionUpkeep(subscriptions, operations, logs, clock=clock, keep_ms=KEEP_MS)
     return SubscriptionBench(
-        catalogue, store, logs, clock, topics, producer, subscriptions, operations, upkeep
+        catalogue, store, logs, clock, readers, topics, producer, subscriptions, operations, upkeep
     )
 
 

@@ -110,7 +110,7 @@ async def test_topic_growth_by_two_nodes_at_once_checks_what_it_adds_to(
 ) -> None:
     """Twelve partitions can be followed after six; after the four of the other node they cannot."""
     async with grown(store_server, tmp_path, 6, crm=3) as bench:
-        other, readers = bench_on(bench.catalogue, bench.store), bench.topics.readers
+        other, readers = bench_on(bench.catalogue, bench.store), bench.readers
         looked = readers.stopped_by
 
         async def late(*asked: Any) -> list[str]:
@@ -130,7 +130,7 @@ async def test_subscription_created_while_a_topic_is_added_to_is_found_by_the_sw
 ) -> None:
     """The add saw no subscription, the creation no second storage topic; the switch sees both."""
     async with grown(store_server, tmp_path, 4) as bench:
-        other, readers = bench_on(bench.catalogue, bench.store), bench.topics.readers
+        other, readers = bench_on(bench.catalogue, bench.store), bench.readers
         looked = readers.stopped_by
 
         async def late(*asked: Any) -> list[str]:

@@ -27,7 +27,6 @@ from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings
 from waystation.topics.model import TopicOptions
-from waystation.topics.service import NoReaders
 
 
 @pytest.fixture
@@ -428,10 +427,19 @@ async def test_a_rate_that_is_used_up_is_told(settings: Config) -> None:
             assert (await ask.until("throttled", **about))["rate"] == 0.01
 
 
-async def test_a_topic_that_went_away_under_its_subscription_is_told(settings: Config) -> None:
+async def test_a_topic_that_went_away_under_its_subscription_is_told(
+    settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with asking(settings) as ask:
+        # Delete and purge read the list of subscriptions before the creation.
+        readers = ask.node.topics._readers
+        earlier = await readers.names("default", "orders")
+
+        async def names(*_: str) -> list[str]:
+            return earlier
+
+        monkeypatch.setattr(readers, "names", names)
         await ask.subscribe()
-        ask.node.topics.readers = NoReaders()  # It came in the moment of the deletion.
         await ask.node.topics.delete("default", "orders")
         for about in ({}, {"shard": 0}, {"group": "g"}):
             assert (await ask.until("topic_deleted", **about))["topic"] == "orders"

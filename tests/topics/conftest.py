@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.topics import open_topics
 from waystation.catalogue import SqliteCatalogue
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope, unpack
@@ -77,7 +78,7 @@ async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicB
     await catalogue.open()
     store, clock = Store(server.address), Clock()
     logs = StreamLogs(store)
-    topics = TopicService(catalogue, store, logs, clock=clock)
+    topics = open_topics(catalogue, store, logs, clock=clock)
     deduplication = Deduplicator(store, clock=clock)
     try:
         yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.topics import open_topics
 from tests.topics.conftest import Open, TopicBench
 from waystation.catalogue import DefinitionRecord
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
@@ -19,7 +20,6 @@ from waystation.topics.model import (
     decode_topic,
     encode_topic,
 )
-from waystation.topics.service import TopicService
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
 
@@ -57,7 +57,7 @@ async def test_the_rule_of_partition_counts_is_an_error_only_where_it_is_strict(
 ) -> None:
     async with open_bench() as bench:
         await bench.topics.create("default", "seven", partitions=7)
-        strict = TopicService(
+        strict = open_topics(
             bench.catalogue, bench.store, bench.logs, clock=bench.topics._clock, strict=True
         )
         with pytest.raises(InvalidInputError, match="evenly"):

@@ -159,16 +159,6 @@ class Construction:
         wanted = {at_of(each.number, i): 0 for each in new for i in range(each.partitions)}
         await self._hold(subscription, topic, wanted)
 
-    async def hold_next(self, subscription: Subscription, topic: TopicDefinition) -> None:
-        """The same before a switch, which many may begin: what has messages was held before."""
-        following = topic.storage[topic.produce_pointer + 1 :][:1]
-        ends = {
-            at_of(each.number, i): (await self._logs.state(topic.log(each), i)).end
-            for each in following
-            for i in range(each.partitions)
-        }
-        await self._hold(subscription, topic, {at: 0 for at, end in ends.items() if end == 0})
-
     async def behind(self, subscription: Subscription, start: StartAt) -> int:
         """How many messages lie behind a beginning: what a reset there would deliver."""
         topic, count = await self._topic(subscription), 0

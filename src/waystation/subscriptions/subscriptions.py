@@ -41,7 +41,6 @@ from waystation.subscriptions.definitions import THERE, SubscriptionDefinitions
 from waystation.subscriptions.lifecycle import Lifecycle
 from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
-from waystation.subscriptions.topic_readers import SubscriptionReaders
 from waystation.topics.model import StorageTopic, TopicDefinition
 from waystation.topics.service import TopicService
 
@@ -79,8 +78,6 @@ class Subscriptions:
         self._topics = topics
         self._clock = clock
         self._check = check
-        # They are asked before a topic is deleted or switched, and stand below us.
-        topics.readers = SubscriptionReaders(self._definitions, construction)
 
     # -- Looking -----------------------------------------------------------------------------
 

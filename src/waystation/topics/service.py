@@ -67,19 +67,6 @@ class TopicReaders(Protocol):
         ...
 
 
-class NoReaders:
-    """The readers of a process without subscriptions."""
-
-    async def names(self, project: str, topic: str) -> list[str]:
-        return []
-
-    async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
-        return []
-
-    async def hold(self, topic: TopicDefinition) -> None:
-        return
-
-
 class TopicDefinitions(Definitions[TopicDefinition]):
     """Topic definitions in the database, in the store and in the memory of this process."""
 
@@ -103,15 +90,21 @@ class TopicService:
     """Changes and returns the topics of all projects."""
 
     def __init__(
-        self, catalogue: Catalogue, store: Store, logs: Logs, *, clock: Clock, strict: bool = False
+        self,
+        catalogue: Catalogue,
+        store: Store,
+        logs: Logs,
+        readers: TopicReaders,
+        *,
+        clock: Clock,
+        strict: bool = False,
     ) -> None:
         self._definitions = TopicDefinitions(catalogue, store, clock=clock)
         self._logs = logs
+        self._readers = readers
         self._clock = clock
         #: Whether a number of partitions that splits badly is rejected.
         self._strict = strict
-        #: Set by the subscriptions of this process.
-        self.readers: TopicReaders = NoReaders()
 
     # -- Reading -----------------------------------------------------------------------------
 
@@ -274,7 +267,7 @@ class TopicService:
             return topic
         await self.create_logs(topic)
         # Hold before the first append, because trimming may delete messages without a hold.
-        await self.readers.hold(topic)
+        await self._readers.hold(topic)
         log = topic.log(topic.target)
 
         async def seal(partition: int) -> None:
@@ -389,7 +382,7 @@ class TopicService:
 
     async def _require_consistent(self, topic: TopicDefinition, index: int) -> None:
         """Raise GrowthStopsSubscriptionsError if a subscription could not continue."""
-        stopped = await self.readers.stopped_by(topic, index)
+        stopped = await self._readers.stopped_by(topic, index)
         if not stopped:
             return
         more = len(stopped) - _NAMED_MAX
@@ -407,7 +400,7 @@ class TopicService:
         )
 
     async def _require_no_readers(self, project: str, name: str) -> None:
-        if readers := await self.readers.names(project, name):
+        if readers := await self._readers.names(project, name):
             names = ", ".join(readers[:_NAMED_MAX]) + ", …" * (len(readers) > _NAMED_MAX)
             raise TopicSubscribedError(
                 f"Topic '{name}' is used by subscriptions: {names}.",
