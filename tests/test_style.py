@@ -94,14 +94,14 @@ DUPLICATES = """
     Claimed Committer Condition Count Counts DeadLetter DeadLetterPage DeadLetters Definition
     Deliverer Desk Due Ending Endpoint Endpoints Entry Explanation Fact FailedMessage FailedPage
     Failure Feed Found Gap GroupPage GroupStanding Head Heads Held HistoryPlace Holding Journal
-    JournalAttempt JournalLine JournalStep Line Listing LogEntry Mark MissingRange Moment
+    JournalAttempt JournalLine JournalStep Line Listing LogEntry Mark Moment
     NewMessage NewOptions Operation OperationPage Operations Options Order Parcel Pause
-    PipelineDetails PipelinePage Pipelines Place Plan Pool PoolOptions PoolPage Pools Position
-    Producer Progress QuietServer RateLimit Reason Receipt Received Receiver ReplyCount
+    PipelineDetails PipelinePage Pipelines Place Plan Pool PoolOptions PoolPage Pools
+    Producer Progress QuietServer Reason Receipt Received Receiver ReplyCount
     ReplyPage ReplyStanding Retried RetryPolicy RotatedSecret Run Sample Scope Selection
-    SetAside SetAsidePage Settled Settlement Settlements ShardStanding Slots Stage StorageTopic
+    SetAside SetAsidePage Settled Settlement Settlements ShardStanding Slots Stage
     Subscription SubscriptionOptions SubscriptionPage SubscriptionStanding Subscriptions
-    SummaryMetadata Survey Switched Taken Takings Tally Target Terms TopicOptions TopicPage
+    SummaryMetadata Survey Switched Taken Takings Tally Target Terms
     Transactions Transition Turns Verdict Waiting Why Window Worker Workshop
 """
 
@@ -109,6 +109,7 @@ DUPLICATES = """
 #: of it passes; no path is ever removed.
 PLAIN = """
     src/waystation/channels
+    src/waystation/client/topics.py
     src/waystation/logs
     src/waystation/messages/cloudevents.py
     src/waystation/messages/envelope.py

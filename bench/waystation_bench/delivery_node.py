@@ -18,8 +18,8 @@ from waystation.store.keys import DEFAULT_PROJECT
 from waystation.subscriptions.definition import NewSubscription, Subscription, SubscriptionOptions
 from waystation.subscriptions.states import Verdict
 from waystation.telemetry import metrics
-from waystation.topics.model import TopicOptions
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 from waystation_bench.benchmark import BenchmarkError
 from waystation_bench.receivers import stamp
 from waystation_bench.target import Target

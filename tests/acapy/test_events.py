@@ -21,11 +21,11 @@ from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicOptions
 from waystation.topics.producer import CheckedProducer, Producer
 from waystation.topics.rate_limits import RateLimiter
 from waystation.topics.schemas import SchemaValidator
 from waystation.topics.service import TopicService
+from waystation.types.topic import TopicOptions
 
 LIST = "acapy-record-base"
 RULE = EventRule(list=LIST, topic="records")

@@ -18,7 +18,7 @@ from waystation.config import Config, TopicConfig
 from waystation.node import MAINTENANCE_S
 from waystation.store.keys import MAINTENANCE_LEASE
 from waystation.testing import Station, serving
-from waystation.topics.model import TopicOptions
+from waystation.types.topic import TopicOptions
 
 DEFAULTS = {
     "grouped": False,

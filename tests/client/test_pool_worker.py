@@ -26,7 +26,6 @@ from waystation.client.pool_messages import Taken
 from waystation.client.pool_workload import Finished, Workload
 from waystation.client.sync_pool_worker import PoolWorker
 from waystation.client.sync_pools import Pools
-from waystation.client.topics import ShownMessage
 from waystation.config import Config, PoolConfig
 from waystation.errors import (
     ConflictError,
@@ -36,6 +35,7 @@ from waystation.errors import (
     PoolNotFoundError,
     WorkerUnknownError,
 )
+from waystation.types.message import JsonMessage
 
 _numbers = itertools.count(1)
 
@@ -351,7 +351,7 @@ def taken(key: str, number: int = 1, *, crashes: int = 0) -> Taken:
         tries=crashes,
         crashes=crashes,
         enqueued_ms=0,
-        message=ShownMessage(id="m"),
+        message=JsonMessage(id="m"),
     )
 
 

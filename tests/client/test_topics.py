@@ -18,9 +18,10 @@ from waystation import AsyncWaystation, Waystation, errors
 from waystation.client import NewMessage, Receipt
 from waystation.client.async_producer import AsyncProducer
 from waystation.client.async_topics import AsyncTopics
-from waystation.client.messages import Answer, error_for
+from waystation.client.messages import Answer, decode_answer, error_for
 from waystation.client.sync_producer import Producer
 from waystation.client.sync_topics import Topics
+from waystation.client.topics import ReceivedTopic, VersionedOptions
 from waystation.store.address import Address
 from waystation.testing import Station
 
@@ -344,8 +345,8 @@ def test_a_topic_is_made_changed_grown_blocked_deleted_and_brought_back(
     assert [each.partitions for each in made.storage] == [2]
 
     changed = topics.change("orders", dedup_seconds=60, version=made.version)
-    assert changed.options["dedup_seconds"] == 60
-    assert changed.options["grouped"], "what is not named stays"
+    assert changed.options.dedup_seconds == 60
+    assert changed.options.grouped, "what is not named stays"
     with pytest.raises(errors.ConflictError):
         topics.change("orders", dedup_seconds=61, version=made.version)
 
@@ -425,6 +426,18 @@ def test_where_and_state_tell_how_a_topic_stands(client: Waystation) -> None:
     assert (standing.messages, len(standing.partitions)) == (1, 12)
     (held,) = [each for each in standing.partitions if each.end]
     assert (held.storage, held.partition) == (0, where.positions[0].partition)
+
+
+def test_topic_of_newer_server_keeps_known_options_and_ignores_others() -> None:
+    options = {"grouped": True, "compression": "zstd", "rate": {"mode": "shadow", "burst": 2}}
+    fields = {"name": "orders", "version": 3, "state": "active", "options": options}
+    fields |= {"storage": [], "produce_pointer": 0, "created_ms": 1, "tier": "hot"}
+    answer = Answer(200, msgspec.json.encode(fields))
+
+    topic = decode_answer(answer, ReceivedTopic)
+    assert (topic.options.grouped, topic.options.rate.mode) == (True, "shadow")
+    # A change sends all options back, also those that this client does not know.
+    assert decode_answer(answer, VersionedOptions).options == options
 
 
 async def test_the_asynchronous_client_does_the_same(station: Station) -> None:

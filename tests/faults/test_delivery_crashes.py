@@ -41,7 +41,8 @@ from waystation.subscriptions.operation import ENDED, Asked, Operation
 from waystation.testing import CrashPoint, Moment, crash_points, private_server, serving
 from waystation.testing.endpoint import Answer, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
+from waystation.types.topic import TopicOptions
 
 PROJECT = "default"
 SUBSCRIPTION = subscription_to("http://127.0.0.1:9/")
@@ -50,7 +51,7 @@ TOPIC = TopicDefinition(
     name="orders",
     version=1,
     options=TopicOptions(grouped=True),
-    storage=(StorageTopic(number=0, partitions=1),),
+    storage=(StorageTopicDefinition(number=0, partitions=1),),
 )
 
 

@@ -46,8 +46,8 @@ from waystation.subscriptions.looking import Looking
 from waystation.subscriptions.operation import ENDED, Asked
 from waystation.subscriptions.states import Poison
 from waystation.testing import private_server
-from waystation.topics.model import TopicOptions
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 PROJECT = "default"
 RETRY = RetryPolicy(

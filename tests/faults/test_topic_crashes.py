@@ -22,10 +22,10 @@ from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing import CrashPoint, crash_points
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 PROJECT, NAME = "default", "orders"
 GROUPS = [f"g{n}" for n in range(6)]

@@ -16,9 +16,9 @@ from tests.topics.conftest import bench_at
 from waystation.errors import StoreError
 from waystation.messages.envelope import Envelope
 from waystation.testing import private_server
-from waystation.topics.model import TopicOptions
 from waystation.topics.router import hash_of
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 GROUPS = [f"g{n}" for n in range(8)]
 

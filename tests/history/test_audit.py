@@ -24,7 +24,8 @@ from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.keys import FORMAT
 from waystation.topics.keys import definition_key
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition, encode_topic
+from waystation.types.topic import TopicOptions
 
 ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn.0"
 
@@ -173,7 +174,10 @@ def test_audit_of_a_deduplicated_topic_finds_an_id_that_is_there_twice(
         name="orders",
         version=1,
         options=TopicOptions(dedup_seconds=3600),
-        storage=(StorageTopic(number=0, partitions=1), StorageTopic(number=1, partitions=1)),
+        storage=(
+            StorageTopicDefinition(number=0, partitions=1),
+            StorageTopicDefinition(number=1, partitions=1),
+        ),
     )
     define(writer, plain)
     free = msgspec.structs.replace(plain, name="notes", options=TopicOptions())

@@ -8,7 +8,8 @@ from waystation.errors import WaystationError
 from waystation.messages.envelope import MESSAGE_BYTES_MAX, Envelope
 from waystation.messages.formats import ReceivedMessages, read_request
 from waystation.runtime.ids import CountingIds, SequentialIds
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
+from waystation.types.topic import TopicOptions
 
 #: Headers that HTTP clients send with every request.
 USUAL_HEADERS = (
@@ -26,7 +27,7 @@ def topic(*, grouped: bool = False) -> TopicDefinition:
         name="orders",
         version=1,
         options=TopicOptions(grouped=grouped),
-        storage=(StorageTopic(number=0, partitions=4),),
+        storage=(StorageTopicDefinition(number=0, partitions=4),),
     )
 
 

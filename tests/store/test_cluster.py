@@ -50,7 +50,6 @@ from waystation.subscriptions.names import Place
 from waystation.subscriptions.operating import PurgeStep, RedriveStep
 from waystation.subscriptions.operation import Asked
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.topics.router import hash_of
 from waystation.transactions import names
@@ -62,6 +61,7 @@ from waystation.transactions.nodes import Nodes
 from waystation.transactions.restoring import Restoration, Restoring
 from waystation.transactions.signals import Signals
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 
 @pytest.fixture(scope="module")

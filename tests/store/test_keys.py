@@ -71,7 +71,6 @@ from waystation.subscriptions.states import Verdict as ShardVerdict
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.terms import Terms as ShardTerms
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
 from waystation.transactions import names
 from waystation.transactions.archiving import Archiving, Confirmed
@@ -96,6 +95,7 @@ from waystation.transactions.signals import Signals
 from waystation.transactions.states import Status
 from waystation.transactions.wanted import Wanted
 from waystation.transactions.watch import Watch
+from waystation.types.topic import TopicOptions
 
 _NAME = r"[0-9a-z][0-9a-z_-]{0,62}"
 _PARTS = {

@@ -20,7 +20,7 @@ from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.membership import Membership
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
-from waystation.topics.model import RateLimit, TopicOptions
+from waystation.types.topic import RateLimit, TopicOptions
 
 
 @pytest.fixture

@@ -43,7 +43,8 @@ from waystation.subscriptions.slots import Slots
 from waystation.subscriptions.states import Verdict
 from waystation.subscriptions.terms import NO_EPOCH
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
+from waystation.types.topic import TopicOptions
 
 DATASET = "ds-1"
 QUICK = RetryPolicy(attempts=3, first_seconds=0.02, jitter=0)
@@ -96,7 +97,7 @@ class Counted:
 def subscription_to(url: str, *, shards: int = 1, **options: Any) -> Subscription:
     """A subscription that tries again quickly."""
     given = {"retry": QUICK, **options}
-    storage = (StorageTopic(number=0, partitions=shards),)
+    storage = (StorageTopicDefinition(number=0, partitions=shards),)
     return Subscription(
         project="default",
         name="crm",
@@ -252,7 +253,7 @@ class AtWork:
             await self.logs.append(log, partition, packed[i : i + 1000])
         return ids
 
-    def add_storage(self, partitions: int) -> StorageTopic:
+    def add_storage(self, partitions: int) -> StorageTopicDefinition:
         """One more storage topic; its log is to be created."""
         self.topic = self.topic.with_storage(partitions)
         return self.topic.storage[-1]
@@ -353,7 +354,7 @@ async def at_work(
         name="orders",
         version=1,
         options=TopicOptions(grouped=grouped),
-        storage=(StorageTopic(number=0, partitions=partitions),),
+        storage=(StorageTopicDefinition(number=0, partitions=partitions),),
     )
     try:
         await store.call("FLUSHALL")

@@ -27,7 +27,7 @@ from waystation.subscriptions.host import Host
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.placement import Patience
 from waystation.subscriptions.states import ShardState
-from waystation.topics.model import StorageTopic
+from waystation.topics.model import StorageTopicDefinition
 
 #: Ten times as fast as nodes are.
 QUICK = Patience(
@@ -46,8 +46,8 @@ def subscription(name: str = "billing", *, shards: int = 4, version: int = 1) ->
         shards=shards,
         options=SubscriptionOptions(),
         state="active",
-        retry=(StorageTopic(number=0, partitions=shards),),
-        dead=(StorageTopic(number=0, partitions=shards),),
+        retry=(StorageTopicDefinition(number=0, partitions=shards),),
+        dead=(StorageTopicDefinition(number=0, partitions=shards),),
         start="end",
     )
 

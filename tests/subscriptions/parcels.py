@@ -16,14 +16,14 @@ from waystation.subscriptions.definition import Subscription, SubscriptionOption
 from waystation.subscriptions.endpoints.means import Means
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.positions import Position
-from waystation.topics.model import StorageTopic
+from waystation.topics.model import StorageTopicDefinition
 from waystation.transactions.order import Order
 from waystation.transactions.starter import Result
 
 
 def subscription_to(endpoint: str, *, incarnation: int = 1, **options: Any) -> Subscription:
     """A subscription `billing` of topic `orders`."""
-    inner = (StorageTopic(number=0, partitions=1),)
+    inner = (StorageTopicDefinition(number=0, partitions=1),)
     return Subscription(
         project="default",
         name="billing",

@@ -15,7 +15,7 @@ from waystation.store.keys import FORMAT
 from waystation.subscriptions.log_entry import unpack_start
 from waystation.subscriptions.reader import Reader
 from waystation.subscriptions.shard_store import ShardStore
-from waystation.topics.model import TopicOptions
+from waystation.types.topic import TopicOptions
 
 
 async def test_it_begins_at_the_end_and_holds_what_it_has_not_read(

@@ -17,7 +17,7 @@ from waystation.subscriptions.definition import (
     decode_subscription,
     encode_subscription,
 )
-from waystation.topics.model import StorageTopic
+from waystation.topics.model import StorageTopicDefinition
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_error_throttle_is_off_unless_a_percentage_is_set() -> None:
 
 
 def test_a_definition_comes_back_as_it_was_and_tells_place_and_terms() -> None:
-    storage = (StorageTopic(number=0, partitions=4),)
+    storage = (StorageTopicDefinition(number=0, partitions=4),)
     found = Subscription(
         project="shop",
         name="crm",

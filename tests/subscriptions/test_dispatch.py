@@ -40,10 +40,10 @@ from waystation.subscriptions.states import GroupState, MessageState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 from waystation.testing.station import quick_settings
-from waystation.topics.model import TopicOptions
 from waystation.topics.router import hash_of
 from waystation.transactions.pipeline import define
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 #: Keys by which started transactions are found again.
 STARTED = "{tx.*}:externalId:*"

@@ -30,9 +30,9 @@ from waystation.subscriptions.endpoints.pipeline import external_id_of
 from waystation.subscriptions.endpoints.pool import id_in_pool
 from waystation.subscriptions.endpoints.protocol import ACCEPTED, DUPLICATE, Parcel
 from waystation.testing import serving
-from waystation.topics.model import TopicOptions
 from waystation.transactions.order import EXTERNAL_ID_LENGTH_MAX
 from waystation.transactions.pipeline import define
+from waystation.types.topic import TopicOptions
 
 #: Three messages that a producer named alike.
 ALIKE = [parcel(b'{"n": %d}' % n, id="order-17", offset=n) for n in range(3)]

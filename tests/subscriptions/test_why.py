@@ -26,7 +26,7 @@ from waystation.subscriptions.states import ShardState
 from waystation.testing import serving
 from waystation.testing.endpoint import Answer, FakeEndpoint
 from waystation.testing.station import Serving, quick_settings
-from waystation.topics.model import TopicOptions
+from waystation.types.topic import TopicOptions
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from tests.topics.conftest import Open
 from waystation.logs import keys
 from waystation.runtime.clock import Clock
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicOptions
 from waystation.topics.producer import Producer
+from waystation.types.topic import TopicOptions
 
 
 async def test_deduplication_finds_an_id_again_also_over_switches(open_bench: Open) -> None:

@@ -12,8 +12,9 @@ from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
 from waystation.telemetry import metrics
 from waystation.topics import rate_limits as limits_module
-from waystation.topics.model import RateLimit, RateMode, StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.rate_limits import Admission, RateLimiter, check_rate
+from waystation.types.topic import RateLimit, RateMode, TopicOptions
 
 
 class HandClock(Clock):
@@ -40,7 +41,7 @@ def topic(
         name=name,
         version=1,
         options=TopicOptions(rate=rate),
-        storage=(StorageTopic(number=0, partitions=1),),
+        storage=(StorageTopicDefinition(number=0, partitions=1),),
     )
 
 

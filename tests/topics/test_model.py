@@ -30,8 +30,8 @@ from tests.topics.conftest import TopicBench, bench_at
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope, pack, unpack
 from waystation.store.embedded.server import EmbeddedServer
-from waystation.topics.model import TopicOptions
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 _T = TypeVar("_T")
 

@@ -23,10 +23,11 @@ from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
 from waystation.topics.dedup import Deduplicator
-from waystation.topics.model import TopicDefinition, TopicOptions
+from waystation.topics.model import TopicDefinition
 from waystation.topics.producer import Producer
 from waystation.topics.router import Router, hash_of
 from waystation.types.message import Receipt
+from waystation.types.topic import TopicOptions
 
 
 def hundreds(count: int) -> list[Envelope]:
@@ -47,7 +48,7 @@ async def test_a_message_is_where_its_receipt_says(open_bench: Open) -> None:
             batch = await bench.logs.read(log, receipt.partition, receipt.offset, limit=1)
             (entry,) = batch.entries()
             assert receipt.id.encode() in entry.payload
-            assert receipt.ms == entry.ms
+            assert receipt.time_ms == entry.ms
         assert [receipt.id for receipt in receipts] == [f"m{n}" for n in range(50)]
         assert {receipt.partition for receipt in receipts} == {0, 1, 2, 3}
 

@@ -18,8 +18,9 @@ from waystation.logs import keys
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope
 from waystation.topics import queries as queries_module
-from waystation.topics.queries import StoredMessagePage, TopicQueries
+from waystation.topics.queries import TopicQueries
 from waystation.topics.router import hash_of
+from waystation.types.topic import StoredMessagePage
 
 
 def queries_of(bench: TopicBench) -> TopicQueries:
@@ -52,7 +53,7 @@ async def test_messages_in_partition_returns_pages_and_continues_at_end(
         at = {"storage": 0, "partition": 0}
         first = await queries.messages_in_partition("default", "orders", **at, limit=10)
         assert (ids(first), first.ended) == ([f"m{n}" for n in range(10)], False)
-        assert (first.messages[3].offset, first.messages[3].message.data) == (3, b"m3")
+        assert (first.messages[3].offset, first.messages[3].message.payload) == (3, b"m3")
         second = await queries.messages_in_partition(
             "default", "orders", **at, limit=10, cursor=first.cursor
         )
@@ -111,7 +112,7 @@ async def test_messages_in_partition_start_at_time(open_bench: Open) -> None:
         queries = queries_of(bench)
         at = {"storage": 0, "partition": 0}
         assert ids(
-            await queries.messages_in_partition("default", "orders", **at, since_ms=receipt.ms)
+            await queries.messages_in_partition("default", "orders", **at, since_ms=receipt.time_ms)
         ) == ["b"]
         assert ids(await queries.messages_in_partition("default", "orders", **at, since_ms=0)) == [
             "a",
@@ -120,7 +121,7 @@ async def test_messages_in_partition_start_at_time(open_bench: Open) -> None:
         assert (
             ids(
                 await queries.messages_in_partition(
-                    "default", "orders", **at, since_ms=receipt.ms + 1
+                    "default", "orders", **at, since_ms=receipt.time_ms + 1
                 )
             )
             == []
@@ -342,5 +343,5 @@ async def test_messages_in_partition_with_foreign_entry_returns_it_as_unreadable
 
         assert [each.message.id for each in page.messages] == ["a", "", "", "b"]
         assert [bool(each.unreadable) for each in page.messages] == [False, True, True, False]
-        assert page.messages[1].message.data == b"plain text"
+        assert page.messages[1].message.payload == b"plain text"
         assert page.ended

@@ -12,9 +12,10 @@ import pytest
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
 from waystation.messages.envelope import Envelope
 from waystation.topics import schemas as schemas_module
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.schema_cost import states_of
 from waystation.topics.schemas import SchemaValidator, check_schema
+from waystation.types.topic import TopicOptions
 
 ORDER: dict[str, object] = {
     "type": "object",
@@ -36,7 +37,7 @@ def topic(
         name=name,
         version=version,
         options=TopicOptions(json_schema=schema),
-        storage=(StorageTopic(number=0, partitions=1),),
+        storage=(StorageTopicDefinition(number=0, partitions=1),),
         created_ms=created_ms,
     )
 

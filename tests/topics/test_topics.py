@@ -14,12 +14,12 @@ from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundErr
 from waystation.messages.envelope import Envelope
 from waystation.topics import model as topic_module
 from waystation.topics.model import (
-    StorageTopic,
+    StorageTopicDefinition,
     TopicDefinition,
-    TopicOptions,
     decode_topic,
     encode_topic,
 )
+from waystation.types.topic import TopicOptions
 
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
 
@@ -422,7 +422,7 @@ async def test_a_topic_has_a_bounded_number_of_storage_topics(
 
 def test_stored_topic_without_limits_keeps_none() -> None:
     """A topic that was created before topics had default limits says null in its definition."""
-    storage = (StorageTopic(number=0, partitions=1),)
+    storage = (StorageTopicDefinition(number=0, partitions=1),)
     options = TopicOptions(max_bytes=None, max_age_seconds=None)
     topic = TopicDefinition(project="p", name="t", version=1, options=options, storage=storage)
     stored = encode_topic(topic)

@@ -25,7 +25,8 @@ from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
 from waystation.topics.maintenance import MaintenanceReport, TopicMaintenance
-from waystation.topics.model import StorageTopic, TopicDefinition, TopicOptions, encode_topic
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition, encode_topic
+from waystation.types.topic import TopicOptions
 
 
 @dataclass(frozen=True)
@@ -498,7 +499,7 @@ async def test_a_creation_that_died_after_its_row_has_logs_before_it_has_a_worki
             name="orders",
             version=1,
             options=TopicOptions(),
-            storage=(StorageTopic(number=0, partitions=2),),
+            storage=(StorageTopicDefinition(number=0, partitions=2),),
         )
         await bench.catalogue.add_definition(record_of(topic))
         await upkeep.run_pass()

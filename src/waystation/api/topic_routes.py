@@ -22,16 +22,18 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.messages.envelope import check_key, check_time_ms
-from waystation.messages.formats import message_json, read_request
+from waystation.messages.formats import read_request
 from waystation.runtime.ids import IdSource, SequentialIds
 from waystation.runtime.logging import logger
 from waystation.topics.model import require_open
 from waystation.topics.producer import Producer, ProduceResult
-from waystation.topics.queries import LIMIT_DEFAULT, StoredMessage, StoredMessagePage, TopicQueries
+from waystation.topics.queries import LIMIT_DEFAULT, TopicQueries
 from waystation.topics.rate_limits import RateLimiter
 from waystation.topics.schemas import SchemaValidator
 from waystation.topics.service import TopicService
-from waystation.types.message import Receipt
+from waystation.types.common import Problem
+from waystation.types.message import Receipt, RefusedMessage
+from waystation.types.topic import StoredMessagePage
 
 _log = logger("http")
 
@@ -115,7 +117,7 @@ class TopicRoutes:
         assert request.access is not None
         project, (name,) = request.access.project, request.params
         if group is None and message_id is None:
-            return _page(await self._in_partition(request, project, name, cursor, limit))
+            return json_reply(await self._in_partition(request, project, name, cursor, limit))
         _require_no_place(request)
         if group is not None:
             check_key(group, field="group")
@@ -129,7 +131,7 @@ class TopicRoutes:
             found = self._queries.messages_with_id(
                 project, name, message_id, group=group, cursor=cursor, limit=limit
             )
-        return _page(await found)
+        return json_reply(await found)
 
     async def _in_partition(
         self, request: Request, project: str, name: str, cursor: str, limit: int
@@ -204,41 +206,16 @@ def _told(results: Sequence[ProduceResult], ids: Sequence[str]) -> bytes:
     return encode({"results": told}) + b"\n"
 
 
-def _refused(message_id: str, error: WaystationError) -> dict[str, object]:
-    told = {"code": error.code, "detail": str(error)}
+def _refused(message_id: str, error: WaystationError) -> RefusedMessage:
+    problem = Problem(code=error.code, detail=str(error), hint=error.hint)
     if status_of(error) == 500:
-        _log.error("a message was not produced", error=error)
-        told = {"code": WaystationError.code, "detail": _UNFORESEEN}
-    elif error.hint:
-        told["hint"] = error.hint
-    return {"id": message_id, "error": told}
+        _log.error("message not produced", error=error)
+        problem = Problem(code=WaystationError.code, detail=_UNFORESEEN)
+    return RefusedMessage(id=message_id, error=problem)
 
 
 def _problem(error: WaystationError, request: Request) -> Reply:
     return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
-
-
-def _page(page: StoredMessagePage) -> Reply:
-    messages = [_shown(found) for found in page.messages]
-    return json_reply(
-        {
-            "messages": messages,
-            "cursor": page.cursor,
-            "ended": page.ended,
-            "damaged": page.damaged,
-        }
-    )
-
-
-def _shown(found: StoredMessage) -> dict[str, object]:
-    return {
-        "storage": found.storage,
-        "partition": found.partition,
-        "offset": found.offset,
-        "time_ms": found.ms,
-        "message": message_json(found.message),
-        **({"unreadable": found.unreadable} if found.unreadable else {}),
-    }
 
 
 def _whole(request: Request, name: str, default: int = 0) -> int:

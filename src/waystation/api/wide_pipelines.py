@@ -13,11 +13,11 @@ from msgspec import Meta
 from waystation.access import Access, Scope
 from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
-from waystation.messages.redaction import Pointers, Record
 from waystation.runtime.ids import NAME_PATTERN, require_name
 from waystation.transactions.engine import Engine
 from waystation.transactions.pipeline import DEFAULT_GROUP, STEPS_MAX, Pipeline, StepUse, define
 from waystation.transactions.pipeline_row import PipelineRow
+from waystation.types.common import Pointers, Record
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 _PAGE_MAX = 1000

@@ -19,16 +19,11 @@ from waystation.api.exact_body import ExactBody
 from waystation.errors import InvalidInputError
 from waystation.messages.envelope import check_key
 from waystation.runtime.ids import NAME_PATTERN
-from waystation.topics.model import (
-    PARTITIONS_DEFAULT,
-    PARTITIONS_MAX,
-    TopicDefinition,
-    TopicOptions,
-    TopicState,
-)
-from waystation.topics.queries import GroupLocation, TopicPartitions, TopicQueries
+from waystation.topics.model import PARTITIONS_DEFAULT, PARTITIONS_MAX
+from waystation.topics.queries import TopicQueries
 from waystation.topics.router import is_advised
 from waystation.topics.service import TopicService
+from waystation.types.topic import GroupLocation, Topic, TopicOptions, TopicPage, TopicPartitions
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Partitions = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
@@ -62,36 +57,6 @@ class NewStorageTopic(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     force: bool = False
 
 
-class ShownStorageTopic(msgspec.Struct, kw_only=True):
-    """A storage topic as the API shows it."""
-
-    partitions: int
-    #: K: how many times it has the partitions that its chain began with.
-    factor: int
-
-
-class ShownTopic(msgspec.Struct, kw_only=True):
-    """A topic as the API shows it."""
-
-    name: str
-    version: int
-    state: TopicState
-    options: TopicOptions
-    storage: list[ShownStorageTopic]
-    #: Index of the storage topic that is produced to.
-    produce_pointer: int
-    created_ms: int
-    #: What is not forbidden, but not advised either.
-    warning: str | None = None
-
-
-class TopicPage(msgspec.Struct, kw_only=True):
-    """A page of topics; `cursor` leads to the next and is empty on the last."""
-
-    topics: list[ShownTopic]
-    cursor: str
-
-
 class TopicController(Controller):
     """Topics of the caller's own project."""
 
@@ -114,7 +79,7 @@ class TopicController(Controller):
             _project(request), after=cursor, limit=limit + 1, deleted=deleted
         )
         more = len(found) > limit
-        topics = [_shown(each) for each in found[:limit]]
+        topics = [each.public() for each in found[:limit]]
         return TopicPage(topics=topics, cursor=topics[-1].name if more else "")
 
     @post(
@@ -125,19 +90,19 @@ class TopicController(Controller):
     )
     async def create_topic(
         self, request: Request[Any, Any, Any], state: State, data: JSONBody[NewTopic]
-    ) -> ShownTopic:
+    ) -> Topic:
         """Creates a topic; 409 where there is one, also a deleted one that was not purged."""
         topic = await _topics(state).create(
             _project(request), data.name, partitions=data.partitions, options=data.options
         )
-        return _shown(topic, warning=_warning(data.partitions))
+        return topic.public(warning=_warning(data.partitions))
 
     @get("/{topic:str}", opt={"scope": Scope.READ}, summary="Look at a topic")
     async def show_topic(
         self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
-    ) -> ShownTopic:
+    ) -> Topic:
         """Shows a topic's definition."""
-        return _shown(await _topics(state).get(_project(request), topic))
+        return (await _topics(state).get(_project(request), topic)).public()
 
     @put(
         "/{topic:str}/options",
@@ -152,12 +117,12 @@ class TopicController(Controller):
         state: State,
         topic: FromPath[str],
         data: JSONBody[NewOptions],
-    ) -> ShownTopic:
+    ) -> Topic:
         """Replaces all options; 409 when the topic was changed since the version that is named."""
         changed = await _topics(state).change_options(
             _project(request), topic, data.options, version=data.version
         )
-        return _shown(changed)
+        return changed.public()
 
     @delete("/{topic:str}", opt={"scope": Scope.ADMIN}, summary="Delete a topic")
     async def delete_topic(
@@ -169,9 +134,9 @@ class TopicController(Controller):
     @post("/{topic:str}/restore", opt={"scope": Scope.ADMIN}, summary="Restore", status_code=200)
     async def restore(
         self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
-    ) -> ShownTopic:
+    ) -> Topic:
         """Brings a deleted topic back with all its messages."""
-        return _shown(await _topics(state).restore(_project(request), topic))
+        return (await _topics(state).restore(_project(request), topic)).public()
 
     @post("/{topic:str}/purge", opt={"scope": Scope.ADMIN}, summary="Purge", status_code=204)
     async def purge(
@@ -183,16 +148,16 @@ class TopicController(Controller):
     @post("/{topic:str}/block", opt={"scope": Scope.ADMIN}, summary="Block", status_code=200)
     async def block(
         self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
-    ) -> ShownTopic:
+    ) -> Topic:
         """Refuses what is produced, within two seconds everywhere; it stays readable."""
-        return _shown(await _topics(state).block(_project(request), topic))
+        return (await _topics(state).block(_project(request), topic)).public()
 
     @post("/{topic:str}/unblock", opt={"scope": Scope.ADMIN}, summary="Unblock", status_code=200)
     async def unblock(
         self, request: Request[Any, Any, Any], state: State, topic: FromPath[str]
-    ) -> ShownTopic:
+    ) -> Topic:
         """Takes messages again."""
-        return _shown(await _topics(state).unblock(_project(request), topic))
+        return (await _topics(state).unblock(_project(request), topic)).public()
 
     @post(
         "/{topic:str}/storage-topics",
@@ -207,7 +172,7 @@ class TopicController(Controller):
         state: State,
         topic: FromPath[str],
         data: JSONBody[NewStorageTopic],
-    ) -> ShownTopic:
+    ) -> Topic:
         """Adds a storage topic at the end; messages go there after a switch.
 
         409 `topic.growth-stops-subscriptions` if subscriptions could not follow, unless `force`.
@@ -215,7 +180,7 @@ class TopicController(Controller):
         changed = await _topics(state).add_storage_topic(
             _project(request), topic, data.partitions, version=data.version, force=data.force
         )
-        return _shown(changed, warning=_warning(data.partitions))
+        return changed.public(warning=_warning(data.partitions))
 
     @post("/{topic:str}/switch", opt={"scope": Scope.ADMIN}, summary="Switch", status_code=200)
     async def switch(
@@ -225,18 +190,17 @@ class TopicController(Controller):
         topic: FromPath[str],
         version: FromQuery[int | None] = None,
         force: FromQuery[bool] = False,
-    ) -> ShownTopic:
+    ) -> Topic:
         """Produces to the next storage topic from now on; at the last one nothing changes.
 
         With the version that is to be switched, a repetition after a lost reply answers 409 and
         skips no storage topic. 409 `topic.growth-stops-subscriptions` if subscriptions could not
         follow, unless `force`.
         """
-        return _shown(
-            await _topics(state).switch_produce(
-                _project(request), topic, version=version, force=force
-            )
+        changed = await _topics(state).switch_produce(
+            _project(request), topic, version=version, force=force
         )
+        return changed.public()
 
     @get("/{topic:str}/where", opt={"scope": Scope.READ}, summary="Find a group")
     async def where(
@@ -269,22 +233,6 @@ def _warning(partitions: int) -> str | None:
     return (
         f"{partitions} partitions do not split evenly in many ways: 1, 2, 3 and multiples of 4 or "
         "6 are advised."
-    )
-
-
-def _shown(topic: TopicDefinition, *, warning: str | None = None) -> ShownTopic:
-    return ShownTopic(
-        name=topic.name,
-        version=topic.version,
-        state=topic.state,
-        options=topic.options,
-        storage=[
-            ShownStorageTopic(partitions=each.partitions, factor=each.factor)
-            for each in topic.storage
-        ],
-        produce_pointer=topic.produce_pointer,
-        created_ms=topic.created_ms,
-        warning=warning,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -19,10 +19,11 @@ from waystation.cli.topic_messages import time_of
 from waystation.cli.topic_produce import produce
 from waystation.cli.topic_tail import tail
 from waystation.errors import ConflictError, InvalidInputError
+from waystation.types.topic import TopicOptions
 
 if TYPE_CHECKING:
-    from waystation.client import Topic, TopicStanding
     from waystation.client.sync_topics import Topics
+    from waystation.types.topic import Topic, TopicPartitions
 
 app = typer.Typer(no_args_is_help=True, help="Topics: ordered logs that grow.")
 app.command()(produce)
@@ -97,7 +98,7 @@ def list_(
                 each.name,
                 each.state,
                 _chain(each),
-                "yes" if each.options.get("grouped") else "",
+                "yes" if each.options.grouped else "",
                 time_of(each.created_ms),
             )
             for each in found
@@ -119,14 +120,14 @@ def show(
         return
     head = f"{topic} is {found.state}, version {found.version}; {standing.messages:,} messages"
     console.print(Text(f"{head}, {standing.bytes:,} bytes"))
-    for name, value in found.options.items():
+    for name, value in msgspec.structs.asdict(found.options).items():
         console.print(Text(f"  {name} = {msgspec.json.encode(value).decode()}", style="dim"))
     _show_partitions(found, standing)
     for warning in standing.warnings:
         note(warning)
 
 
-def _show_partitions(topic: Topic, standing: TopicStanding) -> None:
+def _show_partitions(topic: Topic, standing: TopicPartitions) -> None:
     numbers = ("K", "partition", "first", "end", "bytes", "dropped")
     rows = [
         (
@@ -285,14 +286,12 @@ def _tell(topic: Topic, told: str, *, as_json: bool) -> None:
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:
-    from waystation.client.topics import TopicOptions  # noqa: PLC0415 (help must not wait for HTTP)
-
-    return read_options(texts, TopicOptions.__annotations__, {})
+    return read_options(texts, dict.fromkeys(TopicOptions.__struct_fields__), {})
 
 
-def _kept(options: Mapping[str, Any]) -> str:
+def _kept(options: TopicOptions) -> str:
     """Return a sentence about the limits of a topic."""
-    size, seconds = options.get("max_bytes"), options.get("max_age_seconds")
+    size, seconds = options.max_bytes, options.max_age_seconds
     room = "any number of bytes" if size is None else _binary(size)
     if seconds is None:
         return f"each keeps {room}, forever"

@@ -29,7 +29,7 @@ from waystation.runtime.clock import Clock
 if TYPE_CHECKING:
     from waystation.client import MessagePage, TopicMessage
     from waystation.client.sync_topics import Topics
-    from waystation.client.topics import PartitionStanding
+    from waystation.types.topic import Partition
 
 #: How often an idle tail asks whether there is anything new.
 _POLL_SECONDS = 0.25
@@ -131,7 +131,7 @@ class Follower:
             if any(behind) or not all(each.sealed for each in partitions):
                 return
 
-    def _read(self, partition: PartitionStanding) -> list[TopicMessage]:
+    def _read(self, partition: Partition) -> list[TopicMessage]:
         # Whatever comes into being while we look is read from its beginning.
         place = self._places.setdefault(
             (partition.storage, partition.partition), _Place(partition.first, {})
@@ -158,7 +158,7 @@ class Follower:
             place.next_offset = max(place.next_offset or 0, partition.end)
         return page.messages
 
-    def _page(self, partition: PartitionStanding, place: _Place) -> MessagePage:
+    def _page(self, partition: Partition, place: _Place) -> MessagePage:
         def page() -> MessagePage:
             return self._topics.page(
                 self._topic,
@@ -183,7 +183,7 @@ class Follower:
             raise _AnewError from error
 
 
-def _place(position: dict[str, Any], partition: PartitionStanding) -> _Place:
+def _place(position: dict[str, Any], partition: Partition) -> _Place:
     if "since" in position:
         return _Place(None, position)
     if position["to"] == "end":

@@ -46,17 +46,21 @@ if TYPE_CHECKING:
     from waystation.client.sync_pool_worker import PoolWorker
     from waystation.client.sync_producer import Producer
     from waystation.client.sync_transactions import Transaction
-    from waystation.client.topics import (
-        MessagePage,
-        MissingRange,
-        Receipt,
-        Topic,
-        TopicMessage,
-        TopicStanding,
-        Whereabouts,
-    )
+    from waystation.client.topics import MessagePage, TopicMessage
     from waystation.client.transactions import Journal, Reason, TransactionInfo, TransactionSummary
     from waystation.types.channel import Channel, PublishedMessage, Sought, Subscriber
+    from waystation.types.message import JsonMessage, Receipt
+    from waystation.types.topic import (
+        GroupLocation,
+        GroupPartition,
+        MissingRange,
+        Partition,
+        RateLimit,
+        StorageTopic,
+        Topic,
+        TopicOptions,
+        TopicPartitions,
+    )
 
 __all__ = [
     "ArchiveStatus",
@@ -72,13 +76,17 @@ __all__ = [
     "Explanation",
     "GiveUpError",
     "GroupInfo",
+    "GroupLocation",
+    "GroupPartition",
     "GroupStanding",
     "Journal",
+    "JsonMessage",
     "MessagePage",
     "MissingRange",
     "NewMessage",
     "Operation",
     "OperationInfo",
+    "Partition",
     "Pool",
     "PoolDeadLetter",
     "PoolKey",
@@ -89,6 +97,7 @@ __all__ = [
     "PoolWorkerInfo",
     "Producer",
     "PublishedMessage",
+    "RateLimit",
     "Reason",
     "Receipt",
     "Received",
@@ -98,18 +107,19 @@ __all__ = [
     "Sent",
     "ShardStanding",
     "Sought",
+    "StorageTopic",
     "Subscriber",
     "Subscription",
     "SubscriptionStanding",
     "Topic",
     "TopicMessage",
-    "TopicStanding",
+    "TopicOptions",
+    "TopicPartitions",
     "Transaction",
     "TransactionInfo",
     "TransactionSummary",
     "TryAgainError",
     "Waystation",
-    "Whereabouts",
 ]
 
 #: Public name → the module that it lives in. Late: who asks for the ordinary client needs none of
@@ -128,13 +138,17 @@ _HOMES = {
     "Explanation": "subscriptions",
     "GiveUpError": "pool_messages",
     "GroupInfo": "subscriptions",
+    "GroupLocation": "waystation.types.topic",
+    "GroupPartition": "waystation.types.topic",
     "GroupStanding": "subscriptions",
     "Journal": "transactions",
+    "JsonMessage": "waystation.types.message",
     "MessagePage": "topics",
-    "MissingRange": "topics",
+    "MissingRange": "waystation.types.topic",
     "NewMessage": "parcels",
     "Operation": "sync_operations",
     "OperationInfo": "subscriptions",
+    "Partition": "waystation.types.topic",
     "Pool": "pools",
     "PoolDeadLetter": "pools",
     "PoolKey": "pools",
@@ -145,8 +159,9 @@ _HOMES = {
     "PoolWorkerInfo": "pools",
     "Producer": "sync_producer",
     "PublishedMessage": "waystation.types.channel",
+    "RateLimit": "waystation.types.topic",
     "Reason": "transactions",
-    "Receipt": "topics",
+    "Receipt": "waystation.types.message",
     "Received": "messages",
     "ReplyInfo": "replies",
     "ReplyStanding": "replies",
@@ -154,18 +169,19 @@ _HOMES = {
     "Sent": "pools",
     "ShardStanding": "subscriptions",
     "Sought": "waystation.types.channel",
+    "StorageTopic": "waystation.types.topic",
     "Subscriber": "waystation.types.channel",
     "Subscription": "subscriptions",
     "SubscriptionStanding": "subscriptions",
-    "Topic": "topics",
+    "Topic": "waystation.types.topic",
     "TopicMessage": "topics",
-    "TopicStanding": "topics",
+    "TopicOptions": "waystation.types.topic",
+    "TopicPartitions": "waystation.types.topic",
     "Transaction": "sync_transactions",
     "TransactionInfo": "transactions",
     "TransactionSummary": "transactions",
     "TryAgainError": "pool_messages",
     "Waystation": "sync_client",
-    "Whereabouts": "topics",
 }
 
 

@@ -26,10 +26,11 @@ from waystation.client.async_transport import AsyncTransport
 from waystation.client.codec import Codec
 from waystation.client.parcels import MessageOptions, NewMessage, Parcel, pack
 from waystation.client.shipment import Shipment
-from waystation.client.topics import Produced, Receipt
+from waystation.client.topics import Produced
 from waystation.errors import InvalidInputError, ProducerClosedError, WaystationError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
+from waystation.types.message import Receipt
 
 BATCH_FORM = "application/vnd.waystation.batch+json"
 #: What a station takes in one request; of bytes it takes more, but a message may come on top.

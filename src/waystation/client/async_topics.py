@@ -28,21 +28,21 @@ from waystation.client.parcels import (
 )
 from waystation.client.shipment import Shipment
 from waystation.client.topics import (
-    FoundPage,
     MessagePage,
-    Receipt,
+    ReceivedTopic,
+    ReceivedTopicPage,
     Results,
-    Topic,
     TopicMessage,
-    TopicOptions,
-    TopicPage,
-    TopicStanding,
-    Whereabouts,
+    TopicOptionArgs,
+    VersionedOptions,
+    topic_message,
 )
 from waystation.errors import ConflictError, WaystationError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
+from waystation.types.message import Receipt
+from waystation.types.topic import GroupLocation, StoredMessagePage, Topic, TopicPartitions
 
 _PATH = "/v1/topics"
 
@@ -64,7 +64,7 @@ class AsyncTopics:
     # -- Topics ------------------------------------------------------------------------------
 
     async def create(
-        self, topic: str, *, partitions: int | None = None, **options: Unpack[TopicOptions]
+        self, topic: str, *, partitions: int | None = None, **options: Unpack[TopicOptionArgs]
     ) -> Topic:
         """Creates a topic; ConflictError when there is one, also a deleted one."""
         body: dict[str, Any] = {"name": require_name(topic, field="topic"), "options": options}
@@ -74,7 +74,7 @@ class AsyncTopics:
 
     async def get(self, topic: str) -> Topic:
         """The topic as it is."""
-        return decode_answer(await self._caller.call("GET", _path(topic)), Topic)
+        return decode_answer(await self._caller.call("GET", _path(topic)), ReceivedTopic)
 
     async def list(self, *, deleted: bool = False) -> AsyncIterator[Topic]:
         """Yields the topics of the project by name; deleted ones too, if asked for."""
@@ -82,7 +82,7 @@ class AsyncTopics:
         while True:
             query = urlencode({"limit": 1000, "cursor": cursor, "deleted": str(deleted).lower()})
             answer = await self._caller.call("GET", f"{_PATH}?{query}")
-            page = decode_answer(answer, TopicPage)
+            page = decode_answer(answer, ReceivedTopicPage)
             for each in page.topics:
                 yield each
             cursor = page.cursor
@@ -90,13 +90,14 @@ class AsyncTopics:
                 return
 
     async def change(
-        self, topic: str, *, version: int | None = None, **options: Unpack[TopicOptions]
+        self, topic: str, *, version: int | None = None, **options: Unpack[TopicOptionArgs]
     ) -> Topic:
         """Changes the options that are named; the others stay.
 
         ConflictError if another changes the topic meanwhile, or has changed it since `version`.
         """
-        now = await self.get(topic)
+        answer = await self._caller.call("GET", _path(topic))
+        now = decode_answer(answer, VersionedOptions)
         if version is not None and now.version != version:
             raise ConflictError(f"Topic {topic} has version {now.version}, not {version}.")
         # The version that the other options were read from, so that none of them is undone.
@@ -264,8 +265,8 @@ class AsyncTopics:
         }
         query = urlencode({name: value for name, value in wishes.items() if value is not None})
         answer = await self._caller.call("GET", f"{_path(topic)}/messages?{query}")
-        page = decode_answer(answer, FoundPage)
-        messages = [each.as_message(codec) for each in page.messages]
+        page = decode_answer(answer, StoredMessagePage)
+        messages = [topic_message(each, codec) for each in page.messages]
         return MessagePage(
             messages=messages, cursor=page.cursor, ended=page.ended, damaged=page.damaged
         )
@@ -293,20 +294,22 @@ class AsyncTopics:
                 return
             start = {"cursor": page.cursor}
 
-    async def where(self, topic: str, group: str, *, shards: int | None = None) -> Whereabouts:
+    async def where(self, topic: str, group: str, *, shards: int | None = None) -> GroupLocation:
         """The partition of a group in every storage topic, and its shard."""
         wishes = {"group": group} if shards is None else {"group": group, "shards": shards}
         answer = await self._caller.call("GET", f"{_path(topic)}/where?{urlencode(wishes)}")
-        return decode_answer(answer, Whereabouts)
+        return decode_answer(answer, GroupLocation)
 
-    async def state(self, topic: str) -> TopicStanding:
+    async def state(self, topic: str) -> TopicPartitions:
         """What each partition holds."""
-        return decode_answer(await self._caller.call("GET", f"{_path(topic)}/state"), TopicStanding)
+        return decode_answer(
+            await self._caller.call("GET", f"{_path(topic)}/state"), TopicPartitions
+        )
 
     async def _change(self, method: str, path: str, content: dict[str, Any] | None = None) -> Topic:
         body = None if content is None else encode_json(content)
         answer = await self._caller.call(method, path, body=body, repeatable=False)
-        return decode_answer(answer, Topic)
+        return decode_answer(answer, ReceivedTopic)
 
 
 def _path(topic: str) -> str:

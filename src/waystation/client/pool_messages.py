@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from waystation.client.codec import Codec, codings_of
-from waystation.client.topics import ShownMessage
 from waystation.runtime.ids import IdSource
 from waystation.runtime.json_text import load_json
+from waystation.types.message import JsonMessage
 
 
 class GiveUpError(Exception):
@@ -46,7 +46,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     crashes: int
     enqueued_ms: int
-    message: ShownMessage
+    message: JsonMessage
     answer_to: str = ""
 
     @property
@@ -127,7 +127,7 @@ def message_of(taken: Taken, codec: Codec | None) -> PoolMessage:
         tries=taken.tries,
         crashes=taken.crashes,
         enqueued_ms=taken.enqueued_ms,
-        content_type=shown.content_type,
+        content_type=shown.content_type or "",
         headers=shown.headers,
         wants_answer=bool(taken.answer_to),
         stored=shown.payload,

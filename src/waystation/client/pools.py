@@ -11,10 +11,10 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from waystation.client.parcels import NewMessage, pack
-from waystation.client.topics import ShownMessage
 from waystation.errors import InvalidInputError
 from waystation.runtime.ids import IdSource, require_name
 from waystation.runtime.json_values import encode_json
+from waystation.types.message import JsonMessage
 
 PATH = "/v1/pools"
 BATCH_FORM = "application/vnd.waystation.batch+json"
@@ -193,7 +193,7 @@ class PoolDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     enqueued_ms: int
     failed_ms: int
-    message: ShownMessage
+    message: JsonMessage
 
 
 class PoolDeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):

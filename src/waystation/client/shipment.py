@@ -11,7 +11,7 @@ import re
 
 from waystation.client.messages import Answer, decode_answer, error_for
 from waystation.client.parcels import Parcel
-from waystation.client.topics import ResultPage
+from waystation.client.topics import BatchResults
 from waystation.errors import (
     BusyError,
     CatalogueError,
@@ -61,7 +61,7 @@ class Shipment:
             self._refused(error_for(answer))
             return
         try:
-            results = decode_answer(answer, ResultPage).results
+            results = decode_answer(answer, BatchResults).results
         except StationUnreachableError as error:
             self.failed(error)
             return

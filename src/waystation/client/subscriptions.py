@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from waystation.client.topics import ShownMessage
+from waystation.types.message import JsonMessage
 
 #: Where a subscription begins: at the end of its topic, at its beginning, or at a time.
 Start = Literal["end", "beginning"] | datetime
@@ -206,7 +206,7 @@ class DeadLetter(FailedMessage, frozen=True, kw_only=True):
     #: How many of its group wait behind a head.
     behind: int
     #: The message itself, where it was asked for.
-    message: ShownMessage | None = None
+    message: JsonMessage | None = None
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,10 +28,11 @@ from waystation.client.sync_background import (
     new_future,
 )
 from waystation.client.sync_transport import Transport
-from waystation.client.topics import Produced, Receipt
+from waystation.client.topics import Produced
 from waystation.errors import InvalidInputError, ProducerClosedError, WaystationError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
+from waystation.types.message import Receipt
 
 BATCH_FORM = "application/vnd.waystation.batch+json"
 #: What a station takes in one request; of bytes it takes more, but a message may come on top.

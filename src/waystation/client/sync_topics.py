@@ -30,21 +30,21 @@ from waystation.client.sync_caller import Caller
 from waystation.client.sync_producer import Producer, send_once
 from waystation.client.sync_transport import Transport
 from waystation.client.topics import (
-    FoundPage,
     MessagePage,
-    Receipt,
+    ReceivedTopic,
+    ReceivedTopicPage,
     Results,
-    Topic,
     TopicMessage,
-    TopicOptions,
-    TopicPage,
-    TopicStanding,
-    Whereabouts,
+    TopicOptionArgs,
+    VersionedOptions,
+    topic_message,
 )
 from waystation.errors import ConflictError, WaystationError
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource, RandomIds, require_name
 from waystation.runtime.json_values import encode_json
+from waystation.types.message import Receipt
+from waystation.types.topic import GroupLocation, StoredMessagePage, Topic, TopicPartitions
 
 _PATH = "/v1/topics"
 
@@ -66,7 +66,7 @@ class Topics:
     # -- Topics ------------------------------------------------------------------------------
 
     def create(
-        self, topic: str, *, partitions: int | None = None, **options: Unpack[TopicOptions]
+        self, topic: str, *, partitions: int | None = None, **options: Unpack[TopicOptionArgs]
     ) -> Topic:
         """Creates a topic; ConflictError when there is one, also a deleted one."""
         body: dict[str, Any] = {"name": require_name(topic, field="topic"), "options": options}
@@ -76,7 +76,7 @@ class Topics:
 
     def get(self, topic: str) -> Topic:
         """The topic as it is."""
-        return decode_answer(self._caller.call("GET", _path(topic)), Topic)
+        return decode_answer(self._caller.call("GET", _path(topic)), ReceivedTopic)
 
     def list(self, *, deleted: bool = False) -> Iterator[Topic]:
         """Yields the topics of the project by name; deleted ones too, if asked for."""
@@ -84,7 +84,7 @@ class Topics:
         while True:
             query = urlencode({"limit": 1000, "cursor": cursor, "deleted": str(deleted).lower()})
             answer = self._caller.call("GET", f"{_PATH}?{query}")
-            page = decode_answer(answer, TopicPage)
+            page = decode_answer(answer, ReceivedTopicPage)
             for each in page.topics:
                 yield each
             cursor = page.cursor
@@ -92,13 +92,14 @@ class Topics:
                 return
 
     def change(
-        self, topic: str, *, version: int | None = None, **options: Unpack[TopicOptions]
+        self, topic: str, *, version: int | None = None, **options: Unpack[TopicOptionArgs]
     ) -> Topic:
         """Changes the options that are named; the others stay.
 
         ConflictError if another changes the topic meanwhile, or has changed it since `version`.
         """
-        now = self.get(topic)
+        answer = self._caller.call("GET", _path(topic))
+        now = decode_answer(answer, VersionedOptions)
         if version is not None and now.version != version:
             raise ConflictError(f"Topic {topic} has version {now.version}, not {version}.")
         # The version that the other options were read from, so that none of them is undone.
@@ -266,8 +267,8 @@ class Topics:
         }
         query = urlencode({name: value for name, value in wishes.items() if value is not None})
         answer = self._caller.call("GET", f"{_path(topic)}/messages?{query}")
-        page = decode_answer(answer, FoundPage)
-        messages = [each.as_message(codec) for each in page.messages]
+        page = decode_answer(answer, StoredMessagePage)
+        messages = [topic_message(each, codec) for each in page.messages]
         return MessagePage(
             messages=messages, cursor=page.cursor, ended=page.ended, damaged=page.damaged
         )
@@ -295,20 +296,20 @@ class Topics:
                 return
             start = {"cursor": page.cursor}
 
-    def where(self, topic: str, group: str, *, shards: int | None = None) -> Whereabouts:
+    def where(self, topic: str, group: str, *, shards: int | None = None) -> GroupLocation:
         """The partition of a group in every storage topic, and its shard."""
         wishes = {"group": group} if shards is None else {"group": group, "shards": shards}
         answer = self._caller.call("GET", f"{_path(topic)}/where?{urlencode(wishes)}")
-        return decode_answer(answer, Whereabouts)
+        return decode_answer(answer, GroupLocation)
 
-    def state(self, topic: str) -> TopicStanding:
+    def state(self, topic: str) -> TopicPartitions:
         """What each partition holds."""
-        return decode_answer(self._caller.call("GET", f"{_path(topic)}/state"), TopicStanding)
+        return decode_answer(self._caller.call("GET", f"{_path(topic)}/state"), TopicPartitions)
 
     def _change(self, method: str, path: str, content: dict[str, Any] | None = None) -> Topic:
         body = None if content is None else encode_json(content)
         answer = self._caller.call(method, path, body=body, repeatable=False)
-        return decode_answer(answer, Topic)
+        return decode_answer(answer, ReceivedTopic)
 
 
 def _path(topic: str) -> str:

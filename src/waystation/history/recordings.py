@@ -8,9 +8,10 @@ import msgspec
 
 from waystation.history.log_reader import LogReader
 from waystation.history.places import topic_place
-from waystation.messages.redaction import FULL, Pointers, Record, RedactionPolicy, redaction_policy
+from waystation.messages.redaction import FULL, RedactionPolicy, redaction_policy
 from waystation.runtime.logging import logger
 from waystation.topics.keys import definition_key
+from waystation.types.common import Pointers, Record
 
 _log = logger("history")
 

@@ -16,10 +16,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-#: Behaviour of a partition that reached its byte limit. `refuse` deletes messages that all readers
-#: have passed and rejects the append if that frees too little. `drop_and_count` deletes the oldest
-#: messages and counts those that a reader still needed.
-FullPolicy = Literal["refuse", "drop_and_count"]
+from waystation.types.common import FullPolicy
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

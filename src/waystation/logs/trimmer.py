@@ -15,11 +15,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from waystation.errors import LogNotFoundError
-from waystation.logs.protocol import FullPolicy, Logs, Retention, TrimResult
+from waystation.logs.protocol import Logs, Retention, TrimResult
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.store.memory import StoreMemory
 from waystation.telemetry import metrics
+from waystation.types.common import FullPolicy
 
 _log = logger("maintenance")
 

@@ -60,6 +60,7 @@ from waystation.messages.envelope import (
 )
 from waystation.runtime.ids import IdSource
 from waystation.runtime.json_text import shield, unshield
+from waystation.types.message import JsonMessage
 
 EVENT_TYPE = "application/cloudevents+json"
 EVENT_BATCH_TYPE = "application/cloudevents-batch+json"
@@ -538,6 +539,11 @@ def message_json(envelope: Envelope) -> dict[str, object]:
     if envelope.traceparent is not None:
         fields["traceparent"] = envelope.traceparent
     return fields
+
+
+def json_message(envelope: Envelope) -> JsonMessage:
+    """Return a message in JSON form, as `message_json` does, as a struct."""
+    return msgspec.convert(message_json(envelope), JsonMessage)
 
 
 def _json_payload(data: bytes) -> msgspec.Raw | None:

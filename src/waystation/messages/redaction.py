@@ -11,25 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from waystation.errors import InvalidInputError
+from waystation.types.common import (
+    POINTER_CHARACTERS_MAX,
+    POINTER_PATTERN,
+    POINTERS_MAX,
+    Record,
+)
 
-Record = Literal["full", "headers", "none"]
 #: Passed to scripts instead of the id of the data set, so that they write no record log.
 UNRECORDED = "-"
 #: From the value that keeps most to the value that keeps least.
 _RECORDS: tuple[Record, ...] = ("full", "headers", "none")
-#: RFC 6901: empty is the whole document, else a slash before each token; `~0` is `~`, `~1` is `/`.
-_POINTER = r"^(/([^/~]|~[01])*)*\Z"
-_POINTER_CHARACTERS_MAX = 1000
-_POINTERS_MAX = 100
-
-Pointer = Annotated[str, Meta(pattern=_POINTER, max_length=_POINTER_CHARACTERS_MAX)]
-Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=_POINTERS_MAX)]
 
 REDACTED = msgspec.Raw(b'"[redacted]"')
 _INDEX = re.compile(r"0|[1-9][0-9]*")
@@ -102,12 +99,12 @@ def check_redaction(record: str, redact: Sequence[str]) -> None:
     """Raise InvalidInputError if `record` or a pointer of `redact` is invalid."""
     if record not in _RECORDS:
         raise InvalidInputError(f"record must be one of {', '.join(_RECORDS)}.", field="record")
-    if isinstance(redact, str) or len(redact) > _POINTERS_MAX:
+    if isinstance(redact, str) or len(redact) > POINTERS_MAX:
         raise InvalidInputError(
-            f"redact must be a list of at most {_POINTERS_MAX} JSON pointers.", field="redact"
+            f"redact must be a list of at most {POINTERS_MAX} JSON pointers.", field="redact"
         )
     for pointer in redact:
-        if not re.search(_POINTER, pointer) or len(pointer) > _POINTER_CHARACTERS_MAX:
+        if not re.search(POINTER_PATTERN, pointer) or len(pointer) > POINTER_CHARACTERS_MAX:
             raise InvalidInputError(
                 f"{pointer[:100]!r} is not a JSON pointer.",
                 field="redact",

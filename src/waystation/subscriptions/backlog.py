@@ -17,7 +17,7 @@ from waystation.store.client import Store
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.names import Place
 from waystation.subscriptions.positions import at_of
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.router import partitions_of
 
 
@@ -71,7 +71,7 @@ class Backlogs:
         self,
         topic: TopicDefinition,
         place: Place,
-        storage: StorageTopic,
+        storage: StorageTopicDefinition,
         partition: int,
         low: Mapping[str, int],
     ) -> tuple[Backlog, bool]:

@@ -24,7 +24,7 @@ from waystation.subscriptions.positions import at_of, parse_at
 from waystation.subscriptions.shard_store import ShardStore
 from waystation.subscriptions.shards import assignments
 from waystation.subscriptions.terms import NO_EPOCH
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.service import TopicService
 
 _REMOVE = script(__package__, "remove")
@@ -240,7 +240,7 @@ class Construction:
 
 def _partitions(
     subscription: Subscription, topic: TopicDefinition | None, shard: int, *, produced: bool = False
-) -> list[tuple[StorageTopic, int]]:
+) -> list[tuple[StorageTopicDefinition, int]]:
     """The partitions of a shard; only of storage topics that were produced to, if so asked."""
     if topic is None:
         return []

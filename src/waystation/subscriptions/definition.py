@@ -12,14 +12,14 @@ from msgspec import Meta
 
 from waystation.delivery.schedule import Schedule
 from waystation.errors import EndpointInvalidError, ShardsInvalidError
-from waystation.logs.protocol import FullPolicy
 from waystation.messages.envelope import Headers
 from waystation.runtime.ids import is_name
 from waystation.subscriptions.names import Place, record_log
 from waystation.subscriptions.shards import SHARDS_MAX
 from waystation.subscriptions.states import Poison
 from waystation.subscriptions.terms import Terms
-from waystation.topics.model import StorageTopic
+from waystation.topics.model import StorageTopicDefinition
+from waystation.types.common import FullPolicy
 
 #: Lua and JavaScript count safely up to here.
 _WHOLE_MAX = 2**53 - 1
@@ -112,8 +112,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     incarnation: int = 1
     #: Retry and dead-letter topic: storage topic n is that of generation n.
-    retry: tuple[StorageTopic, ...]
-    dead: tuple[StorageTopic, ...]
+    retry: tuple[StorageTopicDefinition, ...]
+    dead: tuple[StorageTopicDefinition, ...]
     start: StartAt
     #: Number of the storage topic that it reads first. What came before is not its own, so it is
     #: no matter whether a group had the same shard there.

@@ -16,7 +16,7 @@ from waystation.config import SubscriptionConfig
 from waystation.delivery.notices import Notices
 from waystation.delivery.signing import Secret
 from waystation.delivery.states import EndpointStates
-from waystation.logs.protocol import FullPolicy, record_retention
+from waystation.logs.protocol import record_retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.redaction import UNRECORDED
 from waystation.runtime.clock import Clock
@@ -45,6 +45,7 @@ from waystation.subscriptions.survey import Survey
 from waystation.subscriptions.tally import Labels, Tally
 from waystation.subscriptions.upkeep import SubscriptionUpkeep
 from waystation.topics.service import TopicService
+from waystation.types.common import FullPolicy
 
 _DAY_MS = 86_400_000
 #: What notices get that are on their way to their URL when we stop.

@@ -22,7 +22,7 @@ from waystation.subscriptions.held import Opened
 from waystation.subscriptions.positions import at_of
 from waystation.subscriptions.shards import readable
 from waystation.subscriptions.window import Waiting, Window
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.router import partitions_of
 
 _log = logger("subscriptions")
@@ -168,7 +168,7 @@ class Reader:
             return
         self._enter(topic, topic.storage[index + 1])
 
-    def _enter(self, topic: TopicDefinition, storage: StorageTopic) -> None:
+    def _enter(self, topic: TopicDefinition, storage: StorageTopicDefinition) -> None:
         self._left += self._windows
         self._number, self._turn = storage.number, 0
         self._windows = [
@@ -178,12 +178,12 @@ class Reader:
         self.on_enter(log, self._partitions(storage))
         _log.info("a shard reads a storage topic", subscription=name, shard=self._shard, log=log)
 
-    def _window(self, storage: StorageTopic, partition: int) -> Window:
+    def _window(self, storage: StorageTopicDefinition, partition: int) -> Window:
         at = at_of(storage.number, partition)
         acks = self._opened.acks.get(at, ())
         return Window(storage.number, partition, self._opened.low.get(at, 0), acks)
 
-    def _partitions(self, storage: StorageTopic) -> range:
+    def _partitions(self, storage: StorageTopicDefinition) -> range:
         return partitions_of(self._shard, storage.partitions, self._subscription.shards)
 
     def _next_windows(self) -> list[Window]:

@@ -41,7 +41,7 @@ from waystation.subscriptions.definitions import THERE, SubscriptionDefinitions
 from waystation.subscriptions.lifecycle import Lifecycle
 from waystation.subscriptions.shards import default_shards, growth_warning
 from waystation.subscriptions.signing_secrets import SigningSecrets
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.service import TopicService
 
 #: Asks whether an endpoint of a project can be delivered to; raises InvalidInputError if not.
@@ -133,7 +133,7 @@ class Subscriptions:
         former, written = await self._former(project, name)
         shards = new.shards or _default_shards(topic, new.start)
         generation = former.generation + 1 if former else 0
-        inner = (StorageTopic(number=generation, partitions=shards),)
+        inner = (StorageTopicDefinition(number=generation, partitions=shards),)
         subscription = Subscription(
             project=project,
             name=name,

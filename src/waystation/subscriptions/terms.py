@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.logs.protocol import FullPolicy
 from waystation.subscriptions.states import Poison
+from waystation.types.common import FullPolicy
 
 #: The epoch of those who own no shard: a taker, who proves itself by the token of its take.
 NO_EPOCH = 0

@@ -20,8 +20,8 @@ from waystation.subscriptions.states import MessageState
 from waystation.subscriptions.trail import Trails
 from waystation.subscriptions.why_group import GroupReasons
 from waystation.subscriptions.why_shard import ShardReasons
-from waystation.topics.queries import StoredMessage as Produced
 from waystation.topics.queries import TopicQueries
+from waystation.types.topic import StoredMessage as Produced
 
 #: Pages of the topic that are gone through for a message whose group is not said.
 _PAGES_MAX = 20
@@ -136,7 +136,7 @@ class MessageReasons:
             moved = await self._find(asked, message, group) if group else None
             if moved is not None:
                 return await self._kept(asked, *moved)
-            return await self._settled(asked, shard, position, produced.ms, facts)
+            return await self._settled(asked, shard, position, produced.time_ms, facts)
         owned = self._hindrances.shards().get(place)
         if look.taken or (owned is not None and owned.carries(position.member)):
             return asked.answer("under_way", "Its first attempt is under way.", **facts)

@@ -24,7 +24,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
 from waystation.store.scripts import script
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.types.message import Durability, Receipt
 
 _APPEND_ONCE = script(__package__, "append_once")
@@ -130,12 +130,12 @@ class Deduplicator:
             storage=storage,
             partition=partition,
             offset=int(offset),
-            ms=int(ms),
+            time_ms=int(ms),
             duplicate=duplicate,
             durability=self._durability,
         )
 
-    async def _is_expired(self, topic: TopicDefinition, storage: StorageTopic) -> bool:
+    async def _is_expired(self, topic: TopicDefinition, storage: StorageTopicDefinition) -> bool:
         """Whether a storage topic was sealed so long ago that all its ids have expired."""
         log = topic.log(storage)
         if log not in self._sealed_at:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from waystation.errors import StoreUnavailableError, WaystationError
-from waystation.logs.protocol import FullPolicy, Logs, Retention
+from waystation.logs.protocol import Logs, Retention
 from waystation.logs.trimmer import TRIMS_AT_ONCE, TrimReport, trim_log
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.telemetry import metrics
 from waystation.topics.model import TopicDefinition
 from waystation.topics.service import TopicService
+from waystation.types.common import FullPolicy
 
 _log = logger("maintenance")
 

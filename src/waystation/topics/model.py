@@ -7,34 +7,20 @@ append to. The database holds the definition; the store caches it for all proces
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInputError, TopicBlockedError, TopicNotFoundError
-from waystation.logs.protocol import FullPolicy, Retention
-from waystation.messages.redaction import Pointers, Record
+from waystation.logs.protocol import Retention
 from waystation.topics.router import Router
+from waystation.types.topic import StorageTopic, Topic, TopicOptions, TopicState
 
 PARTITIONS_DEFAULT = 4
 PARTITIONS_MAX = 1024
 #: Limit of storage topics, because searches, deduplication and maintenance visit all of them.
 STORAGE_TOPICS_MAX = 100
-
-#: Default limits of a topic. The limit of bytes is lower than in other logs, because messages are
-#: in memory.
-MAX_BYTES_DEFAULT = 256 * 1_048_576
-MAX_AGE_SECONDS_DEFAULT = 7 * 86_400.0
-
-#: Largest integer that Lua and JavaScript represent exactly.
-_INTEGER_MAX = 2**53 - 1
-_AGE_SECONDS_MAX = 100 * 365 * 86400
-
-RateMode = Literal["disabled", "shadow", "enforced"]
-#: A deleted topic can be restored. Of a purged topic only the row in the database is left; it
-#: remembers which numbers of storage topics were used, so that a new topic does not reuse them.
-TopicState = Literal["active", "blocked", "deleted", "purged"]
 
 #: States in which a topic can be read.
 ALIVE: tuple[TopicState, ...] = ("active", "blocked")
@@ -44,7 +30,7 @@ EVERY: tuple[TopicState, ...] = (*ALIVE, "deleted", "purged")
 _router = lru_cache(maxsize=4096)(Router)
 
 
-class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
+class StorageTopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """One log of a topic."""
 
     #: Part of the log's name. A number is never reused under the name of a topic.
@@ -59,38 +45,6 @@ class StorageTopic(msgspec.Struct, frozen=True, kw_only=True):
         return _router(self.partitions, self.factor)
 
 
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of what clients produce per second; None: unlimited."""
-
-    mode: RateMode = "disabled"
-    qps: Annotated[float, Meta(gt=0)] | None = None
-    bytes_per_second: Annotated[float, Meta(gt=0)] | None = None
-
-
-class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a topic that a user sets."""
-
-    #: Whether every message needs a group. Messages of one group keep their order.
-    grouped: bool = False
-    #: Limit of each partition in bytes. Above it, the oldest messages that all readers have passed
-    #: are deleted; if that is not enough, `full_policy` decides. None: unlimited.
-    max_bytes: Annotated[int, Meta(ge=1, le=_INTEGER_MAX)] | None = MAX_BYTES_DEFAULT
-    #: Age after which messages are deleted unless a reader still needs them. None: never.
-    max_age_seconds: Annotated[float, Meta(ge=0.001, le=_AGE_SECONDS_MAX)] | None = (
-        MAX_AGE_SECONDS_DEFAULT
-    )
-    full_policy: FullPolicy = "refuse"
-    #: Time for which message ids are remembered; 0: no deduplication.
-    dedup_seconds: Annotated[float, Meta(ge=0, le=7 * 86400)] = 0.0
-    #: JSON Schema that every payload must match.
-    json_schema: dict[str, object] | None = None
-    rate: RateLimit = RateLimit()
-    #: How much of its messages history keeps.
-    record: Record = "full"
-    #: JSON pointers of values in payloads that history replaces.
-    redact: Pointers = ()
-
-
 class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a topic."""
 
@@ -98,7 +52,7 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     options: TopicOptions
-    storage: tuple[StorageTopic, ...]
+    storage: tuple[StorageTopicDefinition, ...]
     #: Index of the storage topic that producers append to.
     produce_pointer: int = 0
     state: TopicState = "active"
@@ -117,7 +71,7 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self.options.grouped
 
     @property
-    def target(self) -> StorageTopic:
+    def target(self) -> StorageTopicDefinition:
         """The storage topic that producers append to."""
         return self.storage[self.produce_pointer]
 
@@ -144,13 +98,29 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """First number that was never used for a storage topic."""
         return self.storage[-1].number + 1
 
-    def log(self, storage: StorageTopic) -> str:
+    def log(self, storage: StorageTopicDefinition) -> str:
         """Return the name of a storage topic's log."""
         return self.log_of(storage.number)
 
     def log_of(self, number: int) -> str:
         """Return the name of the log of a present or purged storage topic."""
         return f"t.{self.project}.{self.name}.{number}"
+
+    def public(self, *, warning: str | None = None) -> Topic:
+        """Return the topic as the API shows it."""
+        return Topic(
+            name=self.name,
+            version=self.version,
+            state=self.state,
+            options=self.options,
+            storage=[
+                StorageTopic(partitions=each.partitions, factor=each.factor)
+                for each in self.storage
+            ],
+            produce_pointer=self.produce_pointer,
+            created_ms=self.created_ms,
+            warning=warning,
+        )
 
     # -- Changes -----------------------------------------------------------------------------
 
@@ -163,7 +133,9 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Create another topic, or grow in larger steps.",
             )
         factor = self.storage[-1].router.followed_by(partitions).factor
-        added = StorageTopic(number=self.next_number, partitions=partitions, factor=factor)
+        added = StorageTopicDefinition(
+            number=self.next_number, partitions=partitions, factor=factor
+        )
         return self._changed(storage=(*self.storage, added))
 
     def switched(self) -> TopicDefinition:

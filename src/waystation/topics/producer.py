@@ -393,14 +393,14 @@ def _receipts(
     durability: Durability,
 ) -> list[Receipt]:
     # Read once: this loop runs for every message of every producer.
-    storage, ms = topic.produce_pointer, appended.ms
+    storage, time_ms = topic.produce_pointer, appended.ms
     return [
         Receipt(
             id=message.id,
             storage=storage,
             partition=partition,
             offset=offset,
-            ms=ms,
+            time_ms=time_ms,
             durability=durability,
         )
         for offset, message in zip(appended.offsets, messages, strict=True)

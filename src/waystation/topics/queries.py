@@ -25,11 +25,21 @@ from waystation.errors import (
 )
 from waystation.logs.protocol import LogBatch, LogEntry, Logs
 from waystation.messages.envelope import Envelope, unpack
+from waystation.messages.formats import json_message
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
-from waystation.topics.model import StorageTopic, TopicDefinition
+from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.router import hash_of, is_consistent, shard_of_partition
 from waystation.topics.service import TopicService
+from waystation.types.topic import (
+    GroupLocation,
+    GroupPartition,
+    MissingRange,
+    Partition,
+    StoredMessage,
+    StoredMessagePage,
+    TopicPartitions,
+)
 
 _log = logger("topics")
 
@@ -44,95 +54,6 @@ READS_MAX = 200
 #: Bytes of the messages of a page, and of the scanned ones. One message may exceed them.
 _PAGE_BYTES_MAX = 8 * 1_048_576
 _SCAN_BYTES_MAX = 32 * 1_048_576
-
-
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with its location."""
-
-    #: Index of the storage topic.
-    storage: int
-    partition: int
-    offset: int
-    ms: int
-    #: The message. An unreadable entry has an empty id, and the stored bytes as `data`.
-    message: Envelope
-    #: Reason for which the entry is not a message; empty if it is one.
-    unreadable: str = ""
-
-
-class MissingRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets that are missing from a partition although retention did not delete them."""
-
-    #: Index of the storage topic.
-    storage: int
-    partition: int
-    from_offset: int
-    #: First offset after the range.
-    to_offset: int
-
-
-class StoredMessagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of messages."""
-
-    messages: list[StoredMessage]
-    cursor: str
-    #: Whether the query has seen all messages that exist now.
-    ended: bool
-    #: Missing offsets that this page skipped (`log.damaged`).
-    damaged: list[MissingRange]
-
-
-class GroupPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Location of a group in one storage topic."""
-
-    #: Index of the storage topic.
-    storage: int
-    partition: int
-    #: None if the query had no number of shards.
-    shard: int | None
-    #: Whether producers append to this storage topic.
-    current: bool
-
-
-class GroupLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Location of a group in all storage topics."""
-
-    group: str
-    hash: int
-    positions: list[GroupPartition]
-    #: Whether every group stays in one shard; None if the query had no number of shards.
-    consistent: bool | None
-
-
-class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one partition of a topic."""
-
-    #: Index of the storage topic.
-    storage: int
-    partition: int
-    #: Offset of the oldest stored message.
-    first: int
-    #: Offset of the next message.
-    end: int
-    bytes: int
-    #: Time of the newest message; 0 if the partition never had one.
-    last_ms: int
-    #: Messages that were dropped although a reader needed them.
-    dropped: int
-    #: Whether the partition accepts no more messages.
-    sealed: bool
-    #: Time since when needed messages fill at least 70 % of the limit; 0: they do not.
-    warned_ms: int
-
-
-class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """State of all partitions of a topic, with totals and warnings."""
-
-    messages: int
-    bytes: int
-    dropped: int
-    partitions: list[Partition]
-    warnings: list[str]
 
 
 class TopicQueries:
@@ -320,10 +241,10 @@ class TopicQueries:
             for entry in batch.entries():
                 scanned += 1
                 scanned_bytes += len(entry.payload)
-                message = _stored_message(position, entry)
-                if not wanted(message.message):
+                message, unreadable = _unpack(entry, position.topic.project)
+                if not wanted(message):
                     continue
-                found.append(message)
+                found.append(_stored_message(position, entry, message, unreadable))
                 found_bytes += len(entry.payload)
                 if len(found) == limit or found_bytes > _PAGE_BYTES_MAX:
                     position.offset = entry.offset + 1
@@ -444,24 +365,29 @@ def _all_partitions(topic: TopicDefinition) -> Iterator[tuple[int, int]]:
             yield index, partition
 
 
-def _with_messages(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopic]]:
+def _with_messages(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopicDefinition]]:
     return enumerate(topic.storage[: topic.produce_pointer + 1])
 
 
-def _stored_message(position: _PartitionCursor, entry: LogEntry) -> StoredMessage:
-    storage, partition = position.place
-    project, unreadable = position.topic.project, ""
+def _unpack(entry: LogEntry, project: str) -> tuple[Envelope, str]:
+    """Return the message of an entry, or its bytes and the reason for which it is not a message."""
     try:
-        message = unpack(entry.payload, project=project)
+        return unpack(entry.payload, project=project), ""
     except ValueError as error:
         # Another program or a later release wrote the entry.
-        message, unreadable = Envelope(id="", project=project, data=entry.payload), str(error)
+        return Envelope(id="", project=project, data=entry.payload), str(error)
+
+
+def _stored_message(
+    position: _PartitionCursor, entry: LogEntry, message: Envelope, unreadable: str
+) -> StoredMessage:
+    storage, partition = position.place
     return StoredMessage(
         storage=storage,
         partition=partition,
         offset=entry.offset,
-        ms=entry.ms,
-        message=message,
+        time_ms=entry.ms,
+        message=json_message(message),
         unreadable=unreadable,
     )
 

@@ -23,7 +23,8 @@ from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.telemetry import metrics
-from waystation.topics.model import RateLimit, TopicDefinition
+from waystation.topics.model import TopicDefinition
+from waystation.types.topic import RateLimit
 
 #: Capacity of a bucket, in seconds of its rate.
 WINDOW_SECONDS = 1

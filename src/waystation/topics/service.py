@@ -32,9 +32,8 @@ from waystation.topics.model import (
     EVERY,
     PARTITIONS_DEFAULT,
     PARTITIONS_MAX,
-    StorageTopic,
+    StorageTopicDefinition,
     TopicDefinition,
-    TopicOptions,
     decode_topic,
     encode_topic,
     topic_not_found,
@@ -42,6 +41,7 @@ from waystation.topics.model import (
 from waystation.topics.rate_limits import check_rate
 from waystation.topics.router import is_advised
 from waystation.topics.schemas import check_schema
+from waystation.types.topic import TopicOptions
 
 #: Subscriptions that an error lists by name.
 _NAMED_MAX = 10
@@ -185,7 +185,7 @@ class TopicService:
             name=name,
             version=former.version + 1 if former else 1,
             options=options,
-            storage=(StorageTopic(number=number, partitions=partitions),),
+            storage=(StorageTopicDefinition(number=number, partitions=partitions),),
             created_ms=self._clock.now_ms(),
             first_number=purged.first_number if purged else number,
         )
@@ -370,7 +370,7 @@ class TopicService:
             if partitions := logs.get(topic.log_of(number)):
                 await self._logs.delete(topic.log_of(number), partitions)
 
-    async def _set_retention(self, topic: TopicDefinition, storage: StorageTopic) -> None:
+    async def _set_retention(self, topic: TopicDefinition, storage: StorageTopicDefinition) -> None:
         """Write the retention of the topic to the existing partitions of a storage topic."""
         log = topic.log(storage)
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from waystation.errors import InvalidInputError, PipelineInvalidError
-from waystation.messages.redaction import Record
 from waystation.runtime.durations import Duration, duration_ms
 from waystation.transactions.builtins import BUILT_IN
 from waystation.transactions.function_step import FunctionStep
@@ -31,6 +30,7 @@ from waystation.transactions.pipeline import (
     read_pipelines,
 )
 from waystation.transactions.steps import TIMEOUT_SECONDS, StepBook
+from waystation.types.common import Record
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from waystation.errors import SettingsError
-from waystation.logs.protocol import FullPolicy, Logs, record_retention
+from waystation.logs.protocol import Logs, record_retention
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
 from waystation.store.dataset import stamp_cells
 from waystation.transactions.names import CELLS_MAX, LOG
+from waystation.types.common import FullPolicy
 
 #: What the record logs of all cells keep until history reads them, once its reader has registered.
 LOG_BYTES_MAX = 256 * 1_048_576

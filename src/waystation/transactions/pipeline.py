@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from waystation.errors import InvalidInputError, PipelineInvalidError
-from waystation.messages.redaction import Record, RedactionPolicy, check_redaction, redaction_policy
+from waystation.messages.redaction import RedactionPolicy, check_redaction, redaction_policy
 from waystation.runtime.ids import require_name
 from waystation.runtime.json_values import require_finite
 from waystation.transactions.builtins import BUILT_IN, http
 from waystation.transactions.steps import require_type
+from waystation.types.common import Record
 
 #: The node group of a pipeline that names none.
 DEFAULT_GROUP = "master"

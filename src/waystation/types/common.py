@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 T = TypeVar("T")
+
+#: Behaviour of a partition that reached its byte limit. `refuse` deletes messages that all readers
+#: have passed and rejects the append if that frees too little. `drop_and_count` deletes the oldest
+#: messages and counts those that a reader still needed.
+FullPolicy = Literal["refuse", "drop_and_count"]
+
+#: Part of a message or transaction that history keeps (`waystation.messages.redaction`).
+Record = Literal["full", "headers", "none"]
+#: JSON pointer (RFC 6901): empty is the whole document, else a slash before each token; `~0` is
+#: `~`, `~1` is `/`.
+POINTER_PATTERN = r"^(/([^/~]|~[01])*)*\Z"
+POINTER_CHARACTERS_MAX = 1000
+POINTERS_MAX = 100
+Pointer = Annotated[str, Meta(pattern=POINTER_PATTERN, max_length=POINTER_CHARACTERS_MAX)]
+Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=POINTERS_MAX)]
 
 
 class Page(Struct, Generic[T], frozen=True):
@@ -23,7 +38,7 @@ class ProblemField(Struct, frozen=True):
     field: str = ""
 
 
-class Problem(Struct, frozen=True):
+class Problem(Struct, frozen=True, omit_defaults=True):
     """An error reply, as problem+json (RFC 9457) or in the shape of DSPS.
 
     The members after `retry_after_s` are those of single error classes; a reply has the members of
