@@ -16,8 +16,8 @@ from tests.helpers.store_faults import Fate, Proxy, proxy_to
 from waystation.config import Config, StoreConfig
 from waystation.testing import private_server, serving
 from waystation.testing.station import Serving, quick_settings
-from waystation.topics.model import TopicOptions
 from waystation.topics.router import hash_of
+from waystation.types.topic import TopicOptions
 
 
 def test_a_full_log_is_507_with_the_name_of_its_policy(open_url: str) -> None:
@@ -53,6 +53,7 @@ def test_of_a_batch_what_found_room_is_there_and_the_rest_is_told_one_by_one(
     refused, receipt = answer.json()["results"]
     assert (refused["id"], refused["error"]["code"]) == ("1", "log.full")
     assert "at most 1,000 bytes" in refused["error"]["detail"]
+    assert "raise `max_bytes` of the topic" in refused["error"]["hint"]
     assert (receipt["id"], receipt["partition"]) == ("2", 1)
 
 
