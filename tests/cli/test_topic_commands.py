@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def contents(client: Waystation, group: str) -> list[Any]:
 def lines_of(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]:
     assert process.stdout is not None
     return [json.loads(process.stdout.readline()) for _ in range(count)]
+
+
+def append_foreign_entry(station: Station, entry: bytes) -> None:
+    """Append an entry that is not a message to partition 0 of topic `orders`."""
+    node = station._running().node
+
+    async def append() -> None:
+        (log,) = [each for each in await node.logs.names() if each.startswith("t.default.orders.")]
+        await node.logs.append(log, 0, [entry])
+
+    station._await(append())
 
 
 # -- Topics ----------------------------------------------------------------------------------
@@ -273,6 +285,33 @@ def test_browse_finds_by_place_group_and_id_and_else_shows_the_newest(
     table = here("topic", "browse", "orders", "--max", "2", "--url", station.url).stdout
     assert [line.split()[2] for line in table.splitlines()[1:]] == ["m-39", "odd"]
     assert "(1 bytes, no content type)" in table
+
+
+def test_browse_and_tail_of_foreign_entry_print_location_and_reason(
+    here: Run, station: Station, client: Waystation
+) -> None:
+    client.topics.create("orders", partitions=1)
+    client.topics.produce("orders", "first", id="m-0")
+    append_foreign_entry(station, b"\xffplain")
+    client.topics.produce("orders", "last", id="m-2")
+    url = ("--url", station.url)
+
+    browse = here("topic", "browse", "orders", *url)
+    rows = here("topic", "browse", "orders", "--partition", "0", "--json", *url)
+    tail = here("topic", "tail", "orders", "--from", "beginning", "--count", "3", *url)
+    lines = here("topic", "tail", "orders", "--from", "beginning", "--count", "3", "--json", *url)
+
+    for printed in (browse, tail):
+        assert printed.returncode == 0
+        (line,) = [each for each in printed.stdout.splitlines() if " 0/0/1 " in each]
+        assert "unreadable entry, 6 bytes: not an envelope" in line
+        assert printed.stdout.count("unreadable") == 1
+    listed = json.loads(rows.stdout)["messages"]
+    for foreign in (listed[1], json.loads(lines.stdout.splitlines()[1])):
+        assert (foreign["storage"], foreign["partition"], foreign["offset"]) == (0, 0, 1)
+        assert foreign["unreadable"].startswith("not an envelope")
+        assert b64decode(foreign["message"]["base64"]) == b"\xffplain"
+    assert ["unreadable" in each for each in listed] == [False, True, False]
 
 
 def test_what_browse_prints_can_be_produced_again(

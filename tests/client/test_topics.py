@@ -410,6 +410,29 @@ def test_messages_are_found_by_place_time_group_and_id_page_by_page(client: Ways
     assert (raised.value.first, raised.value.end) == (0, 10)
 
 
+async def test_messages_with_foreign_entry_return_its_location_and_reason(
+    station: Station, client: Waystation
+) -> None:
+    client.topics.create("orders", partitions=1)
+    client.topics.produce("orders", 1, id="m-0", group="g")
+    logs = station._running().node.logs
+    (log,) = [each for each in station._await(logs.names()) if each.startswith("t.default.orders.")]
+    station._await(logs.append(log, 0, [b'{"id":"x"}']))
+    client.topics.produce("orders", 2, id="m-2", group="g")
+
+    page = client.topics.page("orders", partition=0)
+    async with AsyncWaystation(station.url) as opened:
+        found = [each async for each in opened.topics.messages("orders", partition=0)]
+
+    assert page.messages == found
+    assert [each.offset for each in found] == [0, 1, 2]
+    assert [bool(each.unreadable) for each in found] == [False, True, False]
+    foreign = found[1]
+    assert foreign.unreadable.startswith("not an envelope")
+    assert (foreign.id, foreign.group, foreign.payload) == ("", None, b'{"id":"x"}')
+    assert [each.content for each in client.topics.messages("orders", group="g")] == [1, 2]
+
+
 def test_where_and_state_tell_how_a_topic_stands(client: Waystation) -> None:
     client.topics.create("orders", partitions=2)
     client.topics.add_storage_topic("orders", 10)

@@ -49,7 +49,10 @@ def time_of(time_ms: int) -> str:
 
 
 def payload_of(message: TopicMessage) -> str:
-    """The payload if it is text; else what it is."""
+    """Return the payload if it is text, else its size and type; of a foreign entry, the reason."""
+    if message.unreadable:
+        size = len(message.stored)
+        return printable(f"(unreadable entry, {size:,} bytes: {message.unreadable})")
     encoding = [value for name, value in message.headers if name == "content-encoding"]
     if not encoding:
         try:
@@ -61,7 +64,10 @@ def payload_of(message: TopicMessage) -> str:
 
 
 def as_json(message: TopicMessage) -> dict[str, Any]:
-    """The message and its place; its `message` can be sent in again in a batch."""
+    """Return a message with its location; a batch accepts its `message`.
+
+    An entry that is not a message also has the reason, in `unreadable`.
+    """
     shown: dict[str, Any] = {"id": message.id}
     if message.group is not None:
         shown["group"] = message.group
@@ -71,13 +77,16 @@ def as_json(message: TopicMessage) -> dict[str, Any]:
     for name in ("headers", "not_before_ms", "cause", "traceparent"):
         if value := getattr(message, name):
             shown[name] = value
-    return {
+    row: dict[str, Any] = {
         "storage": message.storage,
         "partition": message.partition,
         "offset": message.offset,
         "time_ms": message.time_ms,
         "message": shown,
     }
+    if message.unreadable:
+        row["unreadable"] = message.unreadable
+    return row
 
 
 def _payload(message: TopicMessage) -> tuple[str, Any]:

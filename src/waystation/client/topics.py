@@ -118,7 +118,7 @@ class BatchResults(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicMessage:
-    """A message of a topic with its location."""
+    """A message of a topic with its location, or an unreadable entry of the topic."""
 
     id: str
     group: str | None
@@ -141,6 +141,9 @@ class TopicMessage:
     is_json: bool
     #: The payload as the server returned it; JSON is on one line.
     stored: bytes = field(repr=False)
+    #: Reason for which the entry is not a message; empty if it is one. An unreadable entry has an
+    #: empty id, no group, and the stored bytes as payload.
+    unreadable: str = ""
     codec: Codec | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -177,6 +180,7 @@ def topic_message(found: StoredMessage, codec: Codec | None) -> TopicMessage:
         traceparent=message.traceparent,
         is_json=message.is_json,
         stored=message.payload,
+        unreadable=found.unreadable,
         codec=codec,
     )
 
