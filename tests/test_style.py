@@ -75,6 +75,7 @@ TIME_READERS = {
     "runtime/clock.py": "is the clock",
     "waystation_bench/": "measures real time",
     "demo/": "prints durations for people",
+    "store/embedded/repair.py": "waits for processes",
     "store/embedded/server.py": "waits for processes",
     "store/embedded/supervisor.py": "waits for processes and imports nothing of ours",
     "store/time_machine.py": "checks whether a process is alive, which test time does not change",

@@ -236,6 +236,21 @@ class StoreRefusedError(StoreError):
     status = None
 
 
+class StoreFileDamagedError(StoreRefusedError):
+    """An append-only file of the embedded store is damaged or missing. The store does not start."""
+
+    code = "store.file-damaged"
+    remedy: ClassVar[str] = "Run `waystation store check --fix`."
+
+
+class StoreInUseError(StoreError):
+    """A process uses the embedded store, so its files cannot be checked. Nothing was changed."""
+
+    code = "store.in-use"
+    status = None
+    exit_code = ExitCode.CONFLICT
+
+
 class StoreUnavailableError(StoreError, TransientError):
     """The store did not accept the call in time. The call was not applied and can be repeated."""
 

@@ -205,7 +205,8 @@ async def test_a_file_spoiled_under_a_running_node_is_told_in_its_readiness(
 
         status, said = await readiness(running)
         assert (status, said["ready"]) == (503, False)
-        assert "the embedded store does not start" in said["problems"]["store"]
+        assert "The embedded store does not start" in said["problems"]["store"]
+        assert "Run `waystation store check --fix" in said["problems"]["store"]
         assert "Bad file format" in said["problems"]["store"]
 
 

@@ -84,8 +84,8 @@ class Readiness:
     async def store_problem(self) -> str:
         """Why the store cannot be used; empty when a round trip worked."""
         problem = await _tried(self.opened.store.ping())
-        if problem and self.opened.server is not None and (said := self.opened.server.refusal()):
-            return f"the embedded store does not start: {said}"
+        if problem and self.opened.server is not None:
+            return str(self.opened.server.start_error() or problem)
         return problem
 
 

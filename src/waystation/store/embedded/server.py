@@ -14,6 +14,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -22,7 +24,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from waystation.errors import StoreRefusedError, StoreUnavailableError
+from waystation.errors import (
+    StoreFileDamagedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from waystation.runtime.data_files import create_private, make_private, open_private, tighten_tree
 from waystation.runtime.logging import logger
 from waystation.store.address import Address
@@ -41,6 +47,15 @@ _TUNABLES = "glibc.malloc.tcache_count=1000"
 #: is built without: it saves a quarter of the server's time.
 _ALLOCATOR = "libjemalloc.so.2"
 _LIBRARIES = (f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}", "/usr/lib64", "/usr/lib")
+
+#: Texts of the server, and of the supervisor, about data that it cannot load.
+_DAMAGE = re.compile(
+    r"Bad file format|Unexpected end of file|not the last file|error: unknown command|\bRDB\b"
+    r"|loading DB|AOF manifest|AOF file \S+ length|append-only file is (?:empty|missing)",
+    re.IGNORECASE,
+)
+#: Remedy in the server's own text. Its checker must not run on the manifest: see repair.py.
+_ADVICE = re.compile(r": make a backup of your AOF file, then use \S+ --fix \S+")
 
 NOTES = {
     "unclean": "The store did not stop in order; at durability 'memory' up to two seconds of "
@@ -131,6 +146,21 @@ class EmbeddedServer:
         except FileNotFoundError:
             return ""
 
+    def start_error(self) -> StoreRefusedError | None:
+        """Return why the server does not start; None if it was not refused."""
+        reason = self.refusal()
+        if not reason:
+            return None
+        message = f"The embedded store does not start: {_ADVICE.sub('', reason)}"
+        if not _DAMAGE.search(reason):
+            return StoreRefusedError(message)
+        folder = shlex.quote(str(self.folder.parent))
+        return StoreFileDamagedError(
+            message,
+            hint=f"Run `waystation store check --fix --data {folder}`. It keeps a copy of the"
+            " damaged file.",
+        )
+
     # -- Starting ----------------------------------------------------------------------------
 
     def _ensure_running(self) -> None:
@@ -156,8 +186,9 @@ class EmbeddedServer:
                 # However long that takes: the data is coming.
                 until = time.monotonic() + _WAIT_SECONDS_MAX
             if process is not None and process.poll() == 1:
-                reason = self.refusal() or f"see {self.folder / 'keeper.log'}"
-                raise StoreRefusedError(f"The embedded store does not start: {reason}")
+                raise self.start_error() or StoreRefusedError(
+                    f"The embedded store does not start: see {self.folder / 'keeper.log'}."
+                )
             if (process is None or process.poll() is not None) and not self._keeper_lives():
                 process = self._start_keeper()
             time.sleep(0.005)

@@ -45,6 +45,9 @@ _COLLECT_SECONDS_MAX = 1.0
 _QUICK_SECONDS = 5.0
 _QUICK_PAUSE_SECONDS = 0.5
 
+#: The snapshot of an empty store has about 100 bytes, that of a used store more than 1,000.
+_EMPTY_SNAPSHOT_BYTES_MAX = 300
+
 #: What the server's log says when it cut a torn tail off its append-only file.
 _TORN = "!!! Truncating the AOF"
 
@@ -68,7 +71,7 @@ def _take(keeper_lock: int) -> bool:
     """Tries for a moment: a user who looks whether a keeper lives holds the lock that long."""
     until = time.monotonic() + _TAKE_SECONDS_MAX
     while time.monotonic() < until:
-        if _locked(keeper_lock):
+        if try_lock(keeper_lock):
             return True
         time.sleep(0.005)
     return False
@@ -130,7 +133,7 @@ class _Keeper:
 
     def _nobody_is_left(self) -> bool:
         self._follow(self.users_locks, "users.lock")
-        held = [lock for lock in self.users_locks if _locked(lock)]
+        held = [lock for lock in self.users_locks if try_lock(lock)]
         if len(held) == len(self.users_locks):
             return True
         for lock in held:
@@ -170,9 +173,13 @@ class _Keeper:
     def _start(self) -> bool:
         os.close(self.server_lock)
         self.server_lock, server_lock = self._open_server_lock(), self._open_server_lock()
-        if not _locked(server_lock):
+        if not try_lock(server_lock):
             os.close(server_lock)
             self._refuse("Another server uses this folder and does not answer.")
+            return False
+        if problem := lost_file(self.folder):
+            os.close(server_lock)
+            self._refuse(problem)
             return False
         orderly = self._forget("clean") or self._ended_in_order()
         unclean = not orderly and any(self.folder.glob("appendonlydir/*"))
@@ -217,7 +224,7 @@ class _Keeper:
             self._end_with(signal.SIGTERM)
 
     def _server_lives(self) -> bool:
-        lives = not _locked(self.server_lock)
+        lives = not try_lock(self.server_lock)
         if not lives:
             fcntl.flock(self.server_lock, fcntl.LOCK_UN)
         if not lives and self.child is not None:
@@ -301,8 +308,8 @@ class _Keeper:
         return True
 
 
-def _locked(lock: int) -> bool:
-    """Takes a lock for us alone, if nobody has it."""
+def try_lock(lock: int) -> bool:
+    """Lock an open file exclusively. Return False if another process has a lock on it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -349,9 +356,31 @@ def process_at(path: str) -> int:
     return int(found.group(1)) if found else 0
 
 
+def lost_file(folder: Path) -> str:
+    """Return which file of the data is missing or empty; an empty text if the server may start.
+
+    The server reports neither. It starts empty without its manifest, and without the base file's
+    content if that file is empty, and then overwrites the files that are left.
+    """
+    directory = folder / "appendonlydir"
+    manifest = directory / "appendonly.aof.manifest"
+    bases = [*directory.glob("appendonly.aof.*.base.rdb")]
+    if manifest.exists():
+        listed = manifest.read_text(errors="replace")
+        empty = [base.name for base in bases if not base.stat().st_size and base.name in listed]
+        return f"The base file {empty[0]} of the append-only file is empty." if empty else ""
+    logs = directory.glob("appendonly.aof.*.incr.aof")
+    # A crash during the first start leaves an empty snapshot without a manifest.
+    if any(log.stat().st_size for log in logs) or any(
+        base.stat().st_size > _EMPTY_SNAPSHOT_BYTES_MAX for base in bases
+    ):
+        return f"The manifest {manifest.name} of the append-only file is missing."
+    return ""
+
+
 def last_words(log: str) -> str:
-    """The lines of a server's log that tell why it gave up, in one sentence."""
-    lines = [line for line in log.splitlines() if line.strip()]
+    """Return the lines of a server's log that say why it ended, as one text."""
+    lines = [line for line in log.splitlines() if line.strip() and " # WARNING " not in line]
     telling = [line for line in lines if " # " in line or "FATAL" in line or "rror" in line]
     return " ".join(line.rpartition(" # ")[2].strip() for line in (telling or lines)[-4:])
 
