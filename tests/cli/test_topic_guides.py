@@ -1,7 +1,8 @@
 """The pages of topics: their commands, requests and programs, run in order on an empty server.
 
-A `text` or `json` block directly below a `sh` block shows the output of that block. White space does
-not count, and `…` stands for any text. Another `json` block with `"messages"` is the file batch.json.
+A `text` or `json` block directly below a `sh` block shows the output of that block. White space
+does not count, and `…` stands for any text. Another `json` block with `"messages"` is the file
+batch.json.
 """
 
 from __future__ import annotations
