@@ -131,13 +131,7 @@ PLAIN = """
     src/waystation/store/scripts.py
     src/waystation/store/slots.py
     src/waystation/store/time_machine.py
-    src/waystation/topics/dedup.py
-    src/waystation/topics/keys.py
-    src/waystation/topics/maintenance.py
-    src/waystation/topics/queries.py
-    src/waystation/topics/producer.py
-    src/waystation/topics/router.py
-    src/waystation/topics/service.py
+    src/waystation/topics
     src/waystation/types
     tests/logs
     tests/messages/test_formats.py

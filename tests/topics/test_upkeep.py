@@ -221,7 +221,7 @@ async def test_a_warning_is_told_once_noted_and_counted_with_its_policy(
         assert (await bench.logs.state(log, 0)).warned_ms > 0
         await bench.logs.hold(log, 0, "reader", 60)
         assert not (await two.run_pass()).trimmed.nearly_full["refuse"]
-        assert [record for record in caplog.records if "warnings ended" in record.message]
+        assert [record for record in caplog.records if "no longer nearly full" in record.message]
         assert (await bench.logs.state(log, 0)).warned_ms == 0
         # A reader that stalls is named
         await bench.logs.hold(log, 0, "history", 0)

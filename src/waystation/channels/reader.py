@@ -263,7 +263,7 @@ class ChannelStream:
         self._registration.close()
 
     async def next(self, limit: int, *, wait_s: float) -> StreamRead:
-        """Return the next messages. If there are none yet, wait up to `wait_s` seconds for one.
+        """Return the next messages. At the end, wait up to `wait_s` seconds for one.
 
         The wait can end early, so the result can be empty.
         """

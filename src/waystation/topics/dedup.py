@@ -1,9 +1,9 @@
 """Deduplication: append only messages whose id is new within the window of the topic.
 
-Each partition remembers the ids of its messages in the same slot, written by the script that
-appends. After a switch, ids of older messages are in the storage topic of that time, so the
-deduplicator asks every storage topic that was sealed within the window first. A sealed storage
-topic receives no further ids, so its answer stays valid.
+The script that appends a message also stores its id, in the slot of the partition. After a switch,
+the ids of older messages are in an earlier storage topic. Therefore the deduplicator first asks
+every storage topic that was sealed within the window. A sealed storage topic receives no further
+ids, so its answer stays valid.
 
 An id is unique within its group, or within the topic if the message has no group; both lead to one
 partition. The id of a CloudEvent is unique only within its source, which is therefore part of it.
@@ -166,7 +166,7 @@ class Deduplicator:
 
 def scoped_id(message: Routable) -> str:
     """Return the id with its group and the source of a CloudEvent, unique within the topic."""
-    # The texts start with a colon, a length or a letter, so that no two of them are ambiguous.
+    # Start with a colon, a length or a letter, so that two different messages have different texts.
     group = message.group
     scoped = f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
     source = event_source(message.headers, message.id) if message.headers else None

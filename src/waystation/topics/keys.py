@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def definition_key(project: str, name: str) -> str:
-    """Return the key of the cached definition, a hash whose field `body` is the JSON."""
+    """Return the key of the cached definition, a hash with the JSON in field `body`."""
     return f"{{t.{project}.{name}}}:topic"

@@ -276,8 +276,8 @@ class TopicService:
         await for_each(range(topic.target.partitions), seal)
 
         def moved(now: TopicDefinition) -> TopicDefinition:
-            # Compare numbers, because another process may have moved the pointer, or may have
-            # purged the topic and created one of the same name, whose logs are not sealed.
+            # Compare numbers. Another process may have moved the pointer, or may have purged the
+            # topic and created another one with this name, whose logs are not sealed.
             return now.switched() if now.target.number == topic.target.number else now
 
         return await self._definitions.change(topic.project, topic.name, moved)
