@@ -5,7 +5,7 @@ all buckets of its topic have credit; then its whole size is debited. So a bucke
 by one request, and it admits no other until the debt is paid. A message larger than the capacity
 can therefore pass, while the average rate still holds.
 
-A batch is admitted or rejected as a whole: producing a part of it could break the order of a group,
+A batch is admitted or rejected atomically: producing a part of it could break the order of a group,
 and a client that reads only the status would lose the rest.
 
 Each process enforces its share of the limit of a topic without asking the others. Rate limits
