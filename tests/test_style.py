@@ -145,6 +145,7 @@ PLAIN = """
     tests/runtime/test_tasks.py
     tests/test_style.py
     tests/testing
+    tests/topics
 """
 #: First words of function docstrings. Add a verb that is missing.
 VERBS = """

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from tests.topics.conftest import Open, open_bench  # noqa: F401 (a fixture)
+from tests.topics.conftest import OpenProcess, open_process  # noqa: F401 (a fixture)
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.topics.router import hash_of
 
@@ -73,12 +73,12 @@ def start(server: EmbeddedServer, file: Path, name: str, batches: int) -> subpro
 
 
 async def test_every_message_is_found_once_and_in_order_while_storage_topics_are_switched(
-    open_bench: Open,  # noqa: F811 (the fixture)
+    open_process: OpenProcess,  # noqa: F811 (the fixture)
     store_server: EmbeddedServer,
     tmp_path: Path,
 ) -> None:
     batches = 300
-    async with open_bench() as operator:
+    async with open_process() as operator:
         await operator.topics.create("default", "orders", partitions=2)
         file = tmp_path / "catalogue.db"
         names = ["a", "b", "c"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.conftest import bench_at
+from tests.topics.conftest import process_at
 from waystation.errors import StoreError
 from waystation.messages.envelope import Envelope
 from waystation.testing import private_server
@@ -29,7 +29,7 @@ async def test_every_message_is_there_once_when_the_store_dies_under_its_produce
 ) -> None:
     """F-06"""
     with private_server() as server:
-        async with bench_at(server, tmp_path) as bench:
+        async with process_at(server, tmp_path) as bench:
             options = TopicOptions(dedup_seconds=3600)
             await bench.topics.create("default", "orders", partitions=3, options=options)
             deaths = 0

@@ -1,4 +1,4 @@
-"""What tests of topics share: a bench of catalogue, store, topics and producer."""
+"""Fixtures of the tests of topics: processes on one database and the worker's store."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from waystation.types.message import Receipt
 
 
 @dataclass
-class TopicBench:
-    """One process's view of all topics."""
+class TopicProcess:
+    """The parts of one process that concern topics."""
 
     catalogue: SqliteCatalogue
     store: Store
@@ -36,6 +36,7 @@ class TopicBench:
     producer: Producer
 
     async def produce(self, topic: str, *ids: str, group: str | None = None) -> list[Receipt]:
+        """Produce messages with these ids; fail if one is rejected."""
         envelopes = [
             Envelope(id=each, project="default", data=each.encode(), group=group) for each in ids
         ]
@@ -45,7 +46,7 @@ class TopicBench:
         return results  # type: ignore[return-value]
 
     async def contents(self, topic: TopicDefinition) -> list[tuple[int, int, Envelope]]:
-        """All messages as (storage index, partition, message), in the order of each partition."""
+        """Return all messages as (storage index, partition, message), by partition and offset."""
         found = []
         for index, storage in enumerate(topic.storage):
             for partition in range(storage.partitions):
@@ -57,47 +58,47 @@ class TopicBench:
         return found
 
     async def check(self, topic: TopicDefinition, sent: dict[str, list[str]]) -> None:
-        """Each message is there once, in the order of its group, in the router's partition."""
+        """Check that the topic has each message once, by group in order, in its partition."""
         found: dict[str, list[str]] = defaultdict(list)
-        # They come storage topic by storage topic, and a group has one partition in each.
+        # The contents are sorted by storage topic, and a group has one partition in each.
         for index, partition, message in await self.contents(topic):
             assert message.group is not None
-            spread = topic.storage[index].router
-            assert partition == spread.partition_of(hash_of(message.group))
+            router = topic.storage[index].router
+            assert partition == router.partition_of(hash_of(message.group))
             found[message.group].append(message.id)
         assert found == sent
 
 
-Open = Callable[[], AbstractAsyncContextManager[TopicBench]]
+OpenProcess = Callable[[], AbstractAsyncContextManager[TopicProcess]]
 
 
 @asynccontextmanager
-async def bench_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicBench]:
-    """One more bench on the catalogue in a folder."""
+async def process_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[TopicProcess]:
+    """Open a process on the database in a folder."""
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
     store, clock = Store(server.address), Clock()
     logs = StreamLogs(store)
     topics = open_topics(catalogue, store, logs, clock=clock)
-    deduplication = Deduplicator(store, clock=clock)
+    dedup = Deduplicator(store, clock=clock)
     try:
-        yield TopicBench(catalogue, store, logs, topics, Producer(topics, logs, deduplication))
+        yield TopicProcess(catalogue, store, logs, topics, Producer(topics, logs, dedup))
     finally:
         await store.close()
         await catalogue.close()
 
 
 @pytest.fixture
-def open_bench(store_server: EmbeddedServer, tmp_path: Path) -> Open:
-    """Opens benches on the same catalogue and store, as processes would; empty at first."""
-    opened_before: list[TopicBench] = []
+def open_process(store_server: EmbeddedServer, tmp_path: Path) -> OpenProcess:
+    """Return a function that opens processes on one database and the worker's emptied store."""
+    opened_before: list[TopicProcess] = []
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[TopicBench]:
-        async with bench_at(store_server, tmp_path) as bench:
+    async def opened() -> AsyncIterator[TopicProcess]:
+        async with process_at(store_server, tmp_path) as process:
             if not opened_before:
-                await bench.store.call("FLUSHALL")
-            opened_before.append(bench)
-            yield bench
+                await process.store.call("FLUSHALL")
+            opened_before.append(process)
+            yield process
 
     return opened

@@ -1,8 +1,8 @@
-"""A state machine drives topics on the real store and a model of them side by side.
+"""Model test: random calls on topics in a real store and on a model give the same results.
 
-Two processes produce, each with what it believes of the topic; storage topics are added, switches
-are made, begun and left, logs are trimmed under readers. Always: offsets are dense, each message is
-there once, in the order of its group, in the partition that the router says.
+Two processes produce, each with its own cached definition. Storage topics are added, switches are
+completed or interrupted, and logs are trimmed while readers hold them. After each call, offsets
+have no gap, and the topic has each message once, in the order of its group, in its partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from tests.helpers.examples import RecordProperty, run_machine
 from tests.models.topic import ModelMessage, ModelTopic
-from tests.topics.conftest import TopicBench, bench_at
+from tests.topics.conftest import TopicProcess, process_at
 from waystation.logs.protocol import Retention
 from waystation.messages.envelope import Envelope, pack, unpack
 from waystation.store.embedded.server import EmbeddedServer
@@ -39,7 +39,7 @@ STORAGE_MAX = 5
 
 processes = st.sampled_from([0, 1])
 counts = st.sampled_from([1, 2, 3, 4, 6, 5, 12])
-#: Few, so that some come again; with a group or without.
+#: Few ids, so that some repeat; with a group or without.
 messages = st.tuples(
     st.sampled_from([None, None, "g1", "g2", "g3", "g4", "g5"]),
     st.sampled_from([f"m{n}" for n in range(40)]),
@@ -50,26 +50,26 @@ readers = st.sampled_from(["r1", "r2"])
 
 
 class Bridge:
-    """Runs coroutines on one event loop, with two processes' views for all runs."""
+    """Event loop and two processes for all examples."""
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self.benches: list[TopicBench] = [
-            self.wait(self._stack.enter_async_context(bench_at(server, folder))) for _ in range(2)
+        self.opened: list[TopicProcess] = [
+            self.wait(self._stack.enter_async_context(process_at(server, folder))) for _ in range(2)
         ]
         self.wait(self._empty())
         self.names = (f"t{number}" for number in itertools.count())
 
     async def _empty(self) -> None:
-        await self.benches[0].store.call("FLUSHALL")
+        await self.opened[0].store.call("FLUSHALL")
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs to the end."""
+        """Run a coroutine to its end."""
         return self._runner.run(work)
 
     def close(self) -> None:
-        """Closes what it opened."""
+        """Close the processes and the event loop."""
         self.wait(self._stack.aclose())
         self._runner.close()
 
@@ -84,18 +84,18 @@ def bridge(
 
 
 class TopicMachine(RuleBasedStateMachine):
-    """One topic, two processes."""
+    """One topic and two processes."""
 
     bridge: Bridge
 
     @initialize(partitions=counts)
     def begin(self, partitions: int) -> None:
-        self.benches = self.bridge.benches
+        self.opened = self.bridge.opened
         self.name = next(self.bridge.names)
         self.unique = itertools.count()
         options = TopicOptions(dedup_seconds=3600)
         self.wait(
-            self.benches[0].topics.create(
+            self.opened[0].topics.create(
                 "default", self.name, partitions=partitions, options=options
             )
         )
@@ -112,7 +112,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(process=processes, batch=batches)
     def produce(self, process: int, batch: list[tuple[str | None, str]]) -> None:
-        """Whatever the process believes of the topic, the outcome is the same."""
+        """Produce; the receipts do not depend on the cached definition of the process."""
         envelopes = [_envelope(group, message_id) for group, message_id in batch]
         sent = [_modelled(envelope) for envelope in envelopes]
         expected = self.model.expect(sent)
@@ -124,8 +124,8 @@ class TopicMachine(RuleBasedStateMachine):
         self._take_over(sent, receipts)
 
     @rule(process=processes, sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)))
-    def produce_while_somebody_switches(self, process: int, sizes: tuple[int, int]) -> None:
-        """Several batches of both processes are under way; where they land nobody can foretell."""
+    def produce_during_switch(self, process: int, sizes: tuple[int, int]) -> None:
+        """Produce batches of both processes during a switch, so that their storage is not known."""
         envelopes = [
             [_envelope(f"p{n}", f"u{next(self.unique)}") for _ in range(3 * size)]
             for n, size in enumerate(sizes)
@@ -136,7 +136,7 @@ class TopicMachine(RuleBasedStateMachine):
             for index, own in enumerate(envelopes):
                 for part in (own[::3], own[1::3], own[2::3]):
                     work.append(self._produce(index, part))
-            switch = self.benches[process].topics.switch_produce("default", self.name)
+            switch = self.opened[process].topics.switch_produce("default", self.name)
             *receipts, _ = await asyncio.gather(*work, switch)
             return receipts
 
@@ -147,7 +147,7 @@ class TopicMachine(RuleBasedStateMachine):
         for index, own in enumerate(envelopes):
             ordered = [*own[::3], *own[1::3], *own[2::3]]
             placed = list(itertools.chain.from_iterable(receipts[3 * index : 3 * index + 3]))
-            # One process's batches of a group keep the order in which they were handed over.
+            # The batches of one group and process keep the order of their calls.
             assert [(each.storage, each.offset) for each in placed] == sorted(
                 (each.storage, each.offset) for each in placed
             )
@@ -159,7 +159,7 @@ class TopicMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.model.storage) < STORAGE_MAX)
     @rule(process=processes, partitions=counts)
     def add_storage(self, process: int, partitions: int) -> None:
-        topics = self.benches[process].topics
+        topics = self.opened[process].topics
         topic = self.wait(topics.add_storage_topic("default", self.name, partitions))
         self.model.add_storage(partitions)
         assert [storage.router for storage in topic.storage] == self.model.spreads
@@ -167,31 +167,31 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(process=processes)
     def switch(self, process: int) -> None:
-        topic = self.wait(self.benches[process].topics.switch_produce("default", self.name))
+        topic = self.wait(self.opened[process].topics.switch_produce("default", self.name))
         self.model.switch()
         assert topic.produce_pointer == self.model.pointer
 
     @precondition(lambda self: self.may_switch)
     @rule(seals=st.sets(st.integers(0, 11), min_size=1))
-    def die_while_switching(self, seals: set[int]) -> None:
-        """Some partitions are sealed, and nobody goes on."""
+    def crash_during_switch(self, seals: set[int]) -> None:
+        """Seal some partitions of the storage topic, as a process that crashes during a switch."""
         pointer = self.model.pointer
         partitions = self.model.storage[pointer]
         for partition in {seal % len(partitions) for seal in seals}:
-            self.wait(self.benches[0].logs.seal(self._log(pointer), partition, pointer + 1))
+            self.wait(self.opened[0].logs.seal(self._log(pointer), partition, pointer + 1))
             partitions[partition].sealed = True
 
     @rule(reader=readers, storage=fractions, partition=fractions, at=fractions)
     def hold(self, reader: str, storage: float, partition: float, at: float) -> None:
         log, number, found = self._pick(storage, partition)
         offset = found.first + round(at * len(found.messages))
-        self.wait(self.benches[0].logs.hold(log, number, reader, offset))
+        self.wait(self.opened[0].logs.hold(log, number, reader, offset))
         found.holds[reader] = offset
 
     @rule(reader=readers, storage=fractions, partition=fractions)
     def release(self, reader: str, storage: float, partition: float) -> None:
         log, number, found = self._pick(storage, partition)
-        self.wait(self.benches[0].logs.release(log, number, reader))
+        self.wait(self.opened[0].logs.release(log, number, reader))
         found.holds.pop(reader, None)
 
     @rule(storage=fractions, partition=fractions, left=fractions, drops=st.booleans())
@@ -201,7 +201,7 @@ class TopicMachine(RuleBasedStateMachine):
         policy = "drop_and_count" if drops else "refuse"
 
         async def trimmed() -> None:
-            logs = self.benches[0].logs
+            logs = self.opened[0].logs
             await logs.set_retention(log, number, Retention(max_bytes=max_bytes, policy=policy))
             while (await logs.trim(log, number)).more:
                 pass
@@ -210,14 +210,14 @@ class TopicMachine(RuleBasedStateMachine):
         self.wait(trimmed())
         found.trim(max_bytes, drops=drops)
 
-    # -- What always holds -------------------------------------------------------------------
+    # -- Invariants --------------------------------------------------------------------------
 
     @invariant()
     def store_and_model_agree(self) -> None:
         self.wait(self._compare())
 
     async def _compare(self) -> None:
-        logs = self.benches[0].logs
+        logs = self.opened[0].logs
         order: dict[str, list[tuple[int, int]]] = {}
         for index, partitions in enumerate(self.model.storage):
             for number, expected in enumerate(partitions):
@@ -243,10 +243,10 @@ class TopicMachine(RuleBasedStateMachine):
             # A group has one partition in each storage topic.
             assert len(set(places)) == len({index for index, _ in places})
 
-    # -- Tools -------------------------------------------------------------------------------
+    # -- Helpers -----------------------------------------------------------------------------
 
     async def _produce(self, process: int, envelopes: list[Envelope]) -> list[Receipt]:
-        results = await self.benches[process].producer.produce("default", self.name, envelopes)
+        results = await self.opened[process].producer.produce("default", self.name, envelopes)
         for result in results:
             assert isinstance(result, Receipt), result
         return results  # type: ignore[return-value]
@@ -260,7 +260,7 @@ class TopicMachine(RuleBasedStateMachine):
         for receipt, message in zip(receipts, sent, strict=True):
             place = (receipt.storage, receipt.partition, receipt.offset)
             assert self.model.places[message.scope] == place
-        # Within the batch, later messages of a group are behind earlier ones.
+        # Later messages of a group in the batch have higher offsets.
         last: dict[str | None, tuple[int, int]] = {}
         for receipt, message in new:
             if message.group is not None:
@@ -277,7 +277,7 @@ class TopicMachine(RuleBasedStateMachine):
         return f"t.default.{self.name}.{index}"
 
     def _pointer(self) -> int:
-        return self.wait(self.benches[0].topics.get("default", self.name)).produce_pointer
+        return self.wait(self.opened[0].topics.get("default", self.name)).produce_pointer
 
 
 def _envelope(group: str | None, message_id: str) -> Envelope:
@@ -288,7 +288,9 @@ def _modelled(envelope: Envelope) -> ModelMessage:
     return ModelMessage(envelope.id, envelope.group, len(pack(envelope)))
 
 
-def test_topics_behave_as_their_model_does(bridge: Bridge, record_property: RecordProperty) -> None:
-    """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
+def test_topic_service_with_random_calls_equals_model(
+    bridge: Bridge, record_property: RecordProperty
+) -> None:
+    # EXAMPLES=2000 runs more examples. A failure prints how to replay it.
     TopicMachine.bridge = bridge
     run_machine(TopicMachine, record_property, steps=40)

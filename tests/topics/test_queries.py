@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.helpers.interleavings import count_calls
-from tests.topics.conftest import Open, TopicBench
+from tests.topics.conftest import OpenProcess, TopicProcess
 from waystation.errors import (
     InvalidInputError,
     LogNotFoundError,
@@ -23,33 +23,33 @@ from waystation.topics.router import hash_of
 from waystation.types.topic import StoredMessagePage
 
 
-def queries_of(bench: TopicBench) -> TopicQueries:
-    return TopicQueries(bench.topics, bench.logs)
+def queries_of(process: TopicProcess) -> TopicQueries:
+    return TopicQueries(process.topics, process.logs)
 
 
 def ids(page: StoredMessagePage) -> list[str]:
     return [found.message.id for found in page.messages]
 
 
-async def grown(bench: TopicBench) -> None:
-    """Three storage topics, one group's messages a to f over them, others between."""
-    await bench.topics.create("default", "orders", partitions=2)
+async def grown(process: TopicProcess) -> None:
+    """Create three storage topics with messages a to f of one group, and others between them."""
+    await process.topics.create("default", "orders", partitions=2)
     for number, pair in enumerate(("ab", "cd", "ef")):
         for message_id in pair:
-            await bench.produce("orders", *(f"{message_id}{n}" for n in range(20)))
-            await bench.produce("orders", message_id, group="g")
+            await process.produce("orders", *(f"{message_id}{n}" for n in range(20)))
+            await process.produce("orders", message_id, group="g")
         if number < 2:
-            await bench.topics.add_storage_topic("default", "orders", (4, 5)[number])
-            await bench.topics.switch_produce("default", "orders")
+            await process.topics.add_storage_topic("default", "orders", (4, 5)[number])
+            await process.topics.switch_produce("default", "orders")
 
 
 async def test_messages_in_partition_returns_pages_and_continues_at_end(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", *(f"m{n}" for n in range(25)))
-        queries = queries_of(bench)
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", *(f"m{n}" for n in range(25)))
+        queries = queries_of(process)
         at = {"storage": 0, "partition": 0}
         first = await queries.messages_in_partition("default", "orders", **at, limit=10)
         assert (ids(first), first.ended) == ([f"m{n}" for n in range(10)], False)
@@ -65,7 +65,7 @@ async def test_messages_in_partition_returns_pages_and_continues_at_end(
             "default", "orders", **at, cursor=third.cursor
         )
         assert (ids(nothing), nothing.ended) == ([], True)
-        await bench.produce("orders", "late")
+        await process.produce("orders", "late")
         assert ids(
             await queries.messages_in_partition("default", "orders", **at, cursor=nothing.cursor)
         ) == ["late"]
@@ -76,16 +76,16 @@ async def test_messages_in_partition_returns_pages_and_continues_at_end(
 
 
 async def test_messages_in_damaged_partition_lists_missing_ranges(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        topic = await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", *(f"m{n}" for n in range(10)))
+    async with open_process() as process:
+        topic = await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", *(f"m{n}" for n in range(10)))
         stream = keys.entries(topic.log(topic.storage[0]), 0)
         for offset in (3, 4, 9):
-            ((entry, _),) = await bench.store.call("XRANGE", stream, offset, offset)
-            await bench.store.call("XDEL", stream, entry)
-        queries = queries_of(bench)
+            ((entry, _),) = await process.store.call("XRANGE", stream, offset, offset)
+            await process.store.call("XDEL", stream, entry)
+        queries = queries_of(process)
         at = {"storage": 0, "partition": 0}
         first = await queries.messages_in_partition("default", "orders", **at, limit=4)
         assert [(each.offset, each.message.id) for each in first.messages] == [
@@ -103,13 +103,13 @@ async def test_messages_in_damaged_partition_lists_missing_ranges(
         assert (after.messages, after.damaged, after.ended) == ([], [], True)
 
 
-async def test_messages_in_partition_start_at_time(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", "a")
+async def test_messages_in_partition_start_at_time(open_process: OpenProcess) -> None:
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", "a")
         await asyncio.sleep(0.003)
-        (receipt,) = await bench.produce("orders", "b")
-        queries = queries_of(bench)
+        (receipt,) = await process.produce("orders", "b")
+        queries = queries_of(process)
         at = {"storage": 0, "partition": 0}
         assert ids(
             await queries.messages_in_partition("default", "orders", **at, since_ms=receipt.time_ms)
@@ -128,23 +128,25 @@ async def test_messages_in_partition_start_at_time(open_bench: Open) -> None:
         )
 
 
-async def test_messages_in_partition_at_deleted_offset_names_valid_range(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        topic = await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", *"abcdef")
+async def test_messages_in_partition_at_deleted_offset_names_valid_range(
+    open_process: OpenProcess,
+) -> None:
+    async with open_process() as process:
+        topic = await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", *"abcdef")
         log = topic.log(topic.target)
-        queries = queries_of(bench)
+        queries = queries_of(process)
         at = {"storage": 0, "partition": 0}
         page = await queries.messages_in_partition("default", "orders", **at, limit=1)
-        await bench.logs.hold(log, 0, "reader", 4)
-        await bench.logs.set_retention(log, 0, Retention(max_age_ms=0))
+        await process.logs.hold(log, 0, "reader", 4)
+        await process.logs.set_retention(log, 0, Retention(max_age_ms=0))
         await asyncio.sleep(0.003)
-        await bench.logs.trim(log, 0)
+        await process.logs.trim(log, 0)
         for offset in (-1, 3, 7, 10**15):
             with pytest.raises(OffsetOutOfRangeError) as refusal:
                 await queries.messages_in_partition("default", "orders", **at, offset=offset)
             assert (refusal.value.first, refusal.value.end) == (4, 6)
-        # A walk passes over what was trimmed under it.
+        # A query with a cursor skips messages that were deleted since.
         assert ids(
             await queries.messages_in_partition("default", "orders", **at, cursor=page.cursor)
         ) == [
@@ -153,10 +155,10 @@ async def test_messages_in_partition_at_deleted_offset_names_valid_range(open_be
         ]
 
 
-async def test_messages_in_missing_partition_raise_not_found(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=2)
-        queries = queries_of(bench)
+async def test_messages_in_missing_partition_raise_not_found(open_process: OpenProcess) -> None:
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=2)
+        queries = queries_of(process)
         for storage, partition in ((1, 0), (-1, 0), (0, 2), (0, -1)):
             with pytest.raises(LogNotFoundError, match="Use 0 to"):
                 await queries.messages_in_partition(
@@ -168,10 +170,12 @@ async def test_messages_in_missing_partition_raise_not_found(open_bench: Open) -
             await queries.messages_of_group("other", "orders", "g")
 
 
-async def test_messages_of_group_are_in_order_over_storage_topics(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        await grown(bench)
-        queries = queries_of(bench)
+async def test_messages_of_group_are_in_order_over_storage_topics(
+    open_process: OpenProcess,
+) -> None:
+    async with open_process() as process:
+        await grown(process)
+        queries = queries_of(process)
         page = await queries.messages_of_group("default", "orders", "g")
         assert (ids(page), page.ended) == (list("abcdef"), True)
         assert [found.storage for found in page.messages] == [0, 0, 1, 1, 2, 2]
@@ -185,31 +189,31 @@ async def test_messages_of_group_are_in_order_over_storage_topics(open_bench: Op
 
 
 async def test_messages_of_group_stay_in_current_storage_topic(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", "a", group="g")
-        await bench.topics.add_storage_topic("default", "orders", 2)
-        queries = queries_of(bench)
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", "a", group="g")
+        await process.topics.add_storage_topic("default", "orders", 2)
+        queries = queries_of(process)
         page = await queries.messages_of_group("default", "orders", "g")
-        await bench.produce("orders", "b", group="g")
-        await bench.topics.switch_produce("default", "orders")
-        await bench.produce("orders", "c", group="g")
+        await process.produce("orders", "b", group="g")
+        await process.topics.switch_produce("default", "orders")
+        await process.produce("orders", "c", group="g")
         assert ids(
             await queries.messages_of_group("default", "orders", "g", cursor=page.cursor)
         ) == ["b", "c"]
 
 
-async def test_messages_with_id_are_found_with_and_without_group(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        await grown(bench)
-        queries = queries_of(bench)
+async def test_messages_with_id_are_found_with_and_without_group(open_process: OpenProcess) -> None:
+    async with open_process() as process:
+        await grown(process)
+        queries = queries_of(process)
         alone = await queries.messages_with_id("default", "orders", "d7")
         assert ids(alone) == ["d7"]
         grouped = await queries.messages_with_id("default", "orders", "d", group="g")
         assert (ids(grouped), grouped.messages[0].storage) == (["d"], 1)
-        # Without its group, everything is looked through.
+        # Without its group, the query searches all partitions.
         assert ids(await queries.messages_with_id("default", "orders", "d")) == ["d"]
         other = await queries.messages_with_id("default", "orders", "d", group="h")
         assert (ids(other), other.ended) == ([], True)
@@ -218,14 +222,14 @@ async def test_messages_with_id_are_found_with_and_without_group(open_bench: Ope
 
 
 async def test_messages_with_id_scan_is_bounded_per_page(
-    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries_module, "SCAN_MAX", 50)
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=3)
-        await bench.produce("orders", *(f"m{n}" for n in range(300)))
-        await bench.produce("orders", "wanted", group="g")
-        queries = queries_of(bench)
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=3)
+        await process.produce("orders", *(f"m{n}" for n in range(300)))
+        await process.produce("orders", "wanted", group="g")
+        queries = queries_of(process)
         pages = [await queries.messages_with_id("default", "orders", "wanted")]
         while not pages[-1].ended:
             cursor = pages[-1].cursor
@@ -237,19 +241,19 @@ async def test_messages_with_id_scan_is_bounded_per_page(
 
 
 async def test_messages_with_id_over_empty_partitions_is_bounded_per_page(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
-        await bench.topics.add_storage_topic("default", "orders", 1024)
-        await bench.topics.switch_produce("default", "orders")
-        await bench.produce("orders", "wanted", group="g")
-        queries, found, pages, cursor, ended = queries_of(bench), [], 0, "", False
-        calls = count_calls(bench.store)
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
+        await process.topics.add_storage_topic("default", "orders", 1024)
+        await process.topics.switch_produce("default", "orders")
+        await process.produce("orders", "wanted", group="g")
+        queries, found, pages, cursor, ended = queries_of(process), [], 0, "", False
+        calls = count_calls(process.store)
         while not ended:
             before = calls()
             page = await queries.messages_with_id("default", "orders", "wanted", cursor=cursor)
-            # A read of nothing takes two calls; and the topic is looked up.
+            # The read of an empty partition takes two calls. Two more read the topic.
             assert calls() - before <= 2 * queries_module.READS_MAX + 2
             cursor, ended = page.cursor, page.ended
             found += ids(page)
@@ -259,32 +263,34 @@ async def test_messages_with_id_over_empty_partitions_is_bounded_per_page(
 
 
 async def test_messages_page_is_bounded_in_bytes(
-    open_bench: Open, monkeypatch: pytest.MonkeyPatch
+    open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries_module, "_PAGE_BYTES_MAX", 5000)
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
         envelopes = [Envelope(id=f"m{n}", project="default", data=b"x" * 2000) for n in range(9)]
-        await bench.producer.produce("default", "orders", envelopes)
-        page = await queries_of(bench).messages_in_partition(
+        await process.producer.produce("default", "orders", envelopes)
+        page = await queries_of(process).messages_in_partition(
             "default", "orders", storage=0, partition=0
         )
         assert (len(page.messages), page.ended) == (3, False)
 
 
 @pytest.mark.parametrize("cursor", ["x", "§", "AAAA", "lKFhAQID", "====", "a" * 5000])
-async def test_messages_with_invalid_cursor_are_rejected(open_bench: Open, cursor: str) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
+async def test_messages_with_invalid_cursor_are_rejected(
+    open_process: OpenProcess, cursor: str
+) -> None:
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
         with pytest.raises(InvalidInputError, match="cursor"):
-            await queries_of(bench).messages_of_group("default", "orders", "g", cursor=cursor)
+            await queries_of(process).messages_of_group("default", "orders", "g", cursor=cursor)
 
 
-async def test_messages_cursor_of_other_query_is_rejected(open_bench: Open) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", "a", "b", group="g")
-        queries = queries_of(bench)
+async def test_messages_cursor_of_other_query_is_rejected(open_process: OpenProcess) -> None:
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", "a", "b", group="g")
+        queries = queries_of(process)
         page = await queries.messages_of_group("default", "orders", "g", limit=1)
         for question in (
             queries.messages_of_group("default", "orders", "h", cursor=page.cursor),
@@ -305,14 +311,14 @@ async def test_messages_cursor_of_other_query_is_rejected(open_bench: Open) -> N
 
 
 async def test_locate_group_returns_partition_and_shard_per_storage_topic(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        await bench.topics.create("default", "orders", partitions=4)
-        await bench.topics.add_storage_topic("default", "orders", 12)
-        await bench.topics.switch_produce("default", "orders")
-        queries = queries_of(bench)
-        topic = await bench.topics.get("default", "orders")
+    async with open_process() as process:
+        await process.topics.create("default", "orders", partitions=4)
+        await process.topics.add_storage_topic("default", "orders", 12)
+        await process.topics.switch_produce("default", "orders")
+        queries = queries_of(process)
+        topic = await process.topics.get("default", "orders")
         for group in ("a", "customer-17", "ünï"):
             found = await queries.locate_group("default", "orders", group, shards=2)
             assert (found.hash, found.consistent) == (hash_of(group), True)
@@ -329,15 +335,15 @@ async def test_locate_group_returns_partition_and_shard_per_storage_topic(
 
 
 async def test_messages_in_partition_with_foreign_entry_returns_it_as_unreadable(
-    open_bench: Open,
+    open_process: OpenProcess,
 ) -> None:
-    async with open_bench() as bench:
-        topic = await bench.topics.create("default", "orders", partitions=1)
-        await bench.produce("orders", "a")
-        await bench.logs.append(topic.log(topic.target), 0, [b"plain text", b"\xff\x00"])
-        await bench.produce("orders", "b")
+    async with open_process() as process:
+        topic = await process.topics.create("default", "orders", partitions=1)
+        await process.produce("orders", "a")
+        await process.logs.append(topic.log(topic.target), 0, [b"plain text", b"\xff\x00"])
+        await process.produce("orders", "b")
 
-        page = await queries_of(bench).messages_in_partition(
+        page = await queries_of(process).messages_in_partition(
             "default", "orders", storage=0, partition=0
         )
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of topics: what does not match is named, bad schemas and traps are refused."""
+"""JSON Schemas: mismatches, invalid schemas, and schemas that demand too much work."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def mismatch(schema: dict[str, object], *payloads: bytes) -> SchemaMismatchError
     return raised.value
 
 
-def test_without_a_schema_everything_is_accepted() -> None:
+def test_schema_validator_without_schema_accepts_every_payload() -> None:
     check(SchemaValidator(), topic(None), b"\xff\x00")
 
 
-def test_what_matches_is_accepted() -> None:
+def test_schema_validator_accepts_matching_payload() -> None:
     payload = b' {"id": "a", "lines": [{"a/b~c": 123456789012345678901234567890}]} '
     check(SchemaValidator(), topic(ORDER), payload, b'{"id":""}')
 
@@ -83,26 +83,28 @@ def test_what_matches_is_accepted() -> None:
         (b"[" * 100_000 + b"]" * 100_000, "", "nested too deep"),
     ],
 )
-def test_a_mismatch_names_the_first_failing_path(payload: bytes, path: str, reason: str) -> None:
+def test_schema_validator_with_mismatch_names_first_failing_path(
+    payload: bytes, path: str, reason: str
+) -> None:
     error = mismatch(ORDER, payload)
     assert error.code == "topic.schema-mismatch"
     assert (error.path, error.position) == (path, 0)
     assert reason in error.message
 
 
-def test_a_mismatch_in_a_batch_names_the_message() -> None:
+def test_schema_validator_with_mismatch_in_batch_names_message() -> None:
     error = mismatch(ORDER, b'{"id":"a"}', b'{"id":"b"}', b'{"id":3}', b"{}")
     assert (error.position, error.field, error.path) == (2, "messages[2].data", "/id")
     assert error.message.startswith("Message 2 ")
 
 
-async def test_a_batch_of_one_is_told_as_a_batch() -> None:
+async def test_schema_validator_with_batch_of_one_names_message() -> None:
     with pytest.raises(SchemaMismatchError) as raised:
         await SchemaValidator().check(topic(ORDER), messages(b"{}"), batch=True)
     assert (raised.value.position, raised.value.field) == (0, "messages[0].data")
 
 
-def test_an_error_never_quotes_the_payload_and_is_short() -> None:
+def test_schema_validator_error_is_short_and_omits_payload() -> None:
     error = mismatch(ORDER, b'{"id":"%b"}' % (b"secret" * 100_000))
     assert "secret" not in error.message
     names = b",".join(b'"%d":1' % number for number in range(10_000))
@@ -136,14 +138,16 @@ def test_an_error_never_quotes_the_payload_and_is_short() -> None:
         ({"default": object()}, "not valid JSON"),
     ],
 )
-def test_a_bad_schema_is_refused_with_its_reason(schema: dict[str, object], reason: str) -> None:
+def test_check_schema_with_invalid_schema_names_reason(
+    schema: dict[str, object], reason: str
+) -> None:
     with pytest.raises(SchemaInvalidError) as raised:
         check_schema(schema)
     assert reason in raised.value.message
     assert raised.value.code == "topic.schema-invalid"
 
 
-def test_a_schema_without_end_or_bottom_is_refused() -> None:
+def test_check_schema_with_cycle_or_deep_nesting_is_rejected() -> None:
     endless: dict[str, object] = {}
     endless["not"] = endless
     deep: dict[str, object] = {}
@@ -153,7 +157,7 @@ def test_a_schema_without_end_or_bottom_is_refused() -> None:
         f"d{n}": {"not": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(1000)
     }
     chain["d1000"] = {}
-    # Deep enough alone, too deep where it is referred to.
+    # The definition is within the limit of depth, but exceeds it at the place of the reference.
     half: dict[str, object] = {}
     for _ in range(40):
         half = {"not": half}
@@ -167,7 +171,7 @@ def test_a_schema_without_end_or_bottom_is_refused() -> None:
 
 
 def doubling() -> dict[str, object]:
-    """Each definition asks for the next one twice: 2 ** 30 checks in two kilobytes."""
+    """Return definitions that each apply the next one twice: 2 ** 30 checks in two kilobytes."""
     steps: dict[str, object] = {
         f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)
     }
@@ -176,7 +180,7 @@ def doubling() -> dict[str, object]:
 
 
 def unevaluated(levels: int) -> dict[str, object]:
-    """Each level looks at all below it again."""
+    """Return a schema in which each level evaluates all lower levels again."""
     schema: dict[str, object] = {"properties": {"a": True}}
     for _ in range(levels):
         schema = {"allOf": [schema], "unevaluatedProperties": False}
@@ -184,7 +188,7 @@ def unevaluated(levels: int) -> dict[str, object]:
 
 
 def unevaluated_parts() -> dict[str, object]:
-    """The same, each level about a part of the value."""
+    """Return a schema in which each level evaluates a part of the value again."""
     schema: dict[str, object] = {}
     for _ in range(20):
         schema = {"anyOf": [{"properties": {"a": schema}}], "unevaluatedProperties": False}
@@ -192,7 +196,7 @@ def unevaluated_parts() -> dict[str, object]:
 
 
 def unevaluated_references() -> dict[str, object]:
-    """The same, by references."""
+    """Return a schema in which each level evaluates its reference again."""
     steps: dict[str, object] = {
         f"d{n}": {"$ref": f"#/$defs/d{n + 1}", "unevaluatedProperties": False} for n in range(25)
     }
@@ -203,12 +207,12 @@ def unevaluated_references() -> dict[str, object]:
 @pytest.mark.parametrize(
     "trap", [doubling(), unevaluated(30), unevaluated_parts(), unevaluated_references()]
 )
-def test_a_small_schema_that_asks_for_endless_work_is_refused(trap: dict[str, object]) -> None:
+def test_check_schema_with_exponential_work_is_rejected(trap: dict[str, object]) -> None:
     with pytest.raises(SchemaInvalidError, match=r"more than .* values"):
         check_schema(trap)
 
 
-def test_strict_objects_inside_one_another_are_no_trap() -> None:
+def test_schema_validator_with_nested_strict_objects_accepts_payload() -> None:
     schema: dict[str, object] = {"type": "string"}
     for _ in range(30):
         schema = {"properties": {"a": schema}, "unevaluatedProperties": False}
@@ -216,7 +220,7 @@ def test_strict_objects_inside_one_another_are_no_trap() -> None:
     assert mismatch(schema, b'{"a":{"a":{"b":1}}}').path == "/a/a"
 
 
-def test_the_largest_schema_that_is_accepted_costs_little() -> None:
+def test_schema_validator_with_largest_schema_takes_little_time() -> None:
     wide: dict[str, object] = {"$defs": {"d": {"enum": [*range(100)]}}}
     wide["allOf"] = [{"$ref": "#/$defs/d"}] * 190
     for each, payload in ((unevaluated(7), b'{"a":1}'), (wide, b"99")):
@@ -228,7 +232,7 @@ def test_the_largest_schema_that_is_accepted_costs_little() -> None:
 
 
 CONSTANTS = [{"const": number} for number in range(3000)]
-#: What many payloads can be asked to do, each worse than it looks, with a payload that is accepted.
+#: Valid schemas, each with a payload whose check would take too long.
 TRAPS: dict[str, tuple[dict[str, object], bytes]] = {
     "alternatives": ({"items": {"anyOf": CONSTANTS}}, b"[%b2999]" % (b"2999," * 100_000)),
     "refusals": (
@@ -260,12 +264,12 @@ TRAPS: dict[str, tuple[dict[str, object], bytes]] = {
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_schema_and_payload_together_may_not_ask_for_endless_work(trap: str) -> None:
-    """Work is the product of both; it is refused before it is begun, and takes no time."""
+def test_schema_validator_with_work_above_limit_rejects_payload(trap: str) -> None:
+    # The validator rejects the payload by the estimate, before the check starts.
     schema, payload = TRAPS[trap]
     schemas = SchemaValidator()
     with contextlib.suppress(SchemaMismatchError):
-        check(schemas, topic(schema), b"[]")  # Compiled, which is not what is measured.
+        check(schemas, topic(schema), b"[]")  # Compile it, because the test does not measure that.
     begun = time.process_time()
     with pytest.raises(TooLargeError) as raised:
         check(schemas, topic(schema), b"[]" if "items" in schema else b"{}", payload)
@@ -276,16 +280,16 @@ def test_schema_and_payload_together_may_not_ask_for_endless_work(trap: str) -> 
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_what_is_just_within_the_bound_of_work_is_checked_soon(
+def test_schema_validator_with_work_below_limit_takes_little_time(
     trap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The weights are honest: the bound of a step is a bound of time."""
+    # The weights are correct if a limit of steps is a limit of time.
     schema, payload = TRAPS[trap]
     steps = schemas_module._compile(schema).cost.steps(payload, msgspec.json.decode, 0)
     monkeypatch.setattr(schemas_module, "WORK_MAX", max(steps, schemas_module.WORK_MAX))
     part = payload
     if steps > 3_000_000:
-        # As much of it as a tenth of the bound allows.
+        # Take the part of the payload that a tenth of the limit allows.
         value = msgspec.json.decode(payload)
         share = max(1, len(value) * 3_000_000 // steps)
         part = msgspec.json.encode(
@@ -298,7 +302,7 @@ def test_what_is_just_within_the_bound_of_work_is_checked_soon(
     assert time.process_time() - begun < 0.5
 
 
-def test_large_payloads_of_usual_schemas_are_accepted() -> None:
+def test_schema_validator_with_usual_schema_accepts_large_payload() -> None:
     line = b'{"a/b~c": 1, "name": "a, b [c]", "more": [1, 2.5, null], "hash": "1e999"}'
     order = b'{"id":"a","at":"2030-01-01T00:00:00Z","lines":[%b]}' % b",".join([line] * 65_000)
     assert len(order) > 4_500_000
@@ -316,12 +320,12 @@ def test_large_payloads_of_usual_schemas_are_accepted() -> None:
     check(SchemaValidator(), topic(wide), b"[%b]" % b",".join([row] * 3000))
 
 
-def test_texts_full_of_commas_and_digits_are_no_more_work_than_they_are() -> None:
+def test_schema_cost_of_string_with_commas_and_digits_is_exact() -> None:
     schema: dict[str, object] = {"items": {"anyOf": [*CONSTANTS, {"type": "string"}]}}
     check(SchemaValidator(), topic(schema), b'["%b", "%b"]' % (b"[,{" * 100_000, b"9" * 4000))
 
 
-async def test_others_have_their_turn_between_the_messages_of_a_batch() -> None:
+async def test_schema_validator_between_messages_runs_other_tasks() -> None:
     schema: dict[str, object] = {"items": {"anyOf": CONSTANTS}}
     batch = messages(*[b"[%b2999]" % (b"2999," * 20)] * 20)
     turns = 0
@@ -356,19 +360,17 @@ async def test_others_have_their_turn_between_the_messages_of_a_batch() -> None:
         ("[^a]{10}[ä]{10}", 80, 80),
     ],
 )
-def test_states_of_a_pattern_are_counted_with_repetitions_written_out(
-    pattern: str, least: int, most: int
-) -> None:
+def test_states_of_pattern_counts_expanded_repetitions(pattern: str, least: int, most: int) -> None:
     assert least <= states_of(pattern) <= most
 
 
-def test_patterns_take_linear_time() -> None:
+def test_schema_validator_matches_patterns_in_linear_time() -> None:
     begun = time.process_time()
     mismatch({"pattern": "^(a*)*$"}, b'"%bb"' % (b"a" * 50_000))
     assert time.process_time() - begun < 2
 
 
-def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:
+def test_schema_validator_checks_formats_in_all_drafts() -> None:
     for draft in (
         "http://json-schema.org/draft-06/schema#",
         "http://json-schema.org/draft-07/schema#",
@@ -385,7 +387,7 @@ def test_common_drafts_are_understood_and_formats_checked_in_each() -> None:
         assert mismatch(schema, b'{"mail":"nobody"}').path == "/mail"
 
 
-def test_a_schema_is_compiled_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_validator_compiles_schema_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     compile_it = schemas_module._compile
     monkeypatch.setattr(
@@ -395,13 +397,13 @@ def test_a_schema_is_compiled_once_for_each_version(monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         check(schemas, topic({"const": 1}), b"1")
     assert len(compiled) == 1
-    # Python takes 1 and True for the same; a new version is compiled whatever it looks like.
+    # 1 and True are equal in Python, but a new version is compiled in any case.
     check(schemas, topic({"const": True}, version=2), b"true")
     check(schemas, topic({"const": False}, version=2, created_ms=5), b"false")
     assert len(compiled) == 3
 
 
-def test_compiled_schemas_are_bounded_and_the_least_used_is_forgotten(
+def test_schema_validator_drops_least_recently_used_schema(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(schemas_module, "_COMPILED_MAX", 2)

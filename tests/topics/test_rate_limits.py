@@ -1,4 +1,4 @@
-"""Produce limits: the average holds, debts are bounded, shadow refuses nobody, faults admit."""
+"""Rate limiter: average rates, debt, modes, shares of processes, headers, unexpected errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waystation.types.topic import RateLimit, RateMode, TopicOptions
 
 
 class HandClock(Clock):
-    """Time that stands still until a test moves it."""
+    """Clock that a test moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def admit(limits: RateLimiter, of: TopicDefinition, messages: int = 1, size: int
     return admission
 
 
-def test_a_full_bucket_admits_a_seconds_worth_then_refuses_then_recovers() -> None:
+def test_rate_limiter_with_full_bucket_admits_one_second_then_refuses() -> None:
     clock, orders = HandClock(), topic(qps=5)
     limits = RateLimiter(clock=clock)
     assert [admit(limits, orders).refused for _ in range(7)] == [False] * 5 + [True] * 2
@@ -61,17 +61,17 @@ def test_a_full_bucket_admits_a_seconds_worth_then_refuses_then_recovers() -> No
     assert not admit(limits, orders).refused
 
 
-def test_both_limits_must_have_credit() -> None:
+def test_rate_limiter_with_two_limits_requires_credit_of_both() -> None:
     clock, orders = HandClock(), topic(qps=100, bytes_per_second=1000)
     limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=1000).refused
     refused = admit(limits, orders, size=1)
     assert refused.refused
-    # What was refused is not debited from the other one.
+    # A refused request is not debited from the other limit either.
     assert [quota.credit for quota in refused.quotas] == [99, 0]
 
 
-def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> None:
+def test_rate_limiter_admits_large_message_and_refuses_until_debt_is_paid() -> None:
     clock, orders = HandClock(), topic(bytes_per_second=1000)
     limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=5000).refused
@@ -83,7 +83,7 @@ def test_a_message_larger_than_a_seconds_worth_passes_and_is_waited_for() -> Non
     assert not admit(limits, orders).refused
 
 
-def test_a_batch_is_admitted_or_refused_as_a_whole() -> None:
+def test_rate_limiter_admits_or_refuses_all_messages_of_batch() -> None:
     clock, orders = HandClock(), topic(qps=10)
     limits = RateLimiter(clock=clock)
     admitted = admit(limits, orders, messages=100)
@@ -94,25 +94,25 @@ def test_a_batch_is_admitted_or_refused_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("mode", ["disabled", "shadow"])
-def test_shadow_and_disabled_never_refuse(mode: RateMode) -> None:
+def test_rate_limiter_in_shadow_or_disabled_mode_refuses_nothing(mode: RateMode) -> None:
     orders, limits = topic(mode, qps=1), RateLimiter(clock=HandClock())
     for _ in range(50):
         admission = limits.admit(orders, messages=10, size=1000)
         assert admission is None or not (admission.refused or admission.headers)
 
 
-def test_shadow_counts_what_would_have_been_refused() -> None:
+def test_rate_limiter_in_shadow_mode_counts_messages_over_limit() -> None:
     orders, limits = topic("shadow", qps=2), RateLimiter(clock=HandClock())
     messages = metrics.topic_messages_over_limit.of("shadow")
     size = metrics.topic_bytes_over_limit.of("shadow")
     before = messages.value, size.value
     overs = [admit(limits, orders, messages=1, size=7).over for _ in range(5)]
-    # The same as enforced: what is over is not debited.
+    # As in mode enforced, a request over the limit is not debited.
     assert overs == [False, False, True, True, True]
     assert (messages.value - before[0], size.value - before[1]) == (3, 21)
 
 
-def test_refused_messages_are_counted() -> None:
+def test_rate_limiter_counts_refused_messages() -> None:
     orders, limits = topic(qps=1), RateLimiter(clock=HandClock())
     count = metrics.topic_messages_over_limit.of("enforced")
     before = count.value
@@ -121,30 +121,30 @@ def test_refused_messages_are_counted() -> None:
     assert count.value - before == 3
 
 
-def test_topics_do_not_share_credit() -> None:
+def test_rate_limiter_keeps_credit_per_topic() -> None:
     limits = RateLimiter(clock=HandClock())
     assert not admit(limits, topic(name="one", qps=1)).refused
     assert admit(limits, topic(name="one", qps=1)).refused
     assert not admit(limits, topic(name="two", qps=1)).refused
 
 
-def test_a_process_has_its_share() -> None:
+def test_rate_limiter_of_several_processes_enforces_share() -> None:
     clock, orders = HandClock(), topic(qps=12)
     processes = [RateLimiter(clock=clock, processes=4) for _ in range(4)]
     admitted = sum(not admit(limits, orders).refused for limits in processes for _ in range(10))
     assert admitted == 12
 
 
-def test_another_number_of_processes_counts_from_the_next_request_on() -> None:
+def test_rate_limiter_with_changed_number_of_processes_changes_share() -> None:
     clock, orders = HandClock(), topic(qps=10)
     limits = RateLimiter(clock=clock)
     admit(limits, orders, messages=4)
     limits.processes = 2
-    # 6 were left, but the share is 5 now.
+    # The bucket had a credit of 6; its capacity is 5 now.
     assert [quota.credit for quota in admit(limits, orders).quotas] == [4]
 
 
-def test_a_changed_limit_forgives_no_debt() -> None:
+def test_rate_limiter_with_changed_limit_keeps_debt() -> None:
     clock = HandClock()
     limits = RateLimiter(clock=clock)
     admit(limits, topic(qps=10), messages=110)
@@ -153,7 +153,7 @@ def test_a_changed_limit_forgives_no_debt() -> None:
     assert not admit(limits, topic(qps=1000)).refused
 
 
-def test_a_fault_of_the_limit_admits_and_is_counted() -> None:
+def test_rate_limiter_after_unexpected_error_admits_and_counts_failure() -> None:
     class BrokenClock(Clock):
         def monotonic(self) -> float:
             raise OSError("no time")
@@ -163,7 +163,7 @@ def test_a_fault_of_the_limit_admits_and_is_counted() -> None:
     assert metrics.topic_limit_failures.value == before + 1
 
 
-def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limiter_keeps_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_TOPICS_MAX", 3)
     limits = RateLimiter(clock=HandClock())
     for number in range(10):
@@ -172,7 +172,7 @@ def test_what_is_remembered_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch
     assert admit(limits, topic(name="t9", qps=1)).refused
 
 
-def test_headers_tell_policy_and_what_is_left() -> None:
+def test_admission_headers_state_policy_and_remaining_credit() -> None:
     clock = HandClock()
     limits, orders = RateLimiter(clock=clock), topic(qps=2.5, bytes_per_second=4000)
     assert admit(limits, orders, size=100).headers == (
@@ -186,14 +186,14 @@ def test_headers_tell_policy_and_what_is_left() -> None:
     )
 
 
-def test_less_than_one_a_second_is_told_in_whole_numbers() -> None:
+def test_admission_headers_of_rate_below_one_use_whole_numbers() -> None:
     limits, orders = RateLimiter(clock=HandClock()), topic(qps=0.3)
     admission = admit(limits, orders)
     assert admission.headers[0] == (b"ratelimit-policy", b'"messages";q=1;w=4')
     assert admission.headers[1] == (b"ratelimit", b'"messages";r=0;t=3')
 
 
-def test_a_refusal_is_an_error_with_a_code_and_a_time() -> None:
+def test_admission_refused_raises_rate_limited_with_retry_after() -> None:
     limits, orders = RateLimiter(clock=HandClock()), topic(qps=1)
     admit(limits, orders).require()
     with pytest.raises(RateLimitedError) as raised:
@@ -215,7 +215,7 @@ def test_a_refusal_is_an_error_with_a_code_and_a_time() -> None:
         RateLimit(mode="enforced", qps=100, bytes_per_second=99),
     ],
 )
-def test_limits_that_nobody_can_mean_are_refused(rate: RateLimit) -> None:
+def test_check_rate_with_invalid_limits_raises_invalid_input(rate: RateLimit) -> None:
     with pytest.raises(InvalidInputError) as raised:
         check_rate(rate)
     assert raised.value.field.startswith("rate")
@@ -231,7 +231,7 @@ def test_limits_that_nobody_can_mean_are_refused(rate: RateLimit) -> None:
         RateLimit(mode="enforced", qps=100, bytes_per_second=100),
     ],
 )
-def test_limits_that_make_sense_are_accepted(rate: RateLimit) -> None:
+def test_check_rate_with_valid_limits_accepts_them(rate: RateLimit) -> None:
     check_rate(rate)
 
 
@@ -240,7 +240,7 @@ REQUESTS = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 200)), min_size=1,
 
 
 @given(rate=st.floats(0.1, 100), requests=REQUESTS)
-def test_over_any_window_no_more_is_admitted_than_capacity_and_time_and_one_debt(
+def test_rate_limiter_over_any_window_admits_capacity_refill_and_one_debt(
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     clock = HandClock()
@@ -253,13 +253,15 @@ def test_over_any_window_no_more_is_admitted_than_capacity_and_time_and_one_debt
     for first in range(len(admitted)):
         total = 0
         for at, size in admitted[first:]:
-            # All but the last fit into capacity and refill: only the last goes into debt.
+            # Only the last request may exceed capacity and refill, because it causes the debt.
             assert total <= rate * (1 + at - admitted[first][0]) + 1e-6
             total += size
 
 
 @given(rate=st.floats(0.1, 100), requests=REQUESTS)
-def test_whoever_waits_as_told_is_admitted(rate: float, requests: list[tuple[float, int]]) -> None:
+def test_rate_limiter_after_retry_after_admits_request(
+    rate: float, requests: list[tuple[float, int]]
+) -> None:
     clock = HandClock()
     limits, orders = RateLimiter(clock=clock), topic(bytes_per_second=rate)
     for wait, size in requests:
@@ -271,7 +273,7 @@ def test_whoever_waits_as_told_is_admitted(rate: float, requests: list[tuple[flo
 
 
 @given(rate=st.floats(0.1, 100), requests=REQUESTS)
-def test_a_debt_is_never_larger_than_one_request(
+def test_rate_limiter_debt_is_at_most_one_request(
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     clock = HandClock()

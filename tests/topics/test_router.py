@@ -1,4 +1,4 @@
-"""The router of composite topics: range, spread, and which shard counts are consistent."""
+"""Router: partitions of hashes, even distribution, and numbers of shards that keep groups."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ HASHES = st.integers(0, 2**64 - 1)
 
 
 def chain(*counts: int) -> list[Router]:
-    """Storage topics of these many partitions, one after the other."""
+    """Return the routers of storage topics with these numbers of partitions."""
     spreads = [Router(counts[0])]
     for count in counts[1:]:
         spreads.append(spreads[-1].followed_by(count))
     return spreads
 
 
-def by_the_seed(hashed: int, spread: Router) -> int:
-    """The formula as the design writes it, in integers of any size."""
+def by_the_formula(hashed: int, spread: Router) -> int:
+    """Return the partition by the formula of the design, with exact integers."""
     count, factor = spread.partitions, spread.factor
     return factor * hashed % count + hashed // count % factor
 
@@ -54,7 +54,7 @@ def shard_in(spread: Router, hashed: int, shards: int) -> int:
         ((7, 10), [1, 1]),
     ],
 )
-def test_the_factor_counts_from_where_the_chain_began(
+def test_router_factor_is_relative_to_first_router_of_chain(
     counts: tuple[int, ...], factors: list[int]
 ) -> None:
     assert [spread.factor for spread in chain(*counts)] == factors
@@ -78,34 +78,36 @@ def test_the_factor_counts_from_where_the_chain_began(
         ((6, 9), 123456789, [3, 0]),
     ],
 )
-def test_known_hashes_have_known_partitions(
+def test_router_of_known_hashes_returns_known_partitions(
     counts: tuple[int, ...], hashed: int, partitions: list[int]
 ) -> None:
     assert [spread.partition_of(hashed) for spread in chain(*counts)] == partitions
 
 
 @given(base=st.integers(1, 64), factor=st.integers(1, 32), hashed=HASHES)
-def test_a_partition_is_in_range_and_as_the_seed_says(base: int, factor: int, hashed: int) -> None:
+def test_router_partition_is_in_range_and_equals_formula(
+    base: int, factor: int, hashed: int
+) -> None:
     spread = Router(base * factor, factor)
     partition = spread.partition_of(hashed)
     assert 0 <= partition < spread.partitions
-    assert partition == by_the_seed(hashed, spread)
+    assert partition == by_the_formula(hashed, spread)
 
 
 @pytest.mark.parametrize("spread", [Router(1), Router(12, 3), Router(10, 5), Router(96, 24)])
-def test_every_partition_gets_its_even_part_of_a_full_turn(spread: Router) -> None:
+def test_router_over_full_period_uses_partitions_equally(spread: Router) -> None:
     turn = spread.factor * spread.partitions
     hits = Counter(spread.partition_of(hashed) for hashed in range(7 * turn, 8 * turn))
     assert hits == dict.fromkeys(range(spread.partitions), spread.factor)
 
 
 @pytest.mark.parametrize("spread", [Router(4), Router(12, 3), Router(96, 24)])
-def test_groups_spread_evenly(spread: Router) -> None:
+def test_router_of_many_groups_uses_partitions_evenly(spread: Router) -> None:
     groups = 20_000
     hits = Counter(spread.partition_of(hash_of(f"customer-{n}")) for n in range(groups))
     expected = groups / spread.partitions
     deviation = sum((hits[p] - expected) ** 2 / expected for p in range(spread.partitions))
-    # Chi squared: beyond this the chance is below one in a million for a fair spread.
+    # An even distribution exceeds this value of chi squared once in a million runs.
     assert deviation < spread.partitions + 6 * (2 * spread.partitions) ** 0.5 + 10
 
 
@@ -115,7 +117,7 @@ def test_groups_spread_evenly(spread: Router) -> None:
     shards=st.integers(1, 30),
     hashes=st.lists(HASHES, min_size=1, max_size=20),
 )
-def test_a_group_keeps_its_shard_where_the_shard_count_divides_the_base(
+def test_shard_of_group_is_constant_if_shards_divide_base(
     base: int, factors: list[int], shards: int, hashes: list[int]
 ) -> None:
     spreads = [Router(base), *(Router(base * factor, factor) for factor in factors)]
@@ -131,7 +133,9 @@ def test_a_group_keeps_its_shard_where_the_shard_count_divides_the_base(
     ("counts", "shards"),
     [((4, 12), 6), ((4, 12), 12), ((4, 8, 16), 8), ((6, 9), 3), ((2, 10), 5), ((7, 10), 7)],
 )
-def test_other_shard_counts_really_move_groups(counts: tuple[int, ...], shards: int) -> None:
+def test_shard_of_group_changes_if_shards_do_not_divide_base(
+    counts: tuple[int, ...], shards: int
+) -> None:
     spreads = chain(*counts)
     assert not is_consistent(spreads, shards)
     moved = sum(
@@ -142,15 +146,15 @@ def test_other_shard_counts_really_move_groups(counts: tuple[int, ...], shards: 
 
 
 @given(partitions=st.integers(1, 200), shards=st.integers(1, 250))
-def test_every_partition_is_read_by_one_shard(partitions: int, shards: int) -> None:
+def test_shard_partitions_cover_each_partition_once(partitions: int, shards: int) -> None:
     ranges = [partitions_of(shard, partitions, shards) for shard in range(shards)]
     assert [partition for each in ranges for partition in each] == list(range(partitions))
     for shard, each in enumerate(ranges):
         assert all(shard_of_partition(p, partitions, shards) == shard for p in each)
 
 
-def test_the_hash_is_the_published_one() -> None:
-    """Vectors that any XXH64 with seed 42 must give; docs/reference/routing.md repeats them."""
+def test_hash_of_equals_published_vectors() -> None:
+    # Vectors of XXH64 with seed 42, which docs/reference/routing.md lists.
     assert {key: hash_of(key) for key in ("", "a", "customer-17", "ünï", "x" * 100)} == {
         "": 11002672306508523268,
         "a": 9864288744972464332,
@@ -161,18 +165,18 @@ def test_the_hash_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize(("count", "advised"), [(1, 1), (3, 1), (5, 0), (10, 0), (18, 1), (20, 1)])
-def test_the_rule_of_partition_counts(count: int, advised: int) -> None:
+def test_is_advised_accepts_partition_counts_that_split_evenly(count: int, advised: int) -> None:
     assert is_advised(count) is bool(advised)
 
 
 @pytest.mark.parametrize("wrong", [(0, 1), (4, 0), (4, 3), (-1, 1)])
-def test_a_spread_that_cannot_be_is_refused(wrong: tuple[int, int]) -> None:
+def test_router_with_invalid_numbers_is_rejected(wrong: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="partitions"):
         Router(*wrong)
 
 
-def test_the_picture_that_explains_k_is_true() -> None:
-    """docs/concepts/topics.md: 4 partitions become 12, and no group leaves its shard of two."""
+def test_router_of_example_in_concepts_page_returns_shown_partitions() -> None:
+    # In docs/concepts/topics.md, 4 partitions become 12, and each group keeps its shard of 2.
     before, after = chain(4, 12)
     shown = {"a": (0, 2), "f": (0, 0), "i": (1, 5), "j": (1, 3), "c": (2, 6), "k": (2, 7)}
     for group, places in {**shown, "b": (3, 11)}.items():
