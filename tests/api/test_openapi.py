@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -26,6 +26,8 @@ from tests.helpers.http import ask
 from tests.helpers.server import background_station
 from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.testing.station import Serving
+from waystation.types.message import JsonMessage, Receipt
+from waystation.types.topic import MissingRange, StoredMessage, StoredMessagePage
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"
 CHECKED = [
@@ -124,6 +126,25 @@ def test_the_committed_document_is_the_served_one(document: dict[str, Any]) -> N
 
 
 @pytest.mark.slow
+def test_document_of_topic_messages_has_fields_of_public_structs(document: dict[str, Any]) -> None:
+    routes = document["paths"]["/v1/topics/{topic}/messages"]
+
+    def reply(method: str) -> dict[str, Any]:
+        content = routes[method]["responses"]["200"]["content"]
+        return content["application/json"]["schema"]  # type: ignore[no-any-return]
+
+    page, produced = reply("get"), reply("post")
+    found, missing = page["properties"]["messages"], page["properties"]["damaged"]
+    for schema, struct in (
+        (page, StoredMessagePage),
+        (found["items"], StoredMessage),
+        (found["items"]["properties"]["message"], JsonMessage),
+        (missing["items"], MissingRange),
+        (produced["anyOf"][0], Receipt),
+    ):
+        assert set(schema["properties"]) == {field.encode_name for field in fields(struct)}
+
+
 def test_generated_files_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/generate.py", "--check"],
