@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from tests.helpers.http import async_wire, request_bytes
+from waystation.channels.reader import channel_polls_waiting
 from waystation.config import Config
-from waystation.telemetry import metrics
+from waystation.runtime.metrics import exposition
 from waystation.testing.station import Serving, serving
 
 SUBSCRIPTION = "/channel/ch/subscription/polling/s"
@@ -28,7 +29,7 @@ async def until_in_flight(count: int) -> None:
     """Returns once so many requests are being answered."""
     told = b"\nwaystation_http_requests_in_flight %d.0\n" % count
     async with asyncio.timeout(SOON_SECONDS):
-        while told not in metrics.exposition():
+        while told not in exposition():
             await asyncio.sleep(0.001)
 
 
@@ -54,7 +55,7 @@ async def test_a_poll_ends_when_its_client_hangs_up(settings: Config, sent: byte
             connection.vanish()
         await until_waiters(running, 0)
         await until_in_flight(0)
-        assert metrics.channel_polls_waiting._value.get() == 0
+        assert channel_polls_waiting._value.get() == 0
 
 
 async def test_what_is_pipelined_behind_a_poll_is_answered_after_it(settings: Config) -> None:

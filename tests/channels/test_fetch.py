@@ -14,13 +14,12 @@ import pytest
 
 from tests.channels.helpers import ChannelStore, open_channels
 from waystation.channels.model import Fetched, encode_handle
-from waystation.channels.reader import CLOCKS_PER_CALL_MAX
+from waystation.channels.reader import CLOCKS_PER_CALL_MAX, channel_polls_waiting
 from waystation.errors import SubscriberNotFoundError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import RECHECK_S
 from waystation.store.scripts import Script
-from waystation.telemetry import metrics
 
 MILLION = 1_000_000
 SCRIPT_MICROSECONDS_MAX = 5_000
@@ -486,14 +485,14 @@ async def test_poll_cancelled_is_not_counted_as_waiting(
         await opened.channels.subscribe("default", "ch", "s")
         polls = [poll(opened) for _ in range(50)]
         await until_waiting(opened, 51)
-        assert metrics.channel_polls_waiting._value.get() == 50
+        assert channel_polls_waiting._value.get() == 50
 
         for each in polls:
             each.cancel()
         await asyncio.gather(*polls, return_exceptions=True)
 
         assert repr(opened.wakeups) == "<PubSub [2 topics, 1 waiters]>"
-        assert metrics.channel_polls_waiting._value.get() == 0
+        assert channel_polls_waiting._value.get() == 0
 
 
 async def test_poll_after_lost_connections_returns_message(store_server: EmbeddedServer) -> None:

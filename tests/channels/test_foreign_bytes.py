@@ -14,9 +14,9 @@ from websockets.asyncio.client import connect
 from tests.cli.conftest import clean_environment, command
 from tests.helpers.http import SECONDS_MAX, async_ask, request_bytes
 from waystation import AsyncWaystation, Waystation
+from waystation.channels.reader import channel_lost
 from waystation.config import ChannelConfig, ChannelRule, Config, WebhookRule
 from waystation.store.client import Store
-from waystation.telemetry import metrics
 from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings
@@ -64,7 +64,7 @@ async def test_fetch_of_foreign_bytes_returns_them_and_keeps_the_cursor(settings
     async with serving(settings) as server:
         store = server.node.opened.store
         await store_as_dsps(store, *BODIES)
-        lost = metrics.channel_lost._value.get()
+        lost = channel_lost._value.get()
 
         answer = await async_ask(server.url, "GET", POLLING)
 
@@ -74,7 +74,7 @@ async def test_fetch_of_foreign_bytes_returns_them_and_keeps_the_cursor(settings
         )
         assert answer.body.startswith(b'{"channelID":"news","messages":[%b],' % messages)
         assert b"lostMessages" not in answer.body
-        assert metrics.channel_lost._value.get() == lost
+        assert channel_lost._value.get() == lost
         assert await store.call("GET", "c.{news}.r.me") == b"0"
 
 

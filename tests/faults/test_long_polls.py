@@ -17,10 +17,10 @@ import pytest
 from tests.helpers.http import AsyncWire, async_wire, open_async_wire, request_bytes
 from tests.helpers.processes import StationProcess, station_process
 from tests.helpers.store_faults import store_at
+from waystation.channels.reader import channel_polls_waiting
 from waystation.config import HttpConfig
 from waystation.store.client import Store
 from waystation.store.keys import MAINTENANCE_LEASE
-from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 
@@ -114,12 +114,12 @@ async def test_polls_whose_clients_vanish_leave_no_waiter_and_no_task(tmp_path: 
         await subscribe(server.url, POLLS)
         await until_waiting(server, 0)
         tasks_before = len(asyncio.all_tasks())
-        gauge_before = metrics.channel_polls_waiting._value.get()
+        gauge_before = channel_polls_waiting._value.get()
 
         polls = await open_polls(server.url, POLLS)
         await until_waiting(server, POLLS)
         async with asyncio.timeout(SOON_SECONDS):
-            while metrics.channel_polls_waiting._value.get() != gauge_before + POLLS:
+            while channel_polls_waiting._value.get() != gauge_before + POLLS:
                 await asyncio.sleep(0.005)
         for wire in polls:
             wire.vanish()
@@ -128,7 +128,7 @@ async def test_polls_whose_clients_vanish_leave_no_waiter_and_no_task(tmp_path: 
         async with asyncio.timeout(SOON_SECONDS):
             while len(asyncio.all_tasks()) > tasks_before:
                 await asyncio.sleep(0.005)
-        assert metrics.channel_polls_waiting._value.get() == gauge_before
+        assert channel_polls_waiting._value.get() == gauge_before
 
 
 async def test_those_who_stay_get_their_message_when_others_have_vanished(

@@ -14,12 +14,12 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
+from waystation.runtime.metrics import registry
 from waystation.store import connection
 from waystation.store.client import Store
 from waystation.store.connection import Call, RespProtocol
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import script
-from waystation.telemetry.metrics import registry
 
 COUNT = script("tests.store", "count")
 

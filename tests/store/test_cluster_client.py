@@ -14,11 +14,11 @@ from waystation.errors import (
     StoreReplyError,
     StoreUnavailableError,
 )
+from waystation.runtime.metrics import registry
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.scripts import script
 from waystation.store.slots import SLOTS
-from waystation.telemetry.metrics import registry
 
 ACQUIRE = script("waystation.store", "lease_acquire")
 

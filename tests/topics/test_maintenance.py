@@ -19,11 +19,11 @@ from waystation.logs.protocol import Retention, TrimResult
 from waystation.logs.trimmer import MemoryRelief
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
+from waystation.runtime.metrics import registry
 from waystation.store import keys
 from waystation.store.leader import Leader
 from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.memory import StoreMemory
-from waystation.telemetry import metrics
 from waystation.topics.maintenance import MaintenanceReport, TopicMaintenance
 from waystation.topics.model import StorageTopicDefinition, TopicDefinition, encode_topic
 from waystation.types.topic import TopicOptions
@@ -90,7 +90,7 @@ async def row_only(process: TopicProcess, topic: TopicDefinition) -> None:
 
 
 def gauge(name: str, **labels: str) -> float:
-    return metrics.registry.get_sample_value(name, labels) or 0.0
+    return registry.get_sample_value(name, labels) or 0.0
 
 
 async def test_maintenance_trims_old_messages_that_no_reader_holds(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
-from waystation.telemetry import metrics
 from waystation.topics import rate_limits as limits_module
 from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.rate_limits import Admission, RateLimiter, check_rate
@@ -103,8 +102,8 @@ def test_rate_limiter_in_shadow_or_disabled_mode_refuses_nothing(mode: RateMode)
 
 def test_rate_limiter_in_shadow_mode_counts_messages_over_limit() -> None:
     orders, limits = topic("shadow", qps=2), RateLimiter(clock=HandClock())
-    messages = metrics.topic_messages_over_limit.of("shadow")
-    size = metrics.topic_bytes_over_limit.of("shadow")
+    messages = limits_module.topic_messages_over_limit.of("shadow")
+    size = limits_module.topic_bytes_over_limit.of("shadow")
     before = messages.value, size.value
     overs = [admit(limits, orders, messages=1, size=7).over for _ in range(5)]
     # As in mode enforced, a request over the limit is not debited.
@@ -114,7 +113,7 @@ def test_rate_limiter_in_shadow_mode_counts_messages_over_limit() -> None:
 
 def test_rate_limiter_counts_refused_messages() -> None:
     orders, limits = topic(qps=1), RateLimiter(clock=HandClock())
-    count = metrics.topic_messages_over_limit.of("enforced")
+    count = limits_module.topic_messages_over_limit.of("enforced")
     before = count.value
     admit(limits, orders)
     admit(limits, orders, messages=3)
@@ -158,9 +157,9 @@ def test_rate_limiter_after_unexpected_error_admits_and_counts_failure() -> None
         def monotonic(self) -> float:
             raise OSError("no time")
 
-    before = metrics.topic_limit_failures.value
+    before = limits_module.topic_limit_failures.value
     assert RateLimiter(clock=BrokenClock()).admit(topic(qps=1), messages=1, size=1) is None
-    assert metrics.topic_limit_failures.value == before + 1
+    assert limits_module.topic_limit_failures.value == before + 1
 
 
 def test_rate_limiter_keeps_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+from prometheus_client import Counter, Gauge
 
 from waystation.channels.model import (
     Fetched,
@@ -29,14 +30,26 @@ from waystation.channels.model import (
 from waystation.errors import SubscriberNotFoundError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import count_family, registry
 from waystation.runtime.service import Wakeup
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.pubsub import RECHECK_S, PubSub
 from waystation.store.scripts import script
-from waystation.telemetry import metrics
 
 _log = logger("channels")
+
+channel_fetched = count_family(
+    "waystation_channel_messages_fetched", "Messages returned to subscribers."
+).of()
+channel_lost = Counter(
+    "waystation_channel_messages_lost",
+    "Messages that a subscriber missed because they expired or were unreadable.",
+    registry=registry,
+)
+channel_polls_waiting = Gauge(
+    "waystation_channel_polls_waiting", "Long polls that wait for a message.", registry=registry
+)
 
 _FETCH = script(__package__, "fetch")
 _FOLLOW = script(__package__, "follow")
@@ -161,8 +174,8 @@ class ChannelReader:
                 if now >= gap_until:
                     break
         if expired:
-            metrics.channel_lost.inc(expired)
-        metrics.channel_fetched.value += len(messages)
+            channel_lost.inc(expired)
+        channel_fetched.value += len(messages)
         return Fetched(
             messages=messages, more=last != clock, expired=expired, last=last if messages else None
         )
@@ -197,7 +210,7 @@ class _PollWait:
         if self._started:
             return
         self._started = True
-        metrics.channel_polls_waiting.inc()
+        channel_polls_waiting.inc()
         if self._on_disconnect is not None:
             self._disconnection = self._on_disconnect()
             self._disconnection.add_done_callback(lambda _: wake())
@@ -212,7 +225,7 @@ class _PollWait:
 
     def __exit__(self, *_: object) -> None:
         if self._started:
-            metrics.channel_polls_waiting.dec()
+            channel_polls_waiting.dec()
         if self._disconnection is not None:
             self._disconnection.cancel()
 
@@ -317,8 +330,8 @@ class ChannelStream:
             else:
                 messages.append((clock_before(last, steps), message))
         if lost:
-            metrics.channel_lost.inc(lost)
-        metrics.channel_fetched.inc(len(messages))
+            channel_lost.inc(lost)
+        channel_fetched.inc(len(messages))
         return StreamRead(messages=messages, lost=lost, more=not self._at_end)
 
 

@@ -25,10 +25,10 @@ from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
 from waystation.runtime.clock import Clock
+from waystation.runtime.metrics import count_family
 from waystation.store.client import Store
 from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
-from waystation.telemetry import metrics
 from waystation.types.channel import Sought
 
 _PUBLISH = script(__package__, "publish")
@@ -261,10 +261,15 @@ class ChannelService:
         self._reader.end_polls()
 
 
+_messages = count_family(
+    "waystation_channel_messages",
+    "Messages published, by outcome (accepted, duplicate, refused).",
+    label="outcome",
+)
 # Looked up once, because finding a labelled counter costs more than counting.
-_accepted = metrics.channel_messages.of("accepted")
-_duplicates = metrics.channel_messages.of("duplicate")
-_refused = metrics.channel_messages.of("refused")
+_accepted = _messages.of("accepted")
+_duplicates = _messages.of("duplicate")
+_refused = _messages.of("refused")
 
 
 def _published(outcome: bytes, clock: bytes) -> Published:

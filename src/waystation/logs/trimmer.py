@@ -13,16 +13,38 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import get_args
+
+from prometheus_client import Counter as MetricCounter
+from prometheus_client import Gauge
 
 from waystation.errors import LogNotFoundError
 from waystation.logs.protocol import Logs, Retention, TrimResult
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import registry
 from waystation.runtime.tasks import for_each
 from waystation.store.memory import StoreMemory
-from waystation.telemetry import metrics
 from waystation.types.common import FullPolicy
 
 _log = logger("maintenance")
+
+# The gauges are totals of all logs, as the last pass of maintenance found them. Nodes that do not
+# lead report 0, so that dashboards can sum all nodes.
+log_bytes = Gauge("waystation_log_bytes", "Bytes of messages in all logs.", registry=registry)
+log_dropped = Gauge(
+    "waystation_log_dropped_messages",
+    "Messages that all logs deleted although a reader needed them.",
+    registry=registry,
+)
+log_trimmed = MetricCounter(
+    "waystation_log_trimmed_messages", "Messages that maintenance deleted.", registry=registry
+)
+log_warned = Gauge(
+    "waystation_log_partitions_warned",
+    "Partitions whose needed messages fill at least 70 % of the byte limit, by policy.",
+    labelnames=("policy",),
+    registry=registry,
+)
 
 #: Seconds between two checks of the memory.
 MEMORY_CHECK_S = 1.0
@@ -54,6 +76,14 @@ class TrimReport:
         self.bytes += last.bytes
         self.dropped += last.dropped
         self.nearly_full[last.retention.policy] += last.warning in ("begins", "lasts")
+
+    def set_metrics(self) -> None:
+        """Report the totals of a pass over all logs; those of an empty report are 0."""
+        log_bytes.set(self.bytes)
+        log_dropped.set(self.dropped)
+        log_trimmed.inc(self.deleted)
+        for policy in get_args(FullPolicy):
+            log_warned.labels(policy).set(self.nearly_full[policy])
 
 
 async def trim_log(
@@ -161,7 +191,7 @@ class MemoryRelief:
                 await for_each(partitions, step, at_once=TRIMS_AT_ONCE)
                 partitions = list(unfinished)
         finally:
-            metrics.log_trimmed.inc(deleted)
+            log_trimmed.inc(deleted)
         if deleted:
             usage = self._memory.usage
             _log.info(

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, Protocol, cast
 
 import hiredis
+from prometheus_client import Counter
 
 from waystation.errors import (
     BusyError,
@@ -26,12 +27,20 @@ from waystation.errors import (
     StoreUnavailableError,
 )
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import count_family, registry
 from waystation.store.address import Address
 from waystation.store.dataset import DataSet
 from waystation.store.scripts import Script, registered_scripts
-from waystation.telemetry import metrics
 
 _log = logger("store")
+
+store_calls = count_family("waystation_store_calls", "Calls sent to the store.").of()
+store_writes = count_family(
+    "waystation_store_writes", "Writes to store connections. One write carries several calls."
+).of()
+store_reconnects = Counter(
+    "waystation_store_reconnects", "Lost connections to the store.", registry=registry
+)
 
 #: Reply of the store: bytes, an integer, None, or a list of these.
 Reply = Any
@@ -412,8 +421,8 @@ class ServerConnection:
         calls = [call for call in self._unsent if not call.future.done()]
         self._unsent.clear()
         if calls:
-            metrics.store_writes.inc()
-            metrics.store_calls.inc(len(calls))
+            store_writes.inc()
+            store_calls.inc(len(calls))
             self._protocol.write(calls)
 
     def _on_error(self, call: Call, reply: str) -> None:
@@ -454,7 +463,7 @@ class ServerConnection:
             self._protocol = None
             self.last_problem = "the connection was lost"
             if not self._closed:
-                metrics.store_reconnects.inc()
+                store_reconnects.inc()
                 _log.warning("store connection lost", unanswered=len(lost))
         now = asyncio.get_running_loop().time()
         repeated = []

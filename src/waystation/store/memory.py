@@ -10,12 +10,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from prometheus_client import Gauge
+
 from waystation.errors import BusyError, StoreError
 from waystation.runtime.logging import logger
+from waystation.runtime.metrics import registry
 from waystation.store.client import Store, parse_info
-from waystation.telemetry import metrics
 
 _log = logger("store")
+
+store_memory_used = Gauge(
+    "waystation_store_memory_used_bytes",
+    "Memory that the fullest server of the store uses.",
+    registry=registry,
+)
+store_memory_limit = Gauge(
+    "waystation_store_memory_limit_bytes",
+    "Memory limit of the fullest server of the store; 0: unlimited.",
+    registry=registry,
+)
 
 WARN_SHARE = 0.7
 _READ_SECONDS = 1.0
@@ -80,8 +93,8 @@ class StoreMemory:
         infos = await self._store.call_each("INFO", "memory")
         usages = [_usage(parse_info(info)) for info in infos.values()]
         before, self.usage = self.usage, max(usages, key=lambda each: each.share)
-        metrics.store_memory_used.set(self.usage.used_bytes)
-        metrics.store_memory_limit.set(self.usage.limit_bytes)
+        store_memory_used.set(self.usage.used_bytes)
+        store_memory_limit.set(self.usage.limit_bytes)
         for share in (WARN_SHARE, 1.0):
             if before.share < share <= self.usage.share:
                 used, limit = self.usage.used_bytes, self.usage.limit_bytes

@@ -1,4 +1,7 @@
-"""Every metric of the process but those of history. Labels come from fixed sets of words."""
+"""Metrics of the parts that do not declare them beside the code that counts them yet.
+
+Labels come from fixed sets of words.
+"""
 
 from __future__ import annotations
 
@@ -62,16 +65,6 @@ class RequestMetrics(Collector):
 #: Requests and their times, by route.
 http = RequestMetrics()
 registry.register(http)
-store_memory_used = Gauge(
-    "waystation_store_memory_used_bytes",
-    "Memory that the fullest server of the store uses.",
-    registry=registry,
-)
-store_memory_limit = Gauge(
-    "waystation_store_memory_limit_bytes",
-    "Memory that the fullest server of the store may use; 0 without a limit.",
-    registry=registry,
-)
 http_in_flight = Gauge(
     "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
 )
@@ -79,22 +72,6 @@ http_shed = Counter(
     "waystation_http_requests_shed",
     "Requests refused because a bound was reached.",
     registry=registry,
-)
-channel_messages = count_family(
-    "waystation_channel_messages",
-    "Messages published, by outcome (accepted, duplicate, refused).",
-    label="outcome",
-)
-channel_fetched = count_family(
-    "waystation_channel_messages_fetched", "Messages handed to subscribers."
-).of()
-channel_lost = Counter(
-    "waystation_channel_messages_lost",
-    "Messages that expired before a subscriber fetched them.",
-    registry=registry,
-)
-channel_polls_waiting = Gauge(
-    "waystation_channel_polls_waiting", "Long polls that wait for a message.", registry=registry
 )
 channel_streams = Gauge(
     "waystation_channel_streams",
@@ -138,25 +115,6 @@ relay_requests = count_family(
     "Requests and frames that the doors of a relay answered, by door (http, ws, status).",
     label="door status",
 )
-store_calls = count_family("waystation_store_calls", "Calls sent to the store.").of()
-store_writes = count_family(
-    "waystation_store_writes", "Writes that carried them; calls share writes."
-).of()
-store_reconnects = Counter(
-    "waystation_store_reconnects", "Connections to the store that were lost.", registry=registry
-)
-topic_messages_over_limit = count_family(
-    "waystation_topic_messages_over_limit",
-    "Messages over their topic's limit, by its mode (enforced: refused; shadow: admitted).",
-    label="mode",
-)
-topic_bytes_over_limit = count_family(
-    "waystation_topic_bytes_over_limit", "Their bytes, by the limit's mode.", label="mode"
-)
-topic_limit_failures = count_family(
-    "waystation_topic_limit_failures", "Requests admitted because a limit could not be computed."
-).of()
-
 transaction_claims = count_family(
     "waystation_transaction_claims",
     "Claims of this process's worker, by outcome (work, empty, failed).",
@@ -333,22 +291,4 @@ load_seconds = histogram(
     "waystation_load_seconds",
     "Time that a load of one or many of them took.",
     *(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0),
-)
-
-#: Of logs: told by the node that has the lease of upkeep, as its last pass found them; the others
-#: tell zero.
-log_bytes = Gauge("waystation_log_bytes", "Bytes of messages in all logs.", registry=registry)
-log_dropped = Gauge(
-    "waystation_log_dropped_messages",
-    "Messages in all logs that were dropped although a reader needed them.",
-    registry=registry,
-)
-log_trimmed = Counter(
-    "waystation_log_trimmed_messages", "Messages that upkeep has removed.", registry=registry
-)
-log_warned = Gauge(
-    "waystation_log_partitions_warned",
-    "Partitions whose needed bytes come near their limit, by what happens there (policy).",
-    labelnames=("policy",),
-    registry=registry,
 )

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import get_args
 
 from waystation.errors import StoreUnavailableError, WaystationError
 from waystation.logs.protocol import Logs, Retention
 from waystation.logs.trimmer import TRIMS_AT_ONCE, TrimReport, trim_log
 from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
-from waystation.telemetry import metrics
 from waystation.topics.model import TopicDefinition
 from waystation.topics.service import TopicService
-from waystation.types.common import FullPolicy
 
 _log = logger("maintenance")
 
@@ -75,14 +72,14 @@ class TopicMaintenance:
     async def run(self) -> None:
         """Run one pass, report it in the metrics, and log the first of its errors."""
         self._last = await self.run_pass()
-        _set_metrics(self._last.trimmed)
+        self._last.trimmed.set_metrics()
         if self._last.failures:
             _log_error(self._last)
 
     def stand_down(self) -> None:
         """Reset the gauges, because another node reports them."""
         self._last = MaintenanceReport()
-        _set_metrics(self._last.trimmed)
+        self._last.trimmed.set_metrics()
 
     async def run_pass(self) -> MaintenanceReport:
         """Run one pass over all topics and logs, whether or not this node leads."""
@@ -122,12 +119,3 @@ def _log_error(report: MaintenanceReport) -> None:
         _log.error(
             "maintenance pass incomplete", failures=report.failures, error=report.first_error
         )
-
-
-def _set_metrics(report: TrimReport) -> None:
-    """Report a pass. Nodes that do not lead report zeros, so that dashboards can sum all nodes."""
-    metrics.log_bytes.set(report.bytes)
-    metrics.log_dropped.set(report.dropped)
-    metrics.log_trimmed.inc(report.deleted)
-    for policy in get_args(FullPolicy):
-        metrics.log_warned.labels(policy).set(report.nearly_full[policy])

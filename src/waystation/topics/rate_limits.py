@@ -22,7 +22,7 @@ import msgspec
 from waystation.errors import InvalidInputError, RateLimitedError
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
-from waystation.telemetry import metrics
+from waystation.runtime.metrics import count_family
 from waystation.topics.model import TopicDefinition
 from waystation.types.topic import RateLimit
 
@@ -35,6 +35,22 @@ _BYTES_MAX = 1e12
 _TOPICS_MAX = 10_000
 
 _log = logger("topics")
+
+topic_messages_over_limit = count_family(
+    "waystation_topic_messages_over_limit",
+    "Messages above the rate limit of their topic, by its mode (enforced: rejected; shadow:"
+    " admitted).",
+    label="mode",
+)
+topic_bytes_over_limit = count_family(
+    "waystation_topic_bytes_over_limit",
+    "Bytes of messages above the rate limit of their topic, by its mode.",
+    label="mode",
+)
+topic_limit_failures = count_family(
+    "waystation_topic_limit_failures",
+    "Requests admitted because their rate limit could not be computed.",
+).of()
 
 
 def check_rate(rate: RateLimit) -> None:
@@ -193,7 +209,7 @@ class RateLimiter:
             return self._admit(topic, messages, size)
         except Exception as error:
             # A bug in the limits must not prevent producing.
-            metrics.topic_limit_failures.inc()
+            topic_limit_failures.inc()
             if not self._failed:
                 self._failed = True
                 _log.error("rate limit failed", error=error, topic=topic.name)
@@ -209,8 +225,8 @@ class RateLimiter:
                 bucket.refill(now)
                 over = over or bucket.credit <= 0
         if over:
-            metrics.topic_messages_over_limit.of(rate.mode).inc(messages)
-            metrics.topic_bytes_over_limit.of(rate.mode).inc(size)
+            topic_messages_over_limit.of(rate.mode).inc(messages)
+            topic_bytes_over_limit.of(rate.mode).inc(size)
         else:
             if buckets.messages is not None:
                 buckets.messages.credit -= messages
