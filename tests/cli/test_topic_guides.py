@@ -17,8 +17,10 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
+from tests.helpers.server import background_station
 from tests.test_examples import ROOT, as_curl_would
-from waystation.testing import Station
+from waystation.config import Config
+from waystation.testing.station import Serving
 
 CONCEPT = ROOT / "docs" / "concepts" / "topics.md"
 GUIDE = ROOT / "docs" / "guides" / "produce.md"
@@ -27,9 +29,9 @@ ORDER_LINES = '{"customer": "customer-6"}\n' * 3
 
 
 @pytest.fixture
-def station(monkeypatch: pytest.MonkeyPatch) -> Iterator[Station]:
-    """A private server for each page, because pages show versions and offsets from the first on."""
-    with Station() as fresh:
+def station(settings: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """Run an empty server for each page, because pages show versions and offsets from the first."""
+    with background_station(settings) as fresh:
         monkeypatch.setenv("WAYSTATION_URL", fresh.url)
         yield fresh
 
@@ -69,7 +71,7 @@ def matches(output: str, shown: str) -> bool:
 class PageRunner:
     """Runs the blocks of a page and collects what they print."""
 
-    def __init__(self, station: Station, cli: Run, folder: Path) -> None:
+    def __init__(self, station: Serving, cli: Run, folder: Path) -> None:
         self._station = station
         self._cli = cli
         self._folder = folder
@@ -108,7 +110,7 @@ class PageRunner:
 @pytest.mark.parametrize(("page", "outputs"), [(CONCEPT, 4), (GUIDE, 4)], ids=["concept", "guide"])
 def test_page_of_topics_run_in_order_prints_what_it_shows(
     here: Run,  # noqa: F811 (the fixture)
-    station: Station,
+    station: Serving,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     page: Path,
