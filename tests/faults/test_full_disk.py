@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import resource
-import socket
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from waystation import App
 from waystation.config import StoreConfig
 from waystation.errors import StoreUnavailableError
 from waystation.store import plan
+from waystation.store.embedded import supervisor
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.testing.station import Serving, quick_settings, serving
 from waystation.types.message import Durability
@@ -129,6 +131,8 @@ async def test_on_a_full_disk_writes_are_507_reads_go_on_and_all_goes_on_when_th
         assert problem(await early.produce_until_refused()) == (507, "store.full")
 
         assert len(early.acknowledged) > 10
+        published = await early.ask("PUT", "/channel/orders/message/m-1", b"1")
+        assert (published.status, published.json()["code"]) == (507, "store.full")
         order = json.dumps({"type": "pay", "metadata": {"externalId": "r-1"}}).encode()
         for path, body in ((MESSAGES, b"x"), ("/v1/transactions", order)):
             answer = await early.ask("POST", path, body)
@@ -145,10 +149,37 @@ async def test_on_a_full_disk_writes_are_507_reads_go_on_and_all_goes_on_when_th
         await async_until(early.is_taken_again)
         assert early.server.process_id == process_id, "nobody had to start it again"
         await async_until(early.is_ready)
+        # The transaction that was refused was not applied, so its id is free.
         assert (await early.ask("POST", "/v1/transactions", order)).status == 201
+        assert (await early.ask("PUT", "/channel/orders/message/m-1", b"1")).status < 300
     async with shop(tmp_path, "memory") as late:
         assert await late.found() == early.acknowledged
         assert late.running.node.opened.notes == []
+
+
+@pytest.mark.slow
+async def test_store_at_memory_killed_on_full_disk_loses_only_the_last_writes(
+    tmp_path: Path,
+) -> None:
+    async with shop(tmp_path, "memory") as early:
+        await early.running.node.topics.create("default", "orders", partitions=1)
+        process_id = early.server.process_id
+        # The next server has no room either.
+        for each in (parent_of(process_id), process_id):
+            limit_files(each, LIMIT)
+        await early.produce_until_refused()
+
+        os.kill(process_id, signal.SIGKILL)
+
+        assert await asyncio.to_thread(ended, process_id)
+        async with asyncio.timeout(30):
+            while (await early.ask("GET", f"{MESSAGES}?partition=0&limit=1")).status != 200:
+                await asyncio.sleep(0.05)
+        found = await early.found()
+        assert found == early.acknowledged[: len(found)], "only the newest messages are missing"
+        # The server acknowledges what it executes before the first write that fails.
+        assert len(found) >= len(early.acknowledged) - 1
+        assert (await early.produce_until_refused()).status == 507
 
 
 @pytest.mark.slow
@@ -187,37 +218,90 @@ async def test_a_server_that_ends_over_a_full_disk_comes_back_with_all_that_was_
 
 
 @pytest.mark.slow
-def test_a_keeper_does_not_give_up_a_server_that_a_full_disk_ends_again_and_again(
-    tmp_path: Path,
-) -> None:
-    """A client that is faster than the keeper's look must not pass for data that is spoiled."""
+async def test_store_at_disk_on_full_disk_waits_for_room_and_starts_again(tmp_path: Path) -> None:
+    """F-32: the supervisor finds no room either, so it does not restart the server in a loop."""
+    async with shop(tmp_path, "disk") as early:
+        await early.running.node.topics.create("default", "orders", partitions=1)
+        supervisor_id, process_id = parent_of(early.server.process_id), early.server.process_id
+        # The supervisor can write nothing at all, not even the state of the server.
+        limit_files(supervisor_id, 0)
+        limit_files(process_id, LIMIT)
+        refused = await early.produce_until_ended(process_id)
 
+        async with asyncio.timeout(30):
+            while "is full" not in (await early.readiness())[1]["problems"].get("store", ""):
+                await asyncio.sleep(0.1)
+        answer = await early.produce()
+        order = json.dumps({"type": "pay", "metadata": {"externalId": "r-1"}}).encode()
+        started = await early.ask("POST", "/v1/transactions", order)
+        published = await early.ask("PUT", "/channel/orders/message/m-1", b"1")
+        for each in (answer, started, published):
+            assert (each.status, each.json()["code"]) == (503, "store.unavailable")
+        assert {problem(each)[0] for each in refused} <= {503}
+        # The supervisor has not started a server that could only end again.
+        log = (tmp_path / "data" / "store" / "server.log").read_text()
+        assert log.count("Ready to accept connections") == 1
+
+        limit_files(supervisor_id, resource.RLIM_INFINITY)
+
+        await async_until(early.is_taken_again)
+        await async_until(early.is_ready)
+        found = await early.found()
+        assert set(early.acknowledged) <= set(found)
+        assert found == sorted(set(found)), "in order, each once"
+        assert (await early.ask("POST", "/v1/transactions", order)).status == 201
+
+
+@pytest.mark.slow
+def test_supervisor_killed_on_full_disk_is_replaced_and_store_recovers(tmp_path: Path) -> None:
     def ask(line: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX) as client:
-            try:
-                client.connect(server.address.path)
-                client.sendall(line)
-                return client.recv(100)
-            except (OSError, StoreUnavailableError):
-                return b""
+        with suppress(OSError, StoreUnavailableError):
+            return supervisor.ask(server.address.path, line)
+        return b""
 
     with EmbeddedServer(tmp_path / "store", durability="disk") as server:
-        keeper_id, seen = parent_of(server.process_id), {server.process_id}
-        for each in (keeper_id, server.process_id):
-            limit_files(each, 20_000)
-        write, acknowledged = b"APPEND a " + b"x" * 5000 + b"\r\n", 0
+        assert ask(b"SET kept 1") == b"+OK\r\n"
+        process_id, supervisor_id = server.process_id, parent_of(server.process_id)
+        limit_files(supervisor_id, 0)
+        limit_files(process_id, 20_000)
+        until(lambda: not ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
+        assert ended(process_id)
+        until(lambda: server.disk_full)
+
+        os.kill(supervisor_id, signal.SIGKILL)
+
+        until(lambda: ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
+        assert ask(b"GET kept") == b"$1\r\n1\r\n"
+        assert not server.disk_full
+
+
+@pytest.mark.slow
+def test_supervisor_restarts_server_that_ends_as_soon_as_it_serves(tmp_path: Path) -> None:
+    """A client that is faster than the supervisor must not make the data look damaged."""
+
+    def ask(line: bytes) -> bytes:
+        with suppress(OSError, StoreUnavailableError):
+            return supervisor.ask(server.address.path, line)
+        return b""
+
+    with EmbeddedServer(tmp_path / "store", durability="disk") as server:
+        seen: set[int] = set()
+        write, acknowledged = b"APPEND a " + b"x" * 5000, 0
 
         def ended_often() -> bool:
             nonlocal acknowledged
+            # Each server may write a little more than the one before.
+            with suppress(StoreUnavailableError, ProcessLookupError):
+                if (process_id := server.process_id) not in seen:
+                    limit_files(process_id, 60_000 + 6_000 * len(seen))
+                    seen.add(process_id)
             if ask(write).startswith(b":"):
                 acknowledged += 1
-            with suppress(StoreUnavailableError):
-                seen.add(server.process_id)
             assert not server.refusal()
             return len(seen) > 10
 
         until(ended_often)
-        limit_files(keeper_id, resource.RLIM_INFINITY)
+        limit_files(server.process_id, resource.RLIM_INFINITY)
         until(lambda: ask(write).startswith(b":"))
-        length = int(ask(b"STRLEN a\r\n")[1:])
+        length = int(ask(b"STRLEN a")[1:])
         assert length >= (acknowledged + 1) * 5000

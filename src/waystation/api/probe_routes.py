@@ -85,6 +85,8 @@ class Readiness:
         """Why the store cannot be used; empty when a round trip worked."""
         problem = await _tried(self.opened.store.ping())
         if problem and self.opened.server is not None:
+            if self.opened.server.disk_full:
+                return "The disk of the embedded store is full. The store starts when it has room."
             return str(self.opened.server.start_error() or problem)
         return problem
 

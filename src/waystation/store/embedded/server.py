@@ -40,6 +40,8 @@ _log = logger("embedded")
 
 #: How long a start waits for a stop that is under way, or for another's start.
 _WAIT_SECONDS_MAX = 90.0
+#: Pause after a failed attempt to replace the supervisor.
+_RETRY_SECONDS = 1.0
 #: The C library of the server keeps more freed pieces at hand than the seven of a size that it
 #: would: where values come and go in batches, that saves about a twentieth of its time.
 _TUNABLES = "glibc.malloc.tcache_count=1000"
@@ -146,6 +148,11 @@ class EmbeddedServer:
         except FileNotFoundError:
             return ""
 
+    @property
+    def disk_full(self) -> bool:
+        """Whether the server ended because its disk is full, and starts again when it has room."""
+        return (self.folder / "full").exists()
+
     def start_error(self) -> StoreRefusedError | None:
         """Return why the server does not start; None if it was not refused."""
         reason = self.refusal()
@@ -248,9 +255,13 @@ class EmbeddedServer:
             _log.warning("the keeper of the embedded store is gone, starting another")
             try:
                 self._ensure_running()
-            except (StoreRefusedError, StoreUnavailableError) as error:
+            except StoreRefusedError as error:
                 _log.error("the embedded store cannot be kept", problem=str(error))
                 return
+            except (StoreUnavailableError, OSError) as error:
+                # The disk may be full. The store starts as soon as it has room.
+                _log.warning("the embedded store cannot be kept", problem=str(error))
+                self._closed.wait(_RETRY_SECONDS)
 
     def _known(self) -> dict[str, object]:
         # Read anew each time: a server that died comes back as another process.

@@ -22,6 +22,7 @@ after an orderly stop; `refused` says why the server does not come up.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -44,6 +45,11 @@ _COLLECT_SECONDS_MAX = 1.0
 #: A server that dies so soon after its start is started again only after a pause.
 _QUICK_SECONDS = 5.0
 _QUICK_PAUSE_SECONDS = 0.5
+
+#: How often a supervisor looks for room on a full disk, and how much it needs.
+_ROOM_SECONDS = 0.5
+_ROOM_BYTES = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: The snapshot of an empty store has about 100 bytes, that of a used store more than 1,000.
 _EMPTY_SNAPSHOT_BYTES_MAX = 300
@@ -90,6 +96,7 @@ class _Keeper:
         self.started_at = 0.0
         #: What `server.json` says.
         self.known: dict[str, Any] = {}
+        self._known_is_written = True
 
     def run(self) -> int:
         try:
@@ -110,26 +117,60 @@ class _Keeper:
             if not self._holds_keeper_lock():
                 return 0
             time.sleep(_TICK_SECONDS if self.known["loaded"] else _TICK_SECONDS_STARTING)
+            if not self._known_is_written:
+                self._tell(self.known)
             if self._server_lives():
                 self._look_whether_loaded()
                 self._replace_unreachable_server()
-            elif self._gave_up():
-                self._refuse(last_words(self._said()))
+            elif not self._may_restart():
                 return 1
-            else:
-                if time.monotonic() - self.started_at < _QUICK_SECONDS:
-                    time.sleep(_QUICK_PAUSE_SECONDS)
-                if self._nobody_is_left():
-                    break
-                if not self._start():
-                    return 1
+            elif self._nobody_is_left():
+                break
+            elif not self._start():
+                return 1
         self._stop()
         return 0
 
+    def _may_restart(self) -> bool:
+        """Wait until a server that ended can start again. Return False if its data prevents it."""
+        if self._exit_code() > 0 and not self._has_room():
+            # A server with appendfsync always exits when its disk is full, and its log has no room
+            # for the reason. Another one would load all data and then exit again.
+            self._wait_for_room()
+        elif self._gave_up():
+            self._refuse(last_words(self._said()))
+            return False
+        elif time.monotonic() - self.started_at < _QUICK_SECONDS:
+            time.sleep(_QUICK_PAUSE_SECONDS)
+        return True
+
     def _gave_up(self) -> bool:
         """Whether the server ended by itself over its own data, and so would do it again."""
-        ended = (self.child and self.child.returncode) or 0
-        return ended > 0 and not (self.known["loaded"] or "Ready to accept" in self._said())
+        loaded = self.known["loaded"] or "Ready to accept" in self._said()
+        return self._exit_code() > 0 and not loaded
+
+    def _exit_code(self) -> int:
+        """Return the exit code of the server, negative for a signal; 0 if it is not known."""
+        return (self.child and self.child.returncode) or 0
+
+    def _wait_for_room(self) -> None:
+        """Return when the disk has room again, or when the last user has left."""
+        with contextlib.suppress(OSError):
+            (self.folder / "full").touch(0o600)
+        while not self._has_room() and not self._nobody_is_left():
+            time.sleep(_ROOM_SECONDS)
+
+    def _has_room(self) -> bool:
+        """Write a file, because free space says nothing about quotas and limits."""
+        scratch = self.folder / "room.new"
+        try:
+            scratch.write_bytes(bytes(_ROOM_BYTES))
+        except OSError as error:
+            return error.errno not in _NO_ROOM
+        finally:
+            with contextlib.suppress(OSError):
+                scratch.unlink()
+        return True
 
     def _nobody_is_left(self) -> bool:
         self._follow(self.users_locks, "users.lock")
@@ -183,8 +224,8 @@ class _Keeper:
             return False
         orderly = self._forget("clean") or self._ended_in_order()
         unclean = not orderly and any(self.folder.glob("appendonlydir/*"))
-        self._forget("refused")
-        self._forget("server.json")
+        for name in ("refused", "full", "server.json"):
+            self._forget(name)
         os.makedirs(os.path.dirname(self.plan["socket"]), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.plan["socket"])
@@ -287,12 +328,21 @@ class _Keeper:
 
     def _tell(self, known: dict[str, Any]) -> None:
         self.known = known
-        self._write("server.json", json.dumps(known))
+        self._known_is_written = self._write("server.json", json.dumps(known))
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> bool:
+        """Replace a file. Return False if the disk is full."""
         scratch = self.folder / f"{name}.new"
-        scratch.write_text(text)
+        try:
+            scratch.write_text(text)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            with contextlib.suppress(OSError):
+                scratch.unlink()
+            return False
         scratch.replace(self.folder / name)
+        return True
 
     def _forget(self, name: str) -> bool:
         """Deletes a file for good: after a power cut `clean` must not be there again."""
