@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import filecmp
 import os
 import re
@@ -131,8 +132,10 @@ def stopped_store(folder: Path) -> Iterator[None]:
         )
     with contextlib.ExitStack() as stack:
         until = time.monotonic() + _LOCK_SECONDS_MAX
-        for name in ("users.lock", "keeper.lock", ""):
-            # The server locks the folder itself.
+        first = True
+        # The server locks the folder itself. Find a running server by that lock first: a supervisor
+        # whose lock file was deleted ends if it finds a new one locked, and leaves its server.
+        for name in ("", "users.lock", "keeper.lock", ""):
             flags = os.O_RDWR | os.O_CREAT if name else os.O_RDONLY | os.O_DIRECTORY
             lock = os.open(folder / name, flags | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
@@ -144,6 +147,10 @@ def stopped_store(folder: Path) -> Iterator[None]:
                         " command.",
                     )
                 time.sleep(0.01)
+            if first:
+                # Only a look: the last round takes this lock when no user can start a server.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                first = False
         yield
 
 
