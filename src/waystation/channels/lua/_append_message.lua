@@ -4,7 +4,6 @@
 -- message that has the id.
 local function append_message(clock_key, id_key, prefix, body, ttl)
   local known = redis.pcall('GET', id_key)
-  local clock = redis.pcall('GET', clock_key)
   if known then
     if type(known) ~= 'string' or not string.find(known, '^%-?%d+$') then
       damaged(id_key)
@@ -12,27 +11,25 @@ local function append_message(clock_key, id_key, prefix, body, ttl)
     redis.call('EXPIRE', clock_key, ttl, 'GT')
     return 'duplicate', known
   end
-  if not clock then
-    clock = '1'
-    redis.call('SET', clock_key, clock, 'EX', ttl)
-  else
-    -- The range in which Lua represents integers exactly.
-    local number = type(clock) == 'string' and tonumber(clock)
-    if not number or number > 9007199254740991 or number < -9007199254740991 then
+  local number = redis.pcall('INCR', clock_key)
+  if type(number) ~= 'number' then
+    damaged(clock_key)
+  elseif number > 9007199254740991 or number < -9007199254740990 then
+    -- Beyond the range that Lua represents exactly. After its end, the clock continues at the other
+    -- end. GET, because Lua also reads the next larger integers as this number.
+    if redis.call('GET', clock_key) ~= '9007199254740992' then
+      redis.call('DECR', clock_key)
       damaged(clock_key)
-    elseif clock == '9007199254740991' then
-      clock = '-9007199254740991'
-      redis.call('SET', clock_key, clock, 'KEEPTTL')
-    else
-      local following = redis.pcall('INCR', clock_key)
-      if type(following) ~= 'number' then
-        damaged(clock_key)
-      end
-      clock = string.format('%.0f', following)
     end
-    -- GT, because a rule with a shorter expiry must not end the clock before an older subscriber.
-    redis.call('EXPIRE', clock_key, ttl, 'GT')
+    number = -9007199254740991
+    redis.call('SET', clock_key, '-9007199254740991', 'KEEPTTL')
+  elseif number == 1 then
+    -- INCR has created the clock, or this is the first message after the first subscriber.
+    redis.call('EXPIRE', clock_key, ttl, 'NX')
   end
+  -- GT, because a rule with a shorter expiry must not end the clock before an older subscriber.
+  redis.call('EXPIRE', clock_key, ttl, 'GT')
+  local clock = string.format('%.0f', number)
   redis.call('SET', id_key, clock, 'EX', ttl)
   redis.call('SET', prefix .. clock, body, 'EX', ttl)
   return 'accepted', clock

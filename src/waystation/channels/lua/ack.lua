@@ -10,9 +10,8 @@
 --         'stale'      the cursor is there or further, or the clock is not; nothing changed
 --         'missing'    the channel or the subscriber does not exist
 -- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer
---- @include "_clock"
-local clock = read_clock(KEYS[1])
-local cursor = read_clock(KEYS[2])
+--- @include "_read_clocks"
+local clock, cursor = read_clocks()
 if not clock or not cursor then
   return 'missing'
 end

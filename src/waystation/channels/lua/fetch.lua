@@ -15,6 +15,7 @@
 -- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer, or a message
 --         is not a string
 --- @include "_clock"
+--- @include "_read_strings"
 -- A longer distance means that the clock was lost and started again: to publish so many messages
 -- within the longest expiry, one year, takes 139,000 per second.
 local UNREAD_MAX = 4398046511104
@@ -22,8 +23,7 @@ local UNREAD_MAX = 4398046511104
 -- In a gap only existence is checked, which is cheap.
 local BODIES_FIRST, BODIES_MAX, GAP = 8, 100, 500
 
-local clock = read_clock(KEYS[1])
-local cursor = read_clock(KEYS[2])
+local clock, cursor = read_clocks()
 if not clock or not cursor then
   return {}
 end

@@ -16,13 +16,13 @@
 -- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer, or a message
 --         is not a string
 --- @include "_clock"
+--- @include "_read_strings"
 -- As in fetch: a longer distance means that the clock was lost and started again.
 local UNREAD_MAX = 4398046511104
 -- Few, because a body can have a megabyte and most reads of a stream find one message.
 local BODIES_AT_ONCE = 8
 
-local clock = read_clock(KEYS[1])
-local cursor = read_clock(KEYS[2])
+local clock, cursor = read_clocks()
 if not clock or not cursor then
   return {}
 end

@@ -17,6 +17,7 @@
 --         {'closed', state of each queue's gate}: nothing was written; open the queues and repeat
 -- Errors  DAMAGED <key>, nothing written: the clock or a deduplication entry is not an integer
 --- @include "_clock"
+--- @include "_read_strings"
 --- @include "_reach"
 -- Number of messages that one call drops in addition to one per new message, so that a lowered
 -- limit is reached in several short calls.
@@ -25,7 +26,7 @@ local IDS_PER_READ = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local first_lane, last_lane, waiting_max = 10, 9 + tonumber(ARGV[9]), tonumber(ARGV[7])
 local count = (#ARGV - last_lane) / 2
-local newest = read_clock(KEYS[1])
+local newest = read_clocks()
 
 local function field(message, number)
   return ARGV[last_lane + (message - 1) * 2 + number]
@@ -57,7 +58,7 @@ for start = 1, count, IDS_PER_READ do
     names[#names + 1] = ids .. field(message, 1)
   end
   for place, clock in ipairs(read_strings(names)) do
-    if clock and not is_clock(clock) then
+    if clock and not string.find(clock, '^%-?%d+$') then
       damaged(names[place])
     end
     clocks[field(start + place - 1, 1)] = clock

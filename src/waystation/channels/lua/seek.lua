@@ -15,8 +15,8 @@
 --- @include "store/_now"
 --- @include "_clock"
 --- @include "_reach"
-local clock = read_clock(KEYS[1])
-if not clock or not read_clock(KEYS[2]) then
+local clock, former = read_clocks()
+if not clock or not former then
   return {}
 end
 local ttl, to, target = ARGV[2], ARGV[3], tonumber(ARGV[4])

@@ -10,7 +10,7 @@
 -- Errors  DAMAGED <key>, nothing written: the clock or the cursor is not an integer
 --- @include "_clock"
 local ttl = ARGV[1]
-local clock, cursor = read_clock(KEYS[1]), read_clock(KEYS[2])
+local clock, cursor = read_clocks()
 if not clock then
   clock = 0
   redis.call('SET', KEYS[1], '0', 'EX', ttl)
