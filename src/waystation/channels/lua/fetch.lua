@@ -35,13 +35,10 @@ local function unread_after(position)
   end
   return (CLOCK_MAX - position) + (clock - CLOCK_MIN) + 1
 end
-local function move_cursor(to)
-  cursor, cursor_moved = to, true
-end
 
 if unread_after(cursor) > UNREAD_MAX then
   -- The clock was lost and started again at 0.
-  move_cursor((clock >= 0 and clock <= UNREAD_MAX) and 0 or clock)
+  cursor, cursor_moved = (clock >= 0 and clock <= UNREAD_MAX) and 0 or clock, true
 end
 
 local continues = ARGV[6] ~= ''
@@ -60,13 +57,6 @@ local function next_keys(count)
   end
   return keys
 end
-local function bodies_at_once()
-  if #bodies == 0 then
-    return BODIES_FIRST
-  end
-  local fit = math.ceil((bytes_max - bytes) * #bodies / (bytes + 1))
-  return math.min(BODIES_MAX, fit)
-end
 
 while seen < steps_max and #bodies < most and bytes < bytes_max do
   if in_gap and seen >= gap_ends_by then
@@ -77,7 +67,11 @@ while seen < steps_max and #bodies < most and bytes < bytes_max do
       seen, gone = seen + count, gone + count
     end
   else
-    local count = math.min(steps_max - seen, most - #bodies, bodies_at_once())
+    local fit = BODIES_FIRST
+    if #bodies > 0 then
+      fit = math.min(BODIES_MAX, math.ceil((bytes_max - bytes) * #bodies / (bytes + 1)))
+    end
+    local count = math.min(steps_max - seen, most - #bodies, fit)
     local found = read_strings(next_keys(count))
     in_gap = true
     for step = 1, count do
@@ -87,7 +81,7 @@ while seen < steps_max and #bodies < most and bytes < bytes_max do
       else
         in_gap = false
         if #bodies == 0 and gone > 0 and not continues then
-          move_cursor(after(start, seen - 1))
+          cursor, cursor_moved = after(start, seen - 1), true
         end
         bodies[#bodies + 1] = found[step]
         bytes = bytes + #found[step]
@@ -100,7 +94,7 @@ while seen < steps_max and #bodies < most and bytes < bytes_max do
   end
 end
 if #bodies == 0 and gone > 0 and not continues then
-  move_cursor(after(start, seen))
+  cursor, cursor_moved = after(start, seen), true
   last, expired = cursor, gone
 end
 -- Write last, because a damaged message ends the script before, and nothing must change then.
