@@ -1,4 +1,4 @@
-"""Channels on the real store, opened for one test, with its keys in plain view."""
+"""Helpers for tests of channels: a channel service on an empty store, and access to its keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOCK_MIN = -CLOCK_MAX
 
 @dataclass(frozen=True)
 class ChannelStore:
-    """Channels, and the store behind them."""
+    """A channel service with its store, pub/sub connection, time machine and clock."""
 
     channels: ChannelService
     store: Store
@@ -30,16 +30,16 @@ class ChannelStore:
     clock: Clock
 
     async def text(self, key: str) -> str | None:
-        """The value of a key."""
+        """Return the value of a key as text. Return None if the key does not exist."""
         value = await self.store.call("GET", key)
         return value if value is None else value.decode()
 
     async def number(self, key: str) -> int:
-        """The value of a key that holds a clock or a cursor."""
+        """Return the value of a clock or cursor key."""
         return int(await self.store.call("GET", key))
 
     async def keys(self) -> dict[str, tuple[str, float]]:
-        """Every key of every channel with its value and the seconds that it has left."""
+        """Return the keys of all channels with their values and remaining seconds."""
         names = sorted(name.decode() for name in await self.store.call("KEYS", "c.*"))
         replies = await self.store.pipeline(
             [command for name in names for command in (("GET", name), ("PTTL", name))]
@@ -50,11 +50,11 @@ class ChannelStore:
         }
 
     async def set_clock(self, channel: str, clock: int, *, seconds: int = 3600) -> None:
-        """Sets a channel's clock as if it had been published to that often."""
+        """Set the clock of a channel, as after that number of published messages."""
         await self.store.call("SET", f"c.{{{channel}}}.clock", clock, "EX", seconds)
 
     async def ids(self, channel: str, subscriber: str, *, limit: int = 64) -> list[str]:
-        """The ids that a fetch returns."""
+        """Fetch messages and return their ids."""
         fetched = await self.channels.fetch("default", channel, subscriber, limit=limit)
         return [message.id for message in fetched.messages]
 
@@ -70,7 +70,7 @@ async def open_channels(
     flush: bool = True,
     store: Store | None = None,
 ) -> AsyncIterator[ChannelStore]:
-    """Opens channels on an empty store, with a time machine."""
+    """Open a channel service in test mode. Empty the store first unless `flush` is False."""
     store = store or Store(server.address, test_mode=True)
     wakeups = PubSub(server.address)
     clock = Clock()

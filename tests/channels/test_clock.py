@@ -1,4 +1,4 @@
-"""Clocks that wrap or were lost, and the acknowledgement handles that contain them."""
+"""Clocks of channels: wrap at the maximum, expiry and loss; acknowledgement handles."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MARGIN = 15
 
 
 async def publish(opened: ChannelStore, channel: str, *ids: str) -> list[int]:
-    """Publishes messages in order; returns their clocks."""
+    """Publish messages in order. Return their clocks."""
     return [(await opened.channels.publish("default", channel, each, b"1")).clock for each in ids]
 
 
-# -- Going round -----------------------------------------------------------------------------
+# -- Wrap ------------------------------------------------------------------------------------
 
 
 async def test_clock_at_maximum_continues_at_minimum(
@@ -39,7 +39,7 @@ async def test_clock_at_maximum_continues_at_minimum(
         assert await opened.text("c.{ch}.clock") == "-9007199254740990"
         assert await opened.text("c.{ch}.mid.m3") == "-9007199254740991"
         assert await opened.text("c.{ch}.m.-9007199254740991") == '{"id":"m3","content":1}'
-        # and it does not die earlier for it
+        # The wrap does not shorten the expiry of the clock.
         assert (await opened.keys())["c.{ch}.clock"][1] > 3500
 
 
@@ -57,7 +57,7 @@ async def test_clock_wrap_keeps_order_of_fetch(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server) as opened:
-        # Given the example of DSPS: a cursor at 2^53 - 3, a clock at -(2^53 - 1) + 1
+        # The example in the documentation of DSPS: cursor 2^53 - 3, clock -(2^53 - 1) + 1.
         await opened.set_clock("ch", 2**53 - 3)
         await opened.channels.subscribe("default", "ch", "s")
         clocks = await publish(opened, "ch", "m1", "m2", "m3", "m4")
@@ -74,17 +74,17 @@ async def test_handle_around_clock_wrap_acknowledges_up_to_its_message(
     store_server: EmbeddedServer, taken: int
 ) -> None:
     async with open_channels(store_server) as opened:
-        # Given two messages before the turn and two after it
+        # Two messages have clocks before the wrap and two after it.
         await opened.set_clock("ch", CLOCK_MAX - 2)
         await opened.channels.subscribe("default", "ch", "s")
         await publish(opened, "ch", "m1", "m2", "m3", "m4")
-        # When the first few of them are fetched and acknowledged
+        # Fetch and acknowledge the first `taken` messages.
         fetched = await opened.channels.fetch("default", "ch", "s", limit=taken)
         assert fetched.last is not None
         assert fetched.more is (taken < 4)
         handle = encode_handle("ch", "s", fetched.last)
         assert await opened.channels.ack("default", "ch", "s", handle) is True
-        # Then exactly the rest is left, and the same handle is stale
+        # The other messages stay unread. A second acknowledgement with the handle has no effect.
         assert await opened.ids("ch", "s") == ["m1", "m2", "m3", "m4"][taken:]
         assert await opened.channels.ack("default", "ch", "s", handle) is False
 
@@ -123,7 +123,7 @@ async def test_clock_wrap_inside_gap_is_passed(
         assert await opened.number("c.{ch}.r.s") == CLOCK_MIN + 700
 
 
-# -- Living longest --------------------------------------------------------------------------
+# -- Expiry ----------------------------------------------------------------------------------
 
 
 async def assert_clock_outlives_cursors(opened: ChannelStore) -> None:
@@ -154,10 +154,10 @@ async def test_clock_expires_after_all_subscribers(
 async def test_clock_with_shortened_expiry_outlives_subscriber(
     store_server: EmbeddedServer,
 ) -> None:
-    # Given a subscriber from the days of a long expiry
+    # The subscriber `old` is created while the expiry is an hour.
     async with open_channels(store_server, expire_seconds=3600) as opened:
         await opened.channels.subscribe("default", "ch", "old")
-    # When the expiry is a minute, and all verbs but those of that subscriber are used
+    # The expiry is then reduced to a minute. All calls are made except those of `old`.
     async with open_channels(store_server, expire_seconds=60, flush=False) as opened:
         channels = opened.channels
         await channels.publish("default", "ch", "m1", b"1")
@@ -166,7 +166,8 @@ async def test_clock_with_shortened_expiry_outlives_subscriber(
         await opened.ids("ch", "new")
         await channels.ack("default", "ch", "new", encode_handle("ch", "new", 1))
         await channels.publish("default", "ch", "m2", b"1")
-        # Then the clock lives as long as the old one, which so misses nothing but what expired
+        # The clock expires no earlier than the cursor of `old`. Therefore `old` misses only
+        # messages that have expired.
         await assert_clock_outlives_cursors(opened)
         await opened.machine.advance(60 + MARGIN)
         assert (await channels.publish("default", "ch", "m3", b"1")).clock == 3
@@ -188,14 +189,17 @@ async def test_clock_of_expired_channel_starts_again(
         assert await publish(opened, "ch", "m1") == [1]
 
 
-# -- Beginning again -------------------------------------------------------------------------
+# -- Loss ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cursor", [500, 10**15, CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 500, -(10**15)])
 async def test_clock_below_cursor_after_loss_delivers_messages(
     store_server: EmbeddedServer, cursor: int
 ) -> None:
-    """A data set that was taken over can be so: there the clock could die before a cursor."""
+    """Deliver messages although the clock is below the cursor.
+
+    A data set of DSPS can be in this state, because there a clock can expire before a cursor.
+    """
     async with open_channels(store_server) as opened:
         await opened.channels.subscribe("default", "ch", "s")
         await opened.store.call("SET", "c.{ch}.r.s", cursor, "EX", 100)
@@ -215,14 +219,14 @@ clocks = st.integers(CLOCK_MIN, CLOCK_MAX)
 
 
 def dsps_checksum(channel: str, subscriber: str, clock: int) -> str:
-    """DSPS's checksum, computed anew from its description."""
+    """Return the checksum of a handle, computed as the documentation of DSPS describes it."""
     covered = b"dsps.storage.redis\0" + channel.encode() + b"\0" + subscriber.encode() + b"\0"
     crc = zlib.crc32(covered + clock.to_bytes(8, "big", signed=True))
     return base64.b64encode(struct.pack(">I", crc)).decode().rstrip("=")
 
 
 def dsps_handle(channel: str, subscriber: str, clock: int, *, storage: str = "default") -> str:
-    """A handle as DSPS's multiplexer over one Redis makes it."""
+    """Return a handle as DSPS creates it for a single storage."""
     inner = json.dumps({"clk": clock, "xs": dsps_checksum(channel, subscriber, clock)})
     return base64.b64encode(json.dumps({storage: inner}).encode()).decode()
 
@@ -255,7 +259,7 @@ def test_handle_needs_no_escaping_in_url(channel: str, subscriber: str, clock: i
 
 
 def test_handle_of_stored_example_is_unchanged() -> None:
-    """Handles lie with clients across an upgrade, so this text is a promise."""
+    """Keep the format of handles, because clients use them after an upgrade of the server."""
     assert encode_handle("chan", "sub", 1) == (
         "eyJkZWZhdWx0Ijoie1wiY2xrXCI6MSxcInhzXCI6XCJ1NkpTY3dcIn0ifQ=="
     )
@@ -270,7 +274,7 @@ GOOD = {"clk": 7, "xs": dsps_checksum("ch", "s", 7)}
         "x",
         "@@@@",
         "====",
-        "e30",  # padding is missing
+        "e30",  # base64 without padding
         "eyJ",
         "e30=e30=",
         " e30=",
@@ -336,7 +340,10 @@ async def test_handle_of_other_storages_acknowledges_nothing(
 async def test_handle_beyond_clock_moves_nothing(
     store_server: EmbeddedServer,
 ) -> None:
-    """The checksum is no signature: what a handle may do is decided by clock and cursor."""
+    """Reject a clock out of range although the checksum of the handle is correct.
+
+    Clients can compute the checksum, so only clock and cursor decide whether the cursor moves.
+    """
     async with open_channels(store_server) as opened:
         channels = opened.channels
         await channels.subscribe("default", "ch", "s")

@@ -125,7 +125,7 @@ async def test_damaged_cursor_is_reported_by_verbs_of_its_subscriber(
             await assert_damaged(fixture, CURSOR, verb)
         await fixture.channels.publish("default", "ch", "new", b"1")
         assert await fixture.ids("ch", "healthy") == ["new"]
-        # The remedy that needs no access to the store.
+        # An operator can repair the cursor without access to the store.
         assert await fixture.channels.unsubscribe("default", "ch", "me")
         assert await fixture.channels.subscribe("default", "ch", "me")
 

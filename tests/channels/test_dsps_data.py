@@ -1,9 +1,9 @@
-"""The key-value scenario of DSPS's documentation, step by step, on the real store.
+"""Compatibility with data sets of DSPS: keys, values and expiries.
 
-It counts time in steps of one; here a step is a hundred seconds, so that the seconds a slow
-machine takes are not mistaken for one. Two rows differ from it on purpose, and only in the
-clock's TTL: the clock lives at least as long as any cursor, since a clock that began again below
-a living cursor would look like one that went round.
+The scenario test follows the example in the documentation of DSPS. A step of time is 100 seconds,
+so that delays of a slow machine do not look like a step. Two expiries of the clock differ from
+DSPS: in Waystation, a clock never expires before a cursor. A clock that started again below a
+cursor would look like one that wrapped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Table = dict[str, tuple[str, int]]
 
 
 async def assert_table(opened: ChannelStore, *, now: int, expected: Table) -> None:
-    """Compares all keys. `expected` has values and the step from which the expiry counts."""
+    """Assert the values and expiries of all keys.
+
+    `expected` has, for each key, its value and the step at which its expiry was set.
+    """
     found = await opened.keys()
     assert {name: value for name, (value, _) in found.items()} == {
         name: value for name, (value, _) in expected.items()
@@ -36,7 +39,7 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
     body = '{"id":"msg123","content":{ "text": "hello!" }}'
     async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
         channels = opened.channels
-        # t=1: a channel with the subscribers sA and sB
+        # t=1: sA and sB subscribe to a new channel.
         assert await channels.subscribe("default", "chX", "sA") is True
         assert await channels.subscribe("default", "chX", "sB") is True
         at_1: Table = {
@@ -46,13 +49,13 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
         }
         await assert_table(opened, now=1, expected=at_1)
 
-        # t=2: sB is created again; it and the clock live on
+        # t=2: sB subscribes again, which restarts the expiry of its cursor and of the clock.
         await opened.machine.advance(STEP)
         assert await channels.subscribe("default", "chX", "sB") is False
         at_2 = {**at_1, "c.{chX}.clock": ("0", 2), "c.{chX}.r.sB": ("0", 2)}
         await assert_table(opened, now=2, expected=at_2)
 
-        # t=3: msg123 is published
+        # t=3: msg123 is published.
         await opened.machine.advance(STEP)
         published = await channels.publish("default", "chX", "msg123", b'{ "text": "hello!" }')
         assert (published.clock, published.duplicate) == (1, False)
@@ -64,13 +67,13 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
         }
         await assert_table(opened, now=3, expected=at_3)
 
-        # t=4: sA acknowledges with the handle for clock 1
+        # t=4: sA acknowledges msg123 with the handle for clock 1.
         await opened.machine.advance(STEP)
         assert await channels.ack("default", "chX", "sA", encode_handle("chX", "sA", 1)) is True
         at_4 = {**at_3, "c.{chX}.clock": ("1", 4), "c.{chX}.r.sA": ("1", 4)}
         await assert_table(opened, now=4, expected=at_4)
 
-        # Now sA has nothing to read, and sB still has msg123
+        # sA has no unread messages, and msg123 is unread for sB.
         assert await opened.ids("chX", "sA") == []
         assert await opened.ids("chX", "sB") == ["msg123"]
 
@@ -124,7 +127,7 @@ async def test_expiry_with_fraction_is_rounded_up(store_server: EmbeddedServer) 
 
         keys = await opened.keys()
 
-        # ceil(0.2 + 15) seconds, as DSPS rounds
+        # DSPS rounds up: ceil(0.2 + 15) seconds.
         assert 15 < keys["c.{chX}.r.sA"][1] <= 16
 
 
@@ -155,7 +158,7 @@ async def test_project_tag_precedes_channel_in_keys(
 
 
 async def test_dsps_data_set_is_read_unchanged(store_server: EmbeddedServer) -> None:
-    """Bodies with another spacing and other fields, and a clock far from 0."""
+    """Read messages with different spaces, order and fields, and a clock that starts at 41."""
     async with open_channels(store_server) as opened:
         await opened.set_clock("old", 41)
         await opened.store.call("SET", "c.{old}.r.sA", 39, "EX", 100)

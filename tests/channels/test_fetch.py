@@ -26,7 +26,7 @@ SCRIPT_MICROSECONDS_MAX = 5_000
 
 
 async def publish_with_gaps(opened: ChannelStore, channel: str, alive: set[int], end: int) -> None:
-    """Makes messages 1 to `end`, of which only those in `alive` have not expired."""
+    """Publish messages with clocks up to `end`. Only those in `alive` exist; the rest is a gap."""
     for clock in range(1, end + 1):
         if clock in alive:
             await opened.set_clock(channel, clock - 1)
@@ -45,20 +45,21 @@ def ids(fetched: Fetched) -> list[str]:
 @pytest.mark.parametrize(
     ("alive", "end", "limit", "found", "lost", "cursor"),
     [
-        # none expired: nothing is said, nothing is moved
+        # No message has expired: the fetch reports no loss and moves no cursor.
         ({1, 2, 3}, 3, 64, ["m1", "m2", "m3"], 0, 0),
-        # the first few expired
+        # The first two messages have expired.
         ({3}, 3, 64, ["m3"], 2, 2),
-        # one in the middle: the cursor stays where the client acknowledged
+        # A message in the middle has expired: the cursor stays at the last acknowledgement.
         ({1, 3}, 3, 64, ["m1", "m3"], 1, 0),
-        # at both, and one that is beyond the last message returned
+        # Messages before, between and after the returned ones have expired. The last one is not
+        # counted yet.
         ({2, 4}, 5, 64, ["m2", "m4"], 2, 1),
-        # beyond `max` nothing is counted yet
+        # Expired messages after the limit are not counted yet.
         ({1, 3}, 3, 1, ["m1"], 0, 0),
-        # everything expired: the cursor stands at the clock
+        # All messages have expired: the cursor moves to the clock.
         (set(), 5, 64, [], 5, 5),
         (set(), 5, 1, [], 5, 5),
-        # more than DSPS would ever get over, with its default of 64
+        # The gap is longer than 64, the largest gap that DSPS can skip by default.
         ({200}, 200, 64, ["m200"], 199, 199),
     ],
 )
@@ -183,13 +184,13 @@ async def test_fetch_at_byte_limit_returns_more(
         assert fetched.more is True
 
 
-# -- F-22: a million -------------------------------------------------------------------------
+# -- Long gaps -------------------------------------------------------------------------------
 
 
 class MeteredStore(Store):
-    """A store client that notes how much processor time each script call cost the server.
+    """A store client that measures the processor time of the server for each script call.
 
-    Processor time, since on a shared machine the time on the wall measures the neighbours.
+    Elapsed time would include other processes on a shared machine.
     """
 
     def __init__(self, server: EmbeddedServer) -> None:
@@ -198,7 +199,7 @@ class MeteredStore(Store):
         self.microseconds: list[float] = []
 
     async def run(self, *call: Any) -> Any:
-        """Runs a script."""
+        """Run a script and record the processor time of the server."""
         if not self.pid:
             info = (await self.call("INFO", "server")).decode()
             self.pid = int(re.findall(r"process_id:(\d+)", info)[0])
@@ -213,14 +214,17 @@ class MeteredStore(Store):
 
 
 async def make_a_million(opened: ChannelStore) -> int:
-    """A million expired messages before one that lives."""
+    """Create a gap of a million expired messages before a stored one. Return the length."""
     await opened.set_clock("ch", MILLION)
     await opened.channels.publish("default", "ch", "after", b"1")
     return MILLION
 
 
 async def make_scattered_ones(opened: ChannelStore) -> int:
-    """The dearest gaps: each block that is looked at has one living message, at its end."""
+    """Create the gaps that cost most: each script call finds one stored message, at its end.
+
+    Return the number of expired messages.
+    """
     for clock in range(CLOCKS_PER_CALL_MAX, 100 * CLOCKS_PER_CALL_MAX + 1, CLOCKS_PER_CALL_MAX):
         await opened.set_clock("ch", clock - 1)
         await opened.channels.publish("default", "ch", f"m{clock}", b"1")
@@ -232,7 +236,7 @@ async def make_scattered_ones(opened: ChannelStore) -> int:
 async def test_fetch_over_long_gap_makes_short_script_calls(
     store_server: EmbeddedServer, make_gaps: Callable[[ChannelStore], Awaitable[int]]
 ) -> None:
-    """F-22."""
+    """Skip long gaps in calls that each block the store only briefly."""
     store = MeteredStore(store_server)
     async with open_channels(store_server, store=store) as opened:
         readers = ("s", "t", "u")
@@ -249,7 +253,7 @@ async def test_fetch_over_long_gap_makes_short_script_calls(
             assert fetched.messages[-1].id in ("after", f"m{100 * CLOCKS_PER_CALL_MAX}")
             assert len(store.microseconds) >= 100, "the gap was passed in one step"
             longest.append(max(store.microseconds))
-        # A call that is long by itself is so each time; what else the machine did is not.
+        # Compare the best of three runs, because other processes can delay a single run.
         assert min(longest) < SCRIPT_MICROSECONDS_MAX
 
 
@@ -289,13 +293,13 @@ async def test_fetch_over_gap_beyond_time_limit_continues_next_time(
         assert ids(fetches[-1]) == ["after"]
 
 
-#: Far more than a wake-up takes on a busy machine, less than the look that pub/sub's losses
-#: make a waiter take every ten seconds.
+#: Time limit for a wake-up, sufficient on a busy machine. It is below the ten seconds after which a
+#: poll reads again without a wake-up, so that a lost wake-up fails the test.
 AT_ONCE_SECONDS = 8.0
 
 
 def poll(opened: ChannelStore, subscriber: str = "s", **options: Any) -> asyncio.Task[Fetched]:
-    """Starts a long poll."""
+    """Start a long poll as a task."""
     fetch = opened.channels.fetch(
         "default", "ch", subscriber, **{"limit": 64, "wait_s": 30, **options}
     )
@@ -303,10 +307,10 @@ def poll(opened: ChannelStore, subscriber: str = "s", **options: Any) -> asyncio
 
 
 async def until_waiting(opened: ChannelStore, count: int) -> None:
-    """Returns once so many polls wait, subscribed and with their second look behind them."""
+    """Wait until `count` waiters are registered and the store has confirmed the subscription."""
     while f"{count} waiters" not in repr(opened.wakeups):
         await asyncio.sleep(0.001)
-    # A publish to nobody but us: the store tells how many it reached.
+    # Ask the store for the subscription, because its confirmation arrives after the registration.
     while not (await opened.store.call("PUBSUB", "NUMSUB", "dsps.c.{ch}"))[1]:
         await asyncio.sleep(0.001)
     await opened.store.ping()
@@ -326,7 +330,7 @@ async def test_poll_wakes_within_milliseconds_of_publish(
         await opened.channels.subscribe("default", "ch", "s")
         for round_ in range(1, 31):
             waiting = poll(opened)
-            await until_waiting(opened, 2)  # the time machine waits too
+            await until_waiting(opened, 2)  # The second waiter is the time machine.
             begun = loop.time()
             await opened.channels.publish("default", "ch", f"m{round_}", b"1")
             assert await poll_ids(waiting) == [f"m{round_}"]
@@ -338,11 +342,11 @@ async def test_poll_wakes_within_milliseconds_of_publish(
 async def test_poll_never_misses_concurrent_publish(
     store_server: EmbeddedServer,
 ) -> None:
-    """Races: the publish lands before, within and after the look, the subscription and the wait."""
+    """Publish at random times: before, during and after the read, the subscription and the wait."""
     rng = random.Random(2002)
     async with open_channels(store_server) as opened:
         for round_ in range(400):
-            channel = f"race-{round_}"  # a new topic each time: subscribing is part of the race
+            channel = f"race-{round_}"  # A new channel, so that each poll must subscribe first.
             await opened.channels.subscribe("default", channel, "s")
             waiting = asyncio.create_task(
                 opened.channels.fetch("default", channel, "s", limit=64, wait_s=30)
@@ -354,7 +358,7 @@ async def test_poll_never_misses_concurrent_publish(
 
 
 class MeddlingStore(Store):
-    """A store client in whose hands something happens right after the n-th look of a poll."""
+    """A store client that runs a function right after the n-th fetch script of a poll."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         super().__init__(server.address, test_mode=True)
@@ -362,7 +366,7 @@ class MeddlingStore(Store):
         self.happens: Any = None
 
     async def run(self, script: Script, *rest: Any) -> Any:
-        """Runs a script, then meddles if it was the look that was waited for."""
+        """Run a script. Then run `happens` if it was the n-th fetch."""
         reply = await super().run(script, *rest)
         if self.happens and script.name == "fetch":
             self.looks_before -= 1
@@ -376,7 +380,10 @@ class MeddlingStore(Store):
 async def test_poll_sees_publish_between_read_and_wait(
     store_server: EmbeddedServer, look: int
 ) -> None:
-    """The first look may come before the subscription takes effect, the second comes after it."""
+    """Publish after the first or the second read of a poll.
+
+    The first read can run before the subscription takes effect. The second one runs after it.
+    """
     store = MeddlingStore(store_server)
     async with open_channels(store_server, store=store) as opened:
         await opened.channels.subscribe("default", "ch", "s")
@@ -390,7 +397,7 @@ async def test_poll_of_each_subscriber_returns_message(store_server: EmbeddedSer
     async with open_channels(store_server) as opened:
         for subscriber in ("s", "t"):
             await opened.channels.subscribe("default", "ch", subscriber)
-        # Given two pollers of one subscriber, and one of another
+        # Two polls wait for subscriber `s`, and one for `t`.
         waiting = [poll(opened, "s"), poll(opened, "s"), poll(opened, "t")]
         await until_waiting(opened, 4)
 
@@ -501,9 +508,9 @@ async def test_poll_after_lost_connections_returns_message(store_server: Embedde
         waiting = poll(opened)
         await until_waiting(opened, 2)
 
-        # When the store drops everyone, and the message is published while nobody listens
+        # The store closes all pub/sub connections, so no poll receives the wake-up of the message.
         await opened.store.call("CLIENT", "KILL", "TYPE", "pubsub")
         await opened.channels.publish("default", "ch", "m", b"1")
 
-        # Then the poll wakes when its connection is back, before it would look by itself
+        # The poll reads again when its connection is restored, before the periodic read.
         assert await poll_ids(waiting, RECHECK_S - 2) == ["m"]

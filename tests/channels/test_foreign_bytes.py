@@ -1,4 +1,7 @@
-"""Messages that DSPS stored and strict JSON parsers refuse reach every reader byte for byte."""
+"""Foreign bytes: content that DSPS stored and that is not strict JSON, such as invalid UTF-8.
+
+All readers receive such messages byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from waystation.testing import Station, serving
 from waystation.testing.endpoint import FakeEndpoint
 from waystation.testing.station import quick_settings
 
-#: As `JSON.stringify` writes half of a smiley, before other escapes and beside a whole smiley.
+#: Lone surrogates as `JSON.stringify` writes them, next to other escapes and a complete pair.
 LONE_SURROGATE = b'{"t":"\\ud83d","k\\uDE00\\\\ud83d":"\\ud83d\\ude00\\ud83dx"}'
-#: Latin-1 in place of UTF-8, which Go's JSON scanner lets pass.
+#: Latin-1 instead of UTF-8. DSPS accepts it, because the JSON scanner of Go does.
 INVALID_UTF8 = b'{"t":"caf\xe9 \xff\xfe","\xe9":1.0}'
-#: Both, and the byte that marks an escape on the way through a parser.
+#: Lone surrogates, invalid UTF-8, and the byte that `shield` uses to mark an escape.
 BOTH = b'["\xff\\udbff\xff", 1e999, "\xffud83d"]'
 BODIES = [LONE_SURROGATE, INVALID_UTF8, BOTH]
 POLLING = "/channel/news/subscription/polling/me"
@@ -33,7 +36,7 @@ SUBSCRIBER = "/v1/channels/news/subscribers/me"
 
 
 async def store_as_dsps(store: Store, *contents: bytes) -> None:
-    """Write messages with the commands and in the form of DSPS, and a subscriber before them."""
+    """Write a subscriber and its unread messages with the commands and in the form of DSPS."""
     await store.call("SET", "c.{news}.r.me", "0", "EX", "900")
     for clock, content in enumerate(contents, start=1):
         body = b'{"id":"m%d","content":%b}' % (clock, content)
@@ -54,7 +57,7 @@ def station(own_station: Station) -> Station:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command of the command line."""
+    """Run a command of `waystation`. Return its output and exit code."""
     return subprocess.run(
         command(*arguments), env=clean_environment(), capture_output=True, check=False
     )
@@ -169,7 +172,7 @@ async def test_webhook_of_foreign_bytes_sends_them(tmp_path: Path) -> None:
         settings = quick_settings(str(tmp_path), channels=ChannelConfig(rules=(rule,)))
         async with serving(settings) as server:
             for number, body in enumerate(BODIES):
-                # Past the checks of the routes, as a store from elsewhere has them.
+                # Publish without the checks of the HTTP routes, because these reject such content.
                 await server.node.channels.publish("default", "news", f"m{number}", body)
             received = await endpoint.until(len(BODIES), seconds=SECONDS_MAX)
 

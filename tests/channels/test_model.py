@@ -1,4 +1,4 @@
-"""A state machine drives channels on the real store and a model of them side by side."""
+"""Model test: random calls on channels in a real store and on a model give the same results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 EXPIRE = 9_985
 TTL = EXPIRE + 15
-#: Time moves in steps of fifty seconds: what a run takes in real time must not be mistaken for one.
+#: Length of a step of test time. It is much longer than a run takes in real time.
 STEP_SECONDS = 50
 STEPS = TTL // STEP_SECONDS
 
@@ -41,8 +41,9 @@ message_ids = st.sampled_from([f"m{n}" for n in range(12)])
 ways = st.sampled_from(["beginning", "end", "clock", "time"])
 limits = st.sampled_from([0, 1, 2, 3, 64])
 steps = st.sampled_from([1, 60, 80, 100, 120, STEPS - 1, STEPS])
-#: Where a channel's clock stands at the start; None = the channel is new.
+#: Clocks close to the wrap.
 near_the_turn = st.integers(CLOCK_MAX - 6, CLOCK_MAX)
+#: Clock of a channel at the start; None: the channel does not exist.
 starts = st.one_of(
     st.none(), near_the_turn, near_the_turn, st.integers(CLOCK_MIN, CLOCK_MAX), st.integers(-4, 1)
 )
@@ -58,11 +59,11 @@ class Bridge:
         self.opened: ChannelStore = self.wait(opening)
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs to the end."""
+        """Run a coroutine to its end."""
         return self._runner.run(work)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections and the event loop."""
         self.wait(self._stack.aclose())
         self._runner.close()
 
@@ -75,14 +76,14 @@ def bridge(store_server: EmbeddedServer) -> Iterator[Bridge]:
 
 
 class ChannelMachine(RuleBasedStateMachine):
-    """Two projects with a channel of the same name, two subscribers each."""
+    """A channel of the same name in two projects, each with two subscribers."""
 
     bridge: Bridge
     handles = Bundle("handles")
 
     @initialize(default=starts, shop=starts)
     def begin(self, default: int | None, shop: int | None) -> None:
-        """Empties the store and puts the clocks where they start."""
+        """Empty the store and set the clocks to their start values."""
         self.opened = self.bridge.opened
         self.channels = self.opened.channels
         self.wait(self.empty())
@@ -101,7 +102,7 @@ class ChannelMachine(RuleBasedStateMachine):
         return await self.opened.store.call(*command)
 
     async def empty(self) -> None:
-        # Not FLUSHALL: the time machine keeps its time there.
+        # Do not use FLUSHALL, because it would delete the time of the time machine.
         await self.opened.store.unlink(await self.opened.store.call("KEYS", "c.*"))
 
     @rule(project=projects, message_id=message_ids)
@@ -163,14 +164,14 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(project=projects, subscriber=subscribers, limit=limits)
     def consume(self, project: str, subscriber: str, limit: int) -> None:
-        """What a client does all day: a fetch, and an ack of all that came."""
+        """Fetch messages and acknowledge all of them."""
         handle = self.fetch(project, subscriber, limit)
         if isinstance(handle, tuple):
             self.ack(project, handle)
 
     @rule(project=projects, handle=handles)
     def ack(self, project: str, handle: tuple[str, int]) -> None:
-        """Acks a handle from any time and of either project: full, partial, stale or foreign."""
+        """Acknowledge with the handle of any earlier fetch, possibly of the other project."""
         subscriber, clock = handle
         expected = self.models[project].ack(subscriber, clock)
         acking = self.channels.ack(
@@ -184,7 +185,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(project=projects, subscriber=subscribers, how=ways, back=st.integers(-2, 8))
     def seek(self, project: str, subscriber: str, how: str, back: int) -> None:
-        """Moves a cursor: to an end, so many clocks back, or so many steps and a half ago."""
+        """Move a cursor to an end, `back` clocks back, or `back` and a half steps of time back."""
         model = self.models[project]
         ago = back * STEP_SECONDS + STEP_SECONDS / 2
         target: float = following(int(model.clock.value) if model.clock else 0, -back)
@@ -201,7 +202,10 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(count=steps, project=projects, limit=limits)
     def time_passes_for_others(self, count: int, project: str, limit: int) -> None:
-        """Messages grow old while a subscriber lives on, since it comes back now and then."""
+        """Advance the time in two parts, with a fetch of one subscriber between them.
+
+        The fetch extends the expiry of the subscriber, while messages expire.
+        """
         self.time_passes(count // 2)
         self.fetch(project, "s1", limit)
         self.time_passes(count - count // 2)
@@ -230,6 +234,6 @@ class ChannelMachine(RuleBasedStateMachine):
 def test_channel_service_with_random_calls_equals_model(
     bridge: Bridge, record_property: RecordProperty
 ) -> None:
-    """EXAMPLES=2000 looks harder; a failure prints how to replay it."""
+    """Run the model test. EXAMPLES=2000 runs more examples. A failure prints how to replay it."""
     ChannelMachine.bridge = bridge
     run_machine(ChannelMachine, record_property, steps=60)

@@ -126,7 +126,7 @@ async def test_publish_many_with_lost_reply_is_repeated_without_duplicates(
             channels.publish_many("default", "ch", batch("a", "b", "c"))
         )
         await asyncio.wait_for(proxy.met.wait(), timeout=5)
-        assert await direct.call("GET", "c.{ch}.clock") == b"3", "it had run"
+        assert await direct.call("GET", "c.{ch}.clock") == b"3", "the lost call did not run"
         await proxy.set_fates()
 
         published = await asyncio.wait_for(publishing, timeout=5)
@@ -156,14 +156,14 @@ async def test_publish_uses_expiry_of_matching_rule(
 async def bounded(
     server: EmbeddedServer, policy: Backlog, *, bound: int = BOUND, flush: bool = True
 ) -> AsyncIterator[ChannelStore]:
-    """Channels with a bound."""
+    """Open channels that store at most `bound` messages."""
     rule = ChannelRule(pattern=".+", backlog_max=bound, backlog_policy=policy)
     async with open_channels(server, expire_seconds=EXPIRE, rules=(rule,), flush=flush) as opened:
         yield opened
 
 
 async def publish(opened: ChannelStore, *ids: str) -> list[str]:
-    """Publishes one by one; tells the outcomes."""
+    """Publish messages one by one. Return the outcome of each."""
     outcomes = []
     for each in ids:
         try:
@@ -175,7 +175,7 @@ async def publish(opened: ChannelStore, *ids: str) -> list[str]:
 
 
 async def kept(opened: ChannelStore) -> list[int]:
-    """The clocks of the messages that are in the store."""
+    """Return the clocks of the stored messages in ascending order."""
     names = await opened.store.call("KEYS", "c.{ch}.m.*")
     return sorted(int(name.rpartition(b".")[2]) for name in names)
 
@@ -208,7 +208,7 @@ async def test_backlog_with_drop_oldest_reports_lost_messages(
 
         outcomes = await publish(opened, "a", "b", "c", "d", "e", "d", "a")
 
-        # The id of a dropped message is remembered as long as any other.
+        # A dropped message is still a duplicate, because its id expires like any other id.
         assert outcomes == ["accepted"] * 5 + ["duplicate"] * 2
         fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["c", "d", "e"]
@@ -232,7 +232,7 @@ async def test_backlog_accepts_first_messages_of_batch(
         with pytest.raises(ChannelFullError) as raised:
             await opened.channels.publish_many("default", "ch", [("d", b"1"), ("e", b"1")])
         assert raised.value.code == "channel.full"
-        # And nothing was remembered of those that were refused
+        # The ids of rejected messages are not stored, so a client can publish them again.
         assert await opened.store.call("EXISTS", "c.{ch}.mid.d", "c.{ch}.mid.e") == 0
 
 
@@ -251,7 +251,7 @@ async def test_backlog_smaller_than_batch_stores_last_messages(
         fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["m-2", "m-3", "m-4"]
         assert fetched.expired == 3
-        # And sent again, it drops nothing more
+        # The same batch consists of duplicates and drops no further messages.
         again = await opened.channels.publish_many("default", "ch", messages)
         assert all(each.duplicate for each in again)
         assert await opened.ids("ch", "me") == ["m-2", "m-3", "m-4"]
@@ -306,7 +306,7 @@ async def test_backlog_with_lowered_limit_drops_oldest(
             messages = [(f"m-{start + number}", b"1") for number in range(1000)]
             await opened.channels.publish_many("default", "ch", messages)
 
-    # When the same channel may keep just ten
+    # The limit of the same channel is reduced from 5000 to 10 messages.
     async with bounded(store_server, "drop_oldest", bound=10, flush=False) as opened:
         sizes = []
         for number in range(4):
@@ -315,7 +315,7 @@ async def test_backlog_with_lowered_limit_drops_oldest(
             assert clocks == list(range(clocks[0], 3002 + number))
             sizes.append(len(clocks))
 
-        # Then each publish drops a bounded number, never one from the middle, until ten are left
+        # Each publish deletes a bounded number of the oldest messages, until ten are left.
         assert sizes == [2000, 1000, 10, 10]
 
 
@@ -426,7 +426,7 @@ def test_message_that_is_not_json_is_rejected(content: bytes) -> None:
 
 
 def further_down(frames: int, work: Callable[[], object]) -> object:
-    """Does `work` with less of the stack left."""
+    """Call `work` under `frames` further stack frames, so that less stack is free."""
     return further_down(frames - 1, work) if frames else work()
 
 

@@ -1,4 +1,4 @@
-"""Lists of channels and subscribers: complete, by project, with the lag, in bounded steps."""
+"""Channel queries: lists of channels and subscribers, projects, lag, bounded scan steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPIRE = 600
 
 
 async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -> list[Channel]:
-    """All pages."""
+    """Return the channels of all pages."""
     listing, cursor, rows = ChannelQueries(opened.store), "", list[Channel]()
     while True:
         page = await listing.channels(project, limit=limit, cursor=cursor)
@@ -32,7 +32,8 @@ async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> li
 
 async def test_list_returns_channels_of_own_project(store_server: EmbeddedServer) -> None:
     async with open_channels(store_server) as opened:
-        # Names that look alike: `shop` has what begins another's name, and the other way round.
+        # Similar names: `shop` is a channel and also a project, and each name is a prefix of
+        # another.
         for project, channel in [
             ("default", "orders"),
             ("default", "shop"),
@@ -94,7 +95,7 @@ async def test_list_omits_expired_channels(store_server: EmbeddedServer) -> None
         (-2, 3, 5),
         (CLOCK_MAX - 2, CLOCK_MIN + 1, 4),
         (CLOCK_MAX, CLOCK_MIN, 1),
-        # A clock that was lost and began again: readers begin at 0, as a fetch does.
+        # The clock was lost and started again. The lag counts from 0, as a fetch does.
         (1_000_000, 7, 7),
     ],
 )

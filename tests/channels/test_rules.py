@@ -1,4 +1,4 @@
-"""Channel rules: whole-name patterns that add up, and templates that are checked at start."""
+"""Channel rules: patterns, combination of matching rules, templates, and errors at start."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_pattern_errors_are_raised_at_start(pattern: str, told: str) -> None:
     "pattern", ["(a+)+-x", "(a|a)*-x", "(a|aa)+-x", "(.*)(.*)(.*)(.*)(.*)(.*)-x", "(a?){60}a{60}-x"]
 )
 def test_pattern_matches_in_linear_time(pattern: str) -> None:
-    """With Python's own patterns each of these takes longer than anybody lives."""
+    """Match patterns for which a backtracking engine, such as `re`, needs exponential time."""
     found = rules(ChannelRule(pattern=pattern))
     begun = time.process_time()
 

@@ -1,4 +1,4 @@
-"""Seeking: a subscriber goes on reading where it is told to, forwards or backwards."""
+"""Seek: moves the cursor to an end, a clock or a time; expired messages, polls, expiries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 600
-#: Where a channel's clock stands before its first message.
+#: Clocks of a channel before its first message.
 STARTS = [0, CLOCK_MAX - 3, CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN, -3]
 
 
@@ -78,7 +78,7 @@ async def test_seek_to_time_returns_messages_published_since(
             await opened.machine.advance(60)
 
         for minute in range(6):
-            # Half a minute before each of them: what a test takes itself must not matter.
+            # Seek to half a minute before a message, so that delays of the test have no effect.
             cursor, unread = await seek(opened, "time", begun_ms + minute * 60_000 - 30_000)
             assert (cursor, unread) == (minute, 5 - minute)
 
@@ -98,7 +98,7 @@ async def test_seek_to_beginning_skips_expired_messages(store_server: EmbeddedSe
         assert await seek(opened, "beginning") == (2, 1)
         fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["new"]
-        assert fetched.expired == 0, "what was passed over on purpose is not lost"
+        assert fetched.expired == 0, "messages that a seek skips are not counted as lost"
         with pytest.raises(InvalidInputError):
             await seek(opened, "clock", 1)
 
@@ -168,7 +168,7 @@ async def test_seek_extends_expiry_of_subscriber_and_clock(store_server: Embedde
         await opened.machine.advance(EXPIRE)
         await seek(opened, "end")
         await opened.machine.advance(EXPIRE)
-        # A clock that had died would begin again at 1, where the cursor is.
+        # An expired clock would assign 1 again, and the cursor at 1 would skip the message.
         await publish(opened, "a")
 
         assert await opened.ids("ch", "me") == ["a"]

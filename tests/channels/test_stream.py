@@ -1,4 +1,4 @@
-"""Streams in the store: a position ahead of the cursor, at every clock, over gaps and seeks."""
+"""Channel streams: position ahead of the cursor, seeks, gaps, clock wrap, concurrent publishes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waystation.errors import SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 CH = ("default", "ch")
-#: Where a clock may stand when a test begins: at its beginning, around zero, before the turn.
+#: Clocks at the start of a test: new channel, below zero, before the wrap, after the wrap.
 STARTS = [0, -3, CLOCK_MAX - 4, CLOCK_MIN + 1]
 
 
@@ -49,7 +49,7 @@ async def test_stream_reads_ahead_of_acknowledgements(
             assert await opened.text(f"c.{{ch}}.mid.{message.id}") == str(clock)
         assert await ids(stream) == []
         assert await opened.number("c.{ch}.r.s") == start
-        # Acknowledged up to the fifth, another stream goes on from there.
+        # After an acknowledgement of five messages, a new stream starts at the sixth.
         await opened.channels.ack(*CH, "s", encode_handle("ch", "s", both[4][0]))
         assert await ids(stream) == []
         assert await ids(opened.channels.stream(*CH, "s")) == names[5:]
@@ -106,7 +106,7 @@ async def test_stream_read_ends_before_gap(store_server: EmbeddedServer) -> None
         ]
         assert [read.lost for read in reads] == [2, 2, 1, 0]
         assert [read.more for read in reads] == [True, True, False, False]
-        # Nothing was acknowledged but the gap before the first message.
+        # The stream has moved the cursor only over the gap before the first message.
         assert await opened.number("c.{ch}.r.s") == 2
 
 
@@ -152,10 +152,10 @@ async def test_subscribe_after_clock_continues_there(store_server: EmbeddedServe
         await publish(opened, "a", "b", "c")
         assert await opened.channels.subscribe(*CH, "s", after=1)
         assert await ids(opened.channels.stream(*CH, "s")) == ["b", "c"]
-        # One that is there keeps its place.
+        # `after` has no effect on an existing subscriber.
         assert not await opened.channels.subscribe(*CH, "s", after=3)
         assert await opened.ids("ch", "s") == ["b", "c"]
-        # A clock that is not known any more: everything is new.
+        # If the clock is beyond that of the channel, the subscriber reads all messages.
         assert await opened.channels.subscribe(*CH, "t", after=9000)
         assert await ids(opened.channels.stream(*CH, "t")) == ["a", "b", "c"]
 
@@ -180,7 +180,7 @@ async def test_stream_never_misses_concurrent_publish(
                     read = await stream.next(3, wait_s=60)
                     got.extend(message.id for _, message in read.messages)
 
-        # Shorter than the look that everyone takes without a reason.
+        # The timeout is shorter than the interval of periodic reads, so that a lost wake-up fails.
         async with asyncio.timeout(8):
             following = asyncio.create_task(follow())
             for number, name in enumerate(names):
@@ -207,7 +207,7 @@ STEPS = st.lists(
 def test_stream_returns_stored_messages_once_and_in_order(
     store_server: EmbeddedServer, start: int, steps: list[tuple[str, int]]
 ) -> None:
-    """Whatever is published, acknowledged and lost in between."""
+    """Read a stream between random publishes, acknowledgements and deletions."""
 
     async def run() -> None:
         async with open_channels(store_server) as opened:

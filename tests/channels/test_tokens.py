@@ -1,4 +1,4 @@
-"""Tokens that open channels, and all the ones that must not (S-08 for tokens)."""
+"""Tokens of channels: claims and times, keys and algorithms, settings, caches, revocation ids."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def forged(
     key: bytes,
     digest: str = "sha256",
 ) -> str:
-    """A token signed with HMAC, whatever its header says."""
+    """Return a token that is signed with HMAC, with any header."""
     parts = [
         each if isinstance(each, bytes) else json.dumps(each).encode() for each in (header, claims)
     ]
@@ -268,7 +268,7 @@ def test_token_key_can_be_certificate(tmp_path: Path) -> None:
 def test_token_signed_with_public_key_as_secret_is_rejected(
     secret_file: str, tmp_path: Path, kind: str
 ) -> None:
-    """The classic confusion: the header says HS256, and the public key is the secret."""
+    """Reject a token that names HS256 and uses the public key of the rule as HMAC secret."""
     pem = public_file(key_for(kind), tmp_path / "public.pem")
     rule = shared(secret_file, algorithms=(kind, "HS256"), key_files=(pem, secret_file))
 
@@ -283,7 +283,7 @@ def test_token_signed_with_public_key_as_secret_is_rejected(
 def test_rule_without_shared_secret_rejects_token_signed_with_public_key(
     tmp_path: Path, algorithm: str, secret: str
 ) -> None:
-    """The rule names no HS algorithm, so no key of it may ever verify an HMAC."""
+    """Reject HMAC tokens if the rule has no HS algorithm, for each form of its public key."""
     rule, public = rule_for(algorithm, tmp_path), key_for(algorithm).public_key()
     encoding, form = serialization.Encoding, serialization.PublicFormat.SubjectPublicKeyInfo
     pem, der = (public.public_bytes(each, form) for each in (encoding.PEM, encoding.DER))
@@ -300,7 +300,7 @@ def test_token_without_signature_passes_with_allow_none_only(secret_file: str) -
     assert not accepts(shared(secret_file), unsigned)
     assert accepts(shared(secret_file, allow_none=True), unsigned)
     assert accepts(TokenRule(issuers=("me",), allow_none=True), unsigned)
-    # And one that brings a signature along does not have none
+    # A token with algorithm `none` must have an empty signature.
     assert not accepts(shared(secret_file, allow_none=True), unsigned + "AAAA")
 
 
@@ -381,7 +381,7 @@ def test_token_with_altered_text_is_rejected(secret_file: str) -> None:
         assert not accepts(shared(secret_file), other), other
 
 
-# -- At start --------------------------------------------------------------------------------
+# -- Errors at start -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_rule_with_weak_key_logs_warning_without_key(
     assert "hush" not in told
 
 
-# -- What is remembered ----------------------------------------------------------------------
+# -- Caches ----------------------------------------------------------------------------------
 
 
 def test_verifier_with_known_token_checks_times_only(
@@ -489,7 +489,7 @@ def test_verifier_caches_neither_invalid_nor_long_tokens(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """The outcomes of all checks of signatures from now on."""
+    """Return a list that collects the outcome of each further check of a signature."""
     outcomes: list[bool] = []
     original = jwt.algorithms.HMACAlgorithm.verify
 
@@ -516,7 +516,7 @@ def test_verifier_with_known_token_rejects_it_for_other_rule(
         verifier.verify(token, [theirs], now_ms=NOW * 1000)
 
 
-# -- The id ----------------------------------------------------------------------------------
+# -- Token ids -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Webhooks of channels: queued with the message, signed, retried, and redirected by rules."""
+"""Channel webhooks: signed requests, retries, changed settings, forbidden URLs, outbox queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LANE = "c.{acme-orders}.out.crm"
 
 
 async def until_settled(running: Serving) -> None:
-    """Waits until nothing is due in any lane: what could have been sent has been."""
+    """Wait until no outbox queue has pending deliveries."""
     outbox = Outbox(running.node.opened.store)
 
     async def nothing_waits() -> bool:
@@ -95,7 +95,7 @@ async def test_webhook_that_hangs_delays_no_publish(tmp_path: Path) -> None:
         ):
             await client.channels.publish("acme-orders", 0)
             await endpoint.until(1)
-            # Every publish is answered while not one request has been
+            # All publishes succeed although the endpoint has answered no request.
             for number in range(100):
                 await client.channels.publish("acme-orders", number)
 
@@ -158,7 +158,7 @@ async def test_webhooks_of_all_matching_rules_are_sent(tmp_path: Path) -> None:
 async def test_webhook_id_of_reused_message_id_is_new(
     tmp_path: Path,
 ) -> None:
-    """Receivers know repetitions by `webhook-id`: what is not one must not look like one."""
+    """Use a new `webhook-id` for a new message, because receivers detect repetitions by it."""
     async with FakeEndpoint(plan=[503, 503, 200]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.3)
         settings = settings_with(tmp_path, webhook)
@@ -166,7 +166,7 @@ async def test_webhook_id_of_reused_message_id_is_new(
             await client.channels.publish("acme-orders", 1, message_id="m-1")
             await client.channels.publish("zeta-orders", 2, message_id="m-1")
             await endpoint.until(2)
-            # Given that the channel has forgotten the id while its delivery still waits
+            # The id of the message expires while its delivery is pending.
             store = running.node.opened.store
             await store.call("DEL", "c.{acme-orders}.mid.m-1")
             await client.channels.publish("acme-orders", 3, message_id="m-1")
@@ -209,7 +209,7 @@ async def test_webhook_that_was_removed_keeps_pending_deliveries_until_discarded
         ):
             await client.channels.publish("acme-orders", 1)
             await endpoint.until(1)
-        # When the webhook is not in the settings any more, with and without others
+        # The webhook is removed from the settings, first alone, then with another one added.
         for others in ((), (WebhookRule(name="erp", url=endpoint.url),)):
             seen = len(endpoint.received)
             async with (
@@ -219,12 +219,12 @@ async def test_webhook_that_was_removed_keeps_pending_deliveries_until_discarded
                 rows = {each.endpoint: each for each in await client.deliveries.endpoints()}
                 assert (rows["crm"].state, rows["crm"].waiting) == ("unknown", 1)
                 assert len(endpoint.received) == seen
-        # Then it is still there when the webhook comes back
+        # The delivery is sent after the webhook is added again.
         endpoint.plan = [200]
         async with serving(settings_with(tmp_path, webhook)) as running:
             await endpoint.until(seen + 1)
             await until_settled(running)
-        # And can be discarded when it does not
+        # Without the webhook, an operator can discard its pending deliveries.
         async with (
             serving(settings_with(tmp_path)) as running,
             AsyncWaystation(running.url) as client,
@@ -237,7 +237,10 @@ async def test_webhook_that_was_removed_keeps_pending_deliveries_until_discarded
 async def test_publish_with_forbidden_webhook_url_writes_nothing(
     tmp_path: Path,
 ) -> None:
-    """S-01: the static part is judged at start, what a channel's name fills in when it is used."""
+    """Reject a publish if the name of the channel makes the URL of a webhook forbidden.
+
+    At start, only the constant part of a URL can be checked.
+    """
     webhook = WebhookRule(name="crm", url="http://{{.channel.host}}/hook")
     rule = ChannelRule(pattern="to-(?P<host>[0-9a-z]+)", webhooks=(webhook,))
     settings = quick_settings(
@@ -256,7 +259,7 @@ async def test_publish_with_forbidden_webhook_url_writes_nothing(
 
 
 async def test_webhook_in_allowed_network_is_sent_and_others_are_rejected(tmp_path: Path) -> None:
-    """S-01: the allow-list, by its setting"""
+    """Send a webhook to a network in `allowed_networks`, and reject an endpoint outside of it."""
     async with FakeEndpoint() as endpoint:
         settings = msgspec.structs.replace(
             settings_with(tmp_path, WebhookRule(name="crm", url=endpoint.url)),
@@ -289,7 +292,7 @@ BAD_WEBHOOKS = {
 async def test_webhook_with_invalid_settings_is_rejected_at_start(
     tmp_path: Path, bad: dict[str, Any]
 ) -> None:
-    """S-01, S-05 at creation"""
+    """Reject forbidden URLs, reserved headers and missing files, without secrets in the error."""
     settings = settings_with(tmp_path, WebhookRule(name="crm", **bad))
     settings = msgspec.structs.replace(settings, delivery=DeliveryConfig(loopback=False))
 
@@ -322,7 +325,7 @@ async def test_webhooks_with_equal_names_are_rejected_at_start(tmp_path: Path) -
 async def test_webhook_during_secret_rotation_verifies_with_old_and_new_secret(
     tmp_path: Path,
 ) -> None:
-    """S-11"""
+    """Sign with both secrets of the file, so that a receiver can verify with either of them."""
     old, new = new_secret(RandomIds()), new_secret(RandomIds())
     (tmp_path / "secret").write_text(f"{new}\n{old}\n")
     (tmp_path / "authorization").write_text("Bearer t0ken\n")
@@ -404,7 +407,7 @@ async def test_webhook_pending_during_store_crash_is_sent(tmp_path: Path) -> Non
     async with FakeEndpoint(plan=[503] * 3 + [200]) as endpoint:
         webhook = WebhookRule(name="crm", url=endpoint.url, first_wait_seconds=0.5)
         settings = settings_with(tmp_path, webhook)
-        # On disk: where a flush is late, a killed server may have lost the last second.
+        # Use durability `disk`, because a killed server otherwise loses up to a second of writes.
         on_disk = msgspec.structs.replace(settings.store, durability="disk")
         async with (
             serving(msgspec.structs.replace(settings, store=on_disk)) as running,
@@ -434,7 +437,7 @@ LANES = ("c.{%s}.out.crm", "c.{%s}.out.log")
 
 
 async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, bytes]]]:
-    """What waits in each lane: ids without their time, and bodies."""
+    """Claim the pending items of each outbox queue. Return their ids without time, and bodies."""
     found = []
     for lane in LANES:
         outbox = Outbox(opened.store)
@@ -447,12 +450,12 @@ async def test_publish_with_item_writes_same_keys_as_batch_of_one(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as opened:
-        # Given the same messages, published one by one and as batches of one
+        # Publish the same messages to two channels: one by one, and as batches of one message.
         for message_id in ("m-1", "m-2", "m-1"):
             await opened.channels.publish("default", "single", message_id, b'{"n":1}')
             await opened.channels.publish_many("default", "batch", [(message_id, b'{"n":1}')])
 
-        # Then both channels have the same messages, and both lanes of each the same items
+        # Both channels have the same messages, and their outbox queues have the same items.
         single, batch = await items(opened, "single"), await items(opened, "batch")
         assert [[item_id for item_id, _ in lane] for lane in single] == [
             ["single.m-1", "single.m-2"]
@@ -498,35 +501,35 @@ async def test_publish_with_item_behind_due_delivery_wakes_no_deliverer(
         await opened.channels.publish("default", "orders", "m-0", b"1")
         await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
         with opened.wakeups.waiting(f"{lane}.wake".encode()) as waiter:
-            await waiter.wait(5)  # The subscription has taken effect.
+            await waiter.wait(5)  # Wait until the subscription takes effect.
 
-            # When a message comes while all before it are claimed: it wakes
+            # All earlier deliveries are claimed, so a new message wakes the deliverer.
             waiter.clear()
             await opened.channels.publish("default", "orders", "m-1", b"1")
             await asyncio.wait_for(waiter.wait(9), 5)
 
-            # And when others come behind it: deliverers know already that something is due
+            # A delivery is due already, so further messages do not wake the deliverer.
             await next_millisecond(opened)
             before = await published(opened)
             await opened.channels.publish("default", "orders", "m-2", b"1")
             await opened.channels.publish_many("default", "orders", [("m-3", b"1")])
-            # Two messages, each told to readers of the channel; the other lane is silent as well.
+            # The store publishes only the two wake-ups for readers of the channel.
             assert await published(opened) - before == 2
 
-        # Then nothing is missed: one look finds them all
+        # One claim returns all three deliveries.
         claim = await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
         assert len(claim.items) == 3
 
 
 async def published(opened: ChannelStore) -> int:
-    """How often anything was published to subscribers of the store."""
+    """Return the number of PUBLISH commands that the store has run."""
     stats = (await opened.store.call("INFO", "commandstats")).decode()
     (line,) = (each for each in stats.splitlines() if each.startswith("cmdstat_publish:"))
     return int(line.partition("calls=")[2].partition(",")[0])
 
 
 async def next_millisecond(opened: ChannelStore) -> None:
-    """What comes within one millisecond counts as due at the same time."""
+    """Wait for the next millisecond of the store, because deliveries of one are due together."""
     begun = await opened.store.call("TIME")
     while (await opened.store.call("TIME"))[1][:-3] == begun[1][:-3]:
         await asyncio.sleep(0)
@@ -540,7 +543,7 @@ async def test_outbox_with_delivery_in_inbox_is_not_retired(
         await opened.channels.publish("default", "orders", "m-1", b"1")
         registered = await outbox.registration(lane)
 
-        # While it waits untried, and while it is claimed, the lane stays open and registered
+        # The queue is not retired while the delivery is pending, nor while it is claimed.
         assert await outbox.retire(lane, registered) is False
         (claimed,) = (await outbox.claim(lane, most=5, claim_ms=60_000, token="t")).items
         assert await outbox.retire(lane, registered) is False
@@ -558,7 +561,7 @@ async def test_outbox_of_unattempted_deliveries_is_counted_bounded_and_discarded
             await opened.channels.publish("default", "orders", f"m-{number}", b"1")
         assert await outbox.counts([lane]) == [(3, 0, 2)]
 
-        # One by its id, which only the one who claimed and gave back has seen; then the rest
+        # Discard one delivery by its id, which a claim returns, then one of the others.
         (claimed,) = (await outbox.claim(lane, most=1, claim_ms=60_000, token="t")).items
         assert await outbox.release(lane, claimed)
         assert await outbox.discard(lane, waiting=True, item_id="orders.m-9.1-1") == 0

@@ -168,7 +168,7 @@ class LogConformance:
             batches.append(await logs.append("log", 0, [b"x"] * size))
             await asyncio.sleep(0.003)
         for batch in batches:
-            # Of several appends within one millisecond, the first one is found.
+            # If several appends have the same time, offset_at returns the first one.
             first = next(each.offsets[0] for each in batches if each.ms == batch.ms)
             assert await logs.offset_at("log", 0, batch.ms) == first
         assert await logs.offset_at("log", 0, 0) == 0
@@ -239,7 +239,7 @@ class LogConformance:
         assert (await logs.append("log", 0, [b"y" * 100] * 2)).offsets[0] == 10
         state = await logs.state("log", 0)
         assert (state.first, state.end, state.bytes, state.dropped) == (2, 12, 1000, 0)
-        # The slow reader needs the rest.
+        # The slow reader needs the remaining messages, so trimming keeps them.
         with pytest.raises(LogFullError, match="stores at most 1,000 bytes"):
             await logs.append("log", 0, [b"z"])
         assert (await logs.state("log", 0)).end == 12
@@ -255,7 +255,7 @@ class LogConformance:
         await logs.hold("log", 0, "~history", 2)
         await asyncio.sleep(0.005)
         assert (await logs.trim("log", 0)).removed == 2
-        # With yielding readers only, a full log refuses like one without readers.
+        # A full log whose readers all yield (names with `~`) rejects appends, as without readers.
         await logs.append("log", 0, [b"y" * 100] * 2)
         with pytest.raises(LogFullError):
             await logs.append("log", 0, [b"z"])

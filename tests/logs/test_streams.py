@@ -81,7 +81,7 @@ class TestStreamLogs(LogConformance):
         await logs.append("log", 0, [b"x"] * 4)
 
         async def reads(ms: int, found: int) -> tuple[int, int]:
-            """Return how often the store read from the stream, and the microseconds it took."""
+            """Search for a time. Return the number and the microseconds of the XRANGE commands."""
             await store.call("CONFIG", "RESETSTAT")
             assert await logs.offset_at("log", 0, ms) == found
             statistics = re.search(
@@ -92,7 +92,7 @@ class TestStreamLogs(LogConformance):
         state = await logs.state("log", 0)
         assert await reads(state.last_ms + 1, 16) == (0, 0)
         assert (await reads(0, 0))[0] == (await reads(-1, 0))[0] == 1
-        # The ranges of a search exclude the large messages, so that it costs less than one of them.
+        # The search reads no body of a large message, so it costs less than reading one.
         searches = [await reads(old.last_ms + 1, 12) for _ in range(5)]
         single_reads = [await reads(0, 0) for _ in range(5)]
         assert max(calls for calls, _ in searches) <= 6
@@ -127,7 +127,7 @@ class TestStreamLogs(LogConformance):
     ) -> None:
         for log in ("log", "log.0", "logs"):
             await logs.create(log, 12, KEEP_ALL)
-            # More keys than one SCAN returns, with ids that look like patterns and keys.
+            # Create more keys than one SCAN returns. Some ids look like patterns or keys.
             for number in range(1500):
                 key = keys.message_id(log, number % 12, f"g[*]:{{log.1}}:log:id:{number}")
                 await store.call("SET", key, "0-0")
@@ -152,7 +152,7 @@ class TestGaps:
 
     @pytest.fixture
     async def delete(self, logs: StreamLogs, store: Store) -> Callable[..., Awaitable[None]]:
-        """Append ten messages; return a function that deletes the entries of some offsets."""
+        """Append ten messages. Return a function that deletes the entries of given offsets."""
         await logs.create("log", 1, KEEP_ALL)
         for number in range(10):
             await logs.append("log", 0, [b"%d" % number])

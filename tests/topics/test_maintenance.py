@@ -112,7 +112,7 @@ async def test_maintenance_trims_old_messages_that_no_reader_holds(
 
 @asynccontextmanager
 async def short_memory(process: TopicProcess, share: float) -> AsyncIterator[None]:
-    """Set the memory limit of the store so that it uses this share of it."""
+    """Set the memory limit of the store so that the used memory is `share` of the limit."""
     room = StoreMemory(process.store)
     await room.read()
     await process.store.call("CONFIG", "SET", "maxmemory", int(room.usage.used_bytes / share))
@@ -328,7 +328,7 @@ async def test_maintenance_trims_record_logs_of_other_parts(open_process: OpenPr
 
 
 async def told(caplog: pytest.LogCaptureFixture, text: str, *, times: int = 1) -> None:
-    """Wait until the log has `times` lines with a text."""
+    """Wait until the log output has `times` lines that contain a text."""
     async with asyncio.timeout(10):
         while len([each for each in caplog.records if text in each.message]) < times:
             await asyncio.sleep(0.005)
@@ -409,7 +409,7 @@ async def test_maintenance_with_unavailable_database_trims_logs(open_process: Op
 async def test_maintenance_with_unavailable_store_ends_pass(
     open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Otherwise each log would wait for the store until its timeout.
+    # The pass must end at the first error, because each log would wait for the store.
     async with open_process() as process, maintenance_of(process) as maintenance:
         for number in range(40):
             await process.logs.create(f"log.{number}", 1, Retention())
@@ -450,7 +450,8 @@ async def test_maintenance_of_full_store_trims_purges_and_leads(open_process: Op
             assert (await maintenance.run_pass()).trimmed.deleted == 60
             await process.topics.purge("default", "gone")
             assert "t.default.gone.0" not in await process.logs.names()
-            # A node can take the lease of the leader, or else no node would run the pass.
+            # A node can acquire the lease of the leader in a full store. Otherwise no node would
+            # run a pass.
             await maintenance.leader.start()
             async with asyncio.timeout(10):
                 while await process.store.call("HGET", keys.MAINTENANCE_LEASE, "owner") != b"one":

@@ -112,7 +112,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(process=processes, batch=batches)
     def produce(self, process: int, batch: list[tuple[str | None, str]]) -> None:
-        """Produce; the receipts do not depend on the cached definition of the process."""
+        """Produce a batch in one process, even if its cached definition is outdated."""
         envelopes = [_envelope(group, message_id) for group, message_id in batch]
         sent = [_modelled(envelope) for envelope in envelopes]
         expected = self.model.expect(sent)
@@ -125,7 +125,10 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(process=processes, sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)))
     def produce_during_switch(self, process: int, sizes: tuple[int, int]) -> None:
-        """Produce batches of both processes during a switch, so that their storage is not known."""
+        """Produce batches in both processes during a switch.
+
+        The model does not know the storage topic that a batch reaches.
+        """
         envelopes = [
             [_envelope(f"p{n}", f"u{next(self.unique)}") for _ in range(3 * size)]
             for n, size in enumerate(sizes)

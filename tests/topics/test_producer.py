@@ -31,7 +31,7 @@ from waystation.types.topic import TopicOptions
 
 
 def hundreds(count: int) -> list[Envelope]:
-    """Return messages of one partition with little more than 100 bytes each."""
+    """Return messages of one partition, each with slightly more than 100 bytes."""
     return [
         Envelope(id=f"m{n:03}", project="default", data=b"x" * 100, group="g") for n in range(count)
     ]
@@ -459,7 +459,8 @@ async def test_produce_of_batch_rejects_messages_after_a_rejected_one(
     async with open_process() as process:
         options = TopicOptions(max_bytes=20_000)
         topic = await process.topics.create("default", "orders", partitions=1, options=options)
-        # Each is appended alone. The second does not fit; the third would.
+        # The producer appends each message alone. The second does not fit, although the third
+        # would.
         first, second, third = (
             Envelope(id=name, project="default", data=b"x" * size)
             for name, size in (("first", 9000), ("second", 15_000), ("third", 6000))

@@ -75,7 +75,7 @@ def test_rate_limiter_admits_large_message_and_refuses_until_debt_is_paid() -> N
     limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=5000).refused
     refused = admit(limits, orders)
-    assert refused.retry_after_seconds == 5  # 4000 are owed, and 1 more brings credit.
+    assert refused.retry_after_seconds == 5  # The debt is 4000. A credit needs 4001.
     clock.seconds += 4
     assert admit(limits, orders).refused
     clock.seconds += 1
@@ -148,7 +148,7 @@ def test_rate_limiter_with_changed_limit_keeps_debt() -> None:
     limits = RateLimiter(clock=clock)
     admit(limits, topic(qps=10), messages=110)
     assert admit(limits, topic(qps=1000)).refused
-    clock.seconds += 0.2  # 100 were owed: paid back at the new rate.
+    clock.seconds += 0.2  # The bucket has a debt of 100, which it repays at the new rate.
     assert not admit(limits, topic(qps=1000)).refused
 
 
@@ -234,7 +234,7 @@ def test_check_rate_with_valid_limits_accepts_them(rate: RateLimit) -> None:
     check_rate(rate)
 
 
-#: Seconds that pass before a request, and its size.
+#: (seconds before a request, size of the request)
 REQUESTS = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 200)), min_size=1, max_size=60)
 
 

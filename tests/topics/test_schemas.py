@@ -157,7 +157,8 @@ def test_check_schema_with_cycle_or_deep_nesting_is_rejected() -> None:
         f"d{n}": {"not": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(1000)
     }
     chain["d1000"] = {}
-    # The definition is within the limit of depth, but exceeds it at the place of the reference.
+    # The definition alone is within the depth limit. In place of the reference it exceeds the
+    # limit.
     half: dict[str, object] = {}
     for _ in range(40):
         half = {"not": half}
@@ -283,13 +284,13 @@ def test_schema_validator_with_work_above_limit_rejects_payload(trap: str) -> No
 def test_schema_validator_with_work_below_limit_takes_little_time(
     trap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The weights are correct if a limit of steps is a limit of time.
+    # The weights of the cost are correct if payloads within the step limit take little time.
     schema, payload = TRAPS[trap]
     steps = schemas_module._compile(schema).cost.steps(payload, msgspec.json.decode, 0)
     monkeypatch.setattr(schemas_module, "WORK_MAX", max(steps, schemas_module.WORK_MAX))
     part = payload
     if steps > 3_000_000:
-        # Take the part of the payload that a tenth of the limit allows.
+        # Shorten the payload until its steps are a tenth of the limit.
         value = msgspec.json.decode(payload)
         share = max(1, len(value) * 3_000_000 // steps)
         part = msgspec.json.encode(

@@ -334,7 +334,7 @@ async def test_switch_produce_of_many_partitions_costs_few_calls_per_partition(
         await process.topics.add_storage_topic("default", "orders", 1024)
         calls = count_calls(process.store)
         await process.topics.switch_produce("default", "orders")
-        # One call per partition to check both logs, and one to seal.
+        # The switch checks all partitions of both storage topics, and seals those of the first.
         assert calls() <= 512 + 512 + 1024 + 10
         calls = count_calls(other.store)
         assert (await other.produce("orders", "b", group="g"))[0].storage == 1
@@ -467,7 +467,7 @@ async def test_add_storage_topic_above_limit_is_rejected(
 
 
 def test_topic_stored_without_limits_has_none() -> None:
-    # Topics from before the default limits have null in their definition.
+    # Topics that were created before the default limits existed have null in their definition.
     storage = (StorageTopicDefinition(number=0, partitions=1),)
     options = TopicOptions(max_bytes=None, max_age_seconds=None)
     topic = TopicDefinition(project="p", name="t", version=1, options=options, storage=storage)

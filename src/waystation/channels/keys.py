@@ -1,4 +1,4 @@
-"""Store keys of channels. They are the keys of DSPS, so that its data sets can be used unchanged.
+"""Store keys of channels. They equal the keys of DSPS, so that its data sets stay usable.
 
 All keys of a channel contain its hash tag (`channel_tag`), so one script can change all of them.
 """
@@ -36,7 +36,7 @@ def cursor(tag: str, subscriber: str) -> str:
 
 
 def message_prefix(tag: str) -> str:
-    """Return the prefix of message keys; scripts append the clock."""
+    """Return the prefix of message keys. Scripts append the clock."""
     return f"c.{tag}.m."
 
 
@@ -51,7 +51,7 @@ def pubsub_topic(tag: str) -> str:
 
 
 def token_revocation(token_id: str) -> str:
-    """Return the key that marks a token as revoked. Its length is bounded for every token id."""
+    """Return the key that marks a token as revoked. A long token id is replaced by its hash."""
     if len(token_id) > _TOKEN_ID_CHARS_MAX:
         token_id = f"sha256:{hashlib.sha256(token_id.encode()).hexdigest()}"
     return f"jwt.{{{token_id}}}.revoke"

@@ -1,4 +1,7 @@
-"""Messages of a channel, acknowledgement handles, and the keys and terms of a resolved channel."""
+"""Channel model: messages, acknowledgement handles and resolved channels.
+
+The *clock* of a channel counts its messages. Each message has the clock at which it was published.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ from waystation.runtime.json_text import is_json_of_any_bytes
 #: Largest clock: the largest integer that Lua represents exactly. The next clock is `CLOCK_MIN`.
 CLOCK_MAX = 2**53 - 1
 CLOCK_MIN = -CLOCK_MAX
-#: Added to the expiry, so that a message still exists when a slow client acknowledges it.
+#: Seconds added to the expiry of a channel, so that slow clients can still acknowledge a message.
 EXPIRY_MARGIN_S = 15
 
 _match_integer = re.compile(rb"-?[0-9]{1,16}").fullmatch
 
 
 def clock_before(clock: int, steps: int) -> int:
-    """Return the clock that is `steps` before `clock`; before `CLOCK_MIN` comes `CLOCK_MAX`."""
+    """Return the clock that is `steps` before `clock`.
+
+    `CLOCK_MAX` is the one before `CLOCK_MIN`.
+    """
     earlier = clock - steps
     return earlier if earlier >= CLOCK_MIN else earlier + 2 * CLOCK_MAX + 1
 
@@ -39,7 +45,7 @@ def is_clock(value: bytes) -> bool:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A stored message."""
+    """A message of a channel, as it is stored."""
 
     id: str
     #: JSON, byte for byte as it was published.
@@ -47,41 +53,42 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The result of publishing one message."""
+    """Result of publishing one message."""
 
     #: Clock of the message. A duplicate has the clock of the first message with this id. 0: not
     #: stored, because the channel is full.
     clock: int
-    #: True if the channel already had a message with this id. The stored content is unchanged.
+    #: True if the channel has a message with this id already. Its content stays unchanged.
     duplicate: bool
-    #: True if the message was refused because the backlog of the channel is full.
+    #: True if the message was rejected because the backlog of the channel is full.
     full: bool = False
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a fetch."""
+    """Result of a fetch."""
 
     messages: list[Message]
     #: True if the channel has unread messages after the returned ones.
     more: bool
-    #: Number of messages that expired unread, up to the last returned one.
+    #: Number of unread messages that expired, up to the last returned one.
     expired: int
     #: Clock of the last returned message, for its acknowledgement; None without messages.
     last: int | None
 
 
 class StreamRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one read of a stream."""
+    """Result of one read of a stream."""
 
-    #: Messages with their clocks, in order.
+    #: (clock, message) in the order of the clocks.
     messages: list[tuple[int, Message]]
-    #: Number of messages that expired unread before the first returned one.
+    #: Number of messages that the subscriber missed: expired before the first returned one, or
+    #: unreadable.
     lost: int
     #: True if the channel has messages after the returned ones.
     more: bool
 
 
-#: The form that `encode_message` and DSPS write.
+#: Matches the form of a message that `encode_message` and DSPS write.
 _match_stored_form = re.compile(rb'\{"id":"([0-9a-z_-]+)","content":(.*)\}', re.DOTALL).fullmatch
 _decode_message = msgspec.json.Decoder(Message).decode
 
@@ -92,15 +99,15 @@ def encode_message(message_id: str, content: bytes) -> bytes:
 
 
 def decode_message(body: bytes) -> Message | None:
-    """Return a stored message, or None if the body does not have the form of a message.
+    """Decode a stored message. Return None if the body is not a message.
 
     Accept lone surrogates and invalid UTF-8 in the content, because DSPS stores them.
     """
     try:
         return _decode_message(body)
     except RecursionError:
-        # The nesting that the decoder accepts depends on the depth of the stack. The content was
-        # accepted when it was published, so that its form is enough here.
+        # The content is deeply nested, and the decoder has less stack here than at the publish.
+        # Check only the outer form, because the publish has checked the content.
         found = _match_stored_form(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = _match_stored_form(body)
@@ -137,10 +144,10 @@ def encode_handle(channel: str, subscriber: str, clock: int) -> str:
 
 
 def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
-    """Return the clock of a handle; None if the handle is for other storages only.
+    """Return the clock of a handle. Return None if the handle is only for other storages of DSPS.
 
     Raise AckHandleMalformedError if the handle is invalid or belongs to another subscriber. The
-    checksum only detects mistakes: the store decides whether the cursor may move to the clock.
+    checksum detects mistakes but is not a signature. The store checks the clock.
     """
     try:
         storages = _decode_storages(a2b_base64(handle, strict_mode=True))
@@ -159,7 +166,7 @@ def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
 
 def _checksum(channel: str, subscriber: str, clock: int) -> str:
     text = f"{_CHECKSUM_TAG}\0{channel}\0{subscriber}\0".encode() + _pack_clock(clock)
-    # Four bytes are six base64 characters and two of padding, which DSPS leaves out.
+    # Drop the two characters of padding, because DSPS omits them.
     return b2a_base64(crc32(text).to_bytes(4, "big"))[:6].decode()
 
 
@@ -167,7 +174,7 @@ def _checksum(channel: str, subscriber: str, clock: int) -> str:
 
 
 class ResolvedChannel:
-    """The keys of a channel and the terms that its rules give it.
+    """A channel with its keys, and with the terms from the channel rules.
 
     Immutable except for `webhook_queues`. The service caches one per channel, because building the
     keys costs more than the rest of a publish.
@@ -193,17 +200,17 @@ class ResolvedChannel:
         self.terms = terms
         tag = keys.channel_tag(project, name)
         self.clock_key = keys.clock(tag)
-        #: Followed by the name of a subscriber.
+        #: Prefix of cursor keys. The name of a subscriber follows.
         self.cursor_prefix = keys.cursor(tag, "")
-        #: Followed by a message id.
+        #: Prefix of deduplication keys. A message id follows.
         self.dedup_prefix = keys.message_id(tag, "")
-        #: Followed by a clock.
+        #: Prefix of message keys. A clock follows.
         self.message_prefix = keys.message_prefix(tag)
-        #: Prefix of outbox item names, followed by a message id. It contains the project, because
-        #: two projects can have channels and messages of the same name.
+        #: Prefix of the names of outbox items. A message id follows. It contains the project,
+        #: because two projects can have channels with the same name and messages with the same id.
         self.item_prefix = f"{tag[1:-1]}."
         self.pubsub_topic = keys.pubsub_topic(tag)
-        #: Expiry of the channel's keys after their last use.
+        #: Seconds after their last use at which the keys of the channel expire.
         self.ttl_s = math.ceil(terms.expire_seconds + EXPIRY_MARGIN_S)
         #: Outbox queues of the webhooks; None until the first publish has checked their addresses.
         self.webhook_queues: list[str] | None = None

@@ -1,9 +1,9 @@
 """Lists of channels and subscribers.
 
-There is no index, because the keys are those of DSPS. A page is found by scanning the key space in
-bounded steps. A scan step returns all of its matches, so a page can have more than `limit`
-items, or none; only a page without a cursor is the last one. An item that exists during the whole
-scan is listed, possibly twice. An item that is created or deleted meanwhile may be missing.
+The store has no index of channels, because its keys equal those of DSPS. Therefore a query scans
+the key space in bounded steps. A page has all matches of its steps. It can have more than `limit`
+items, or none. Only a page without a cursor is the last one. An item that exists during the whole
+scan is listed, possibly twice. An item that is created or deleted during the scan can be missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from waystation.types.common import Page
 _STEP_KEYS = 1000
 _PAGE_STEPS_MAX = 20
 _CLOCK_COUNT = 2 * CLOCK_MAX + 1
-#: As `UNREAD_MAX` in fetch.lua: a longer distance means that the clock was lost and started again.
+#: Largest distance between cursor and clock, equal to `UNREAD_MAX` in fetch.lua. A larger distance
+#: means that the channel lost its clock and started again.
 _LAG_MAX = 2**42
 
 
@@ -35,7 +36,8 @@ class ChannelQueries:
         """Return a page of channels."""
         prefix, suffix = keys.clock(keys.channel_tag(project, "\0")).split("\0")
         found, next_cursor = await self._scan(f"{prefix}*{suffix}", limit, cursor)
-        # The pattern of the default project also matches `<project>.<channel>` of the others.
+        # Filter the keys, because the pattern of the default project also matches
+        # `<project>.<channel>` of other projects.
         own = [key for key in found if "." not in key[len(prefix) : -len(suffix)]]
         channels = [
             Channel(name=key[len(prefix) : -len(suffix)], clock=clock, expires_s=expires_s)
@@ -49,12 +51,12 @@ class ChannelQueries:
         """Return a page of a channel's subscribers."""
         tag = keys.channel_tag(project, channel)
         prefix = keys.cursor(tag, "")
-        # Names and braces need no escaping: they have no special meaning in a MATCH pattern.
+        # Do not escape the prefix, because names and braces have no special meaning for MATCH.
         found, next_cursor = await self._scan(f"{prefix}*", limit, cursor)
         clock_key = keys.clock(tag)
         numbers = await self._read_numbers([clock_key, *found])
         if clock_key not in numbers:
-            # The channel has expired. The store deletes its cursors at about the same time.
+            # Return no subscribers: the channel has expired, and its cursors expire about now.
             return Page([], next_cursor)
         clock, _ = numbers.pop(clock_key)
         subscribers = [
@@ -76,7 +78,7 @@ class ChannelQueries:
         return list(found), "" if position == "0" else position
 
     async def _read_numbers(self, names: list[str]) -> dict[str, tuple[int, float]]:
-        """Return value and remaining seconds of each key, without keys that expired meanwhile."""
+        """Return the value and the remaining seconds of each key. Omit keys that have expired."""
         # Start all calls before awaiting one, so that they share a round trip.
         values = [self._store.call("GET", name, repeatable=True) for name in names]
         expiries_ms = [self._store.call("PTTL", name, repeatable=True) for name in names]
@@ -86,7 +88,7 @@ class ChannelQueries:
             names, replies[: len(names)], replies[len(names) :], strict=True
         ):
             if isinstance(value, StoreReplyError):
-                # The key has another type.
+                # GET failed, because the key is not a string.
                 raise StoreDamagedError(key=name)
             if isinstance(value, BaseException):
                 raise value
@@ -100,7 +102,7 @@ class ChannelQueries:
 
 
 def _lag(cursor: int, clock: int) -> int:
-    """Return the number of messages after a cursor. The clock may have wrapped in between."""
+    """Return the number of messages after a cursor, even if the clock has wrapped since."""
     distance = (clock - cursor) % _CLOCK_COUNT
     if distance <= _LAG_MAX:
         return distance

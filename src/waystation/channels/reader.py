@@ -4,8 +4,8 @@ A fetch returns the messages after the cursor of a subscriber. A long poll is a 
 the first message. A stream keeps its own position ahead of the cursor, so that it continues without
 waiting for acknowledgements.
 
-All three read by script calls of bounded size. They pass a gap of expired messages in several
-calls, so that a long gap neither stops a subscriber nor occupies the store.
+All three read with script calls of bounded size. They skip a gap of expired messages in several
+calls, so that a long gap neither stops a subscriber nor blocks the store.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _FETCH = script(__package__, "fetch")
 _FOLLOW = script(__package__, "follow")
 _ACK = script(__package__, "ack")
 
-#: Number of clocks that one script call reads, so that it takes less than a millisecond.
+#: Limit of the clocks that one script call reads, so that it takes less than a millisecond.
 CLOCKS_PER_CALL_MAX = 250
-#: Time that one fetch spends on a gap of expired messages before it returns `more` and no message.
+#: Seconds after which a fetch that has found only expired messages returns no message and `more`.
 GAP_S_MAX = 5.0
-#: Bytes after which a read of a stream ends, because they stay in memory for a slow client.
+#: Size in bytes at which a read of a stream ends, because a slow client keeps it in memory.
 STREAM_READ_BYTES_MAX = 65_536
 
-#: Returns a future that ends when the client disconnects. Called only by a poll that waits.
+#: Function that returns a future that ends when the client disconnects. Only waiting polls call it.
 Disconnect = Callable[[], asyncio.Future[object]]
 
 
 class ChannelReader:
-    """Reads channels for all subscribers. The only state is whether polls may still wait."""
+    """Reads channels for all subscribers. The only state is a flag that the server stops."""
 
     def __init__(self, store: Store, pubsub: PubSub, *, clock: Clock, fetch_bytes_max: int) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class ChannelReader:
         wait_s: float,
         disconnected: Disconnect | None,
     ) -> Awaitable[Fetched]:
-        """Return up to `limit` unread messages; wait up to `wait_s` seconds for the first one."""
+        """Return up to `limit` unread messages. Wait up to `wait_s` seconds for the first one."""
         if wait_s > 0 and limit > 0 and not self._stopping:
             return self._poll(channel, subscriber, limit, wait_s, disconnected)
         return self._fetch_now(channel, subscriber, limit, None)
@@ -93,11 +93,14 @@ class ChannelReader:
     def stream(
         self, channel: ResolvedChannel, subscriber: str, *, after: int | None = None
     ) -> ChannelStream:
-        """Return a stream that starts after the cursor, or after the clock `after` if later."""
+        """Return a stream that starts after the cursor or after the clock `after`.
+
+        The later of the two applies.
+        """
         return ChannelStream(self._store, self._pubsub, channel, subscriber, after=after)
 
     async def acknowledge(self, channel: ResolvedChannel, subscriber: str, clock: int) -> bool:
-        """Move a cursor forward to `clock`. Return False if it is there or further already."""
+        """Move a cursor forward to `clock`. Return False if it is at this clock or after it."""
         reply = await self._store.run(
             _ACK,
             (channel.clock_key, channel.cursor_prefix + subscriber),
@@ -108,7 +111,7 @@ class ChannelReader:
         return bool(reply == b"moved")
 
     def end_polls(self) -> None:
-        """End all waiting polls with an empty result; later fetches do not wait."""
+        """End all waiting polls with an empty result. Later fetches do not wait."""
         self._stopping = True
         self._pubsub.wake_all()
 
@@ -127,8 +130,8 @@ class ChannelReader:
         wait = _PollWait(disconnected)
         with self._pubsub.waiting(channel.pubsub_topic.encode()) as wakeup, wait:
             while True:
-                # Clear, read, wait: a message that is published after `clear` sets the wake-up
-                # again, so that none is missed between the read and the wait.
+                # Clear the wake-up before the read. A message that is published during the read
+                # sets it again and ends the wait.
                 wakeup.clear()
                 gap_until = max(until, self._clock.monotonic() + GAP_S_MAX)
                 fetched = await self._fetch_now(channel, subscriber, limit, gap_until)
@@ -136,7 +139,8 @@ class ChannelReader:
                 done = fetched.messages or fetched.more or left_s <= 0
                 if done or self._stopping or wait.disconnected:
                     return _with_expired(fetched, expired)
-                # Add them up, because the cursor has passed them and no later read counts them.
+                # Add up the expired messages, because the cursor has passed them and no later read
+                # counts them again.
                 expired += fetched.expired
                 wait.start(wakeup.set)
                 await wakeup.wait(left_s)
@@ -146,7 +150,10 @@ class ChannelReader:
     async def _fetch_now(
         self, channel: ResolvedChannel, subscriber: str, limit: int, gap_until: float | None
     ) -> Fetched:
-        """Fetch without waiting for messages. Skip expired ones until the time `gap_until`."""
+        """Fetch without waiting for messages.
+
+        Skip expired messages until the monotonic time `gap_until`. None: for `GAP_S_MAX` seconds.
+        """
         messages: list[Message] = []
         last = expired = size = 0
         while True:
@@ -157,14 +164,15 @@ class ChannelReader:
             clock, position, gone = int(reply[0]), int(reply[1]), int(reply[2])
             bodies = reply[3:]
             if after is not None and not bodies:
-                # A gap follows the messages. The fetch after their acknowledgement passes it.
+                # A gap follows the messages. Leave it to the next fetch, because the cursor can
+                # move into the gap only after these messages are acknowledged.
                 break
             readable = _decode_messages(bodies, channel.name)
             messages += readable
             size += sum(map(len, bodies))
             last, expired = position, expired + gone + len(bodies) - len(readable)
             if bodies and not messages:
-                # No client can acknowledge an unreadable message, so the reader does it.
+                # Acknowledge unreadable messages here, because clients do not receive them.
                 await self.acknowledge(channel, subscriber, last)
             if last == clock or len(messages) >= limit or size >= self._fetch_bytes_max:
                 break
@@ -198,7 +206,7 @@ class ChannelReader:
 
 
 class _PollWait:
-    """The wait of one poll: counted as a metric, and ended when the client disconnects."""
+    """The wait of one poll. It is counted in a metric and ends when the client disconnects."""
 
     def __init__(self, disconnected: Disconnect | None) -> None:
         self._on_disconnect = disconnected
@@ -206,7 +214,10 @@ class _PollWait:
         self._started = False
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Count the poll as waiting and call `wake` when its client disconnects. Idempotent."""
+        """Count the poll as waiting, and call `wake` when its client disconnects.
+
+        A second call does nothing.
+        """
         if self._started:
             return
         self._started = True
@@ -234,10 +245,10 @@ class ChannelStream:
     """Reads one channel continuously for one subscriber.
 
     The state is the position, which is ahead of the cursor, and the last known cursor. A stream
-    returns each message once; messages that were not acknowledged are returned again by the next
-    stream. If the subscriber seeks meanwhile, the stream continues at the new cursor.
+    returns each message once. The next stream returns unacknowledged messages again. After a seek
+    of the subscriber, the stream continues at the new cursor.
 
-    Enter the stream as a context manager to wait for messages. `read` works without it.
+    Use the stream as a context manager to wait for messages. `read` works without it.
     """
 
     def __init__(
@@ -263,7 +274,8 @@ class ChannelStream:
     def __enter__(self) -> Self:
         topic = self._channel.pubsub_topic.encode()
         self._wakeup = self._registration.enter_context(self._pubsub.waiting(topic))
-        # Read once more, because earlier messages did not wake a stream that was not registered.
+        # Let `next` read before it waits, because messages published before the registration did
+        # not set the wake-up.
         self._at_end = False
         return self
 
@@ -276,13 +288,14 @@ class ChannelStream:
         self._registration.close()
 
     async def next(self, limit: int, *, wait_s: float) -> StreamRead:
-        """Return the next messages. At the end, wait up to `wait_s` seconds for one.
+        """Return the next messages. Wait up to `wait_s` seconds if all messages were returned.
 
         The wait can end early, so the result can be empty.
         """
         if self._at_end:
             await self._wakeup.wait(wait_s)
-        # Clear before the read: a message that is published after `clear` sets the wake-up again.
+        # Clear the wake-up before the read. A message that is published during the read sets it
+        # again.
         self._wakeup.clear()
         return await self.read(limit)
 
@@ -296,7 +309,7 @@ class ChannelStream:
         Raise SubscriberNotFoundError if the subscriber does not exist.
         """
         channel = self._channel
-        # Reset the flag before the call: if the call fails, the next one must not wait first.
+        # Reset the flag before the call, so that `next` does not wait if the call fails.
         self._at_end = False
         reply = await self._store.run(
             _FOLLOW,
@@ -318,7 +331,10 @@ class ChannelStream:
         return self._stream_read(reply[4:], self._position, expired)
 
     def acknowledged(self, clock: int) -> None:
-        """Record that the cursor was moved to `clock`, so that the move is not taken for a seek."""
+        """Record that the client has acknowledged up to `clock`.
+
+        Without this call, the stream would treat the moved cursor as a seek.
+        """
         self._cursor = clock
 
     def _stream_read(self, bodies: list[bytes], last: int, lost: int) -> StreamRead:
@@ -341,14 +357,14 @@ def no_subscriber(channel: ResolvedChannel, subscriber: str) -> SubscriberNotFou
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
-    """Add the expired messages that earlier reads of the same poll found to the count."""
+    """Return the result of a poll, with the expired messages of its earlier reads added."""
     if not expired:
         return fetched
     return msgspec.structs.replace(fetched, expired=fetched.expired + expired)
 
 
 def _decode_messages(bodies: list[bytes], channel: str) -> list[Message]:
-    """Decode stored messages and leave out unreadable ones."""
+    """Decode stored messages. Omit unreadable ones."""
     messages = []
     for body in bodies:
         message = _decode_or_warn(body, channel)

@@ -4,14 +4,14 @@
     pattern = "chat-(?P<room>[0-9]+)"
     expire_seconds = 3600
 
-A rule applies if its pattern matches the whole name. If several rules match, they are combined: the
-longest expiry, all token rules, all webhooks, the smallest backlog limit. Without any rules, all
-names are allowed; otherwise a name that matches no rule is refused.
+A rule applies if its pattern matches the whole name. Several matching rules are combined: the
+longest expiry, all token rules, all webhooks, the smallest backlog limit. If rules are configured,
+a name that matches no rule is rejected. Without rules, all names are allowed.
 
 Templates in webhooks and claims insert named groups of the pattern: `{{.channel.room}}`.
 
-Patterns are compiled by RE2, as in DSPS, because RE2 matches in linear time: no name can keep the
-process busy. Invalid patterns and templates are reported at start.
+RE2 compiles the patterns, as in DSPS. It matches in linear time, so that no channel name can block
+the process. Invalid patterns and templates are reported at start.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ CACHED_NAMES_MAX = 20_000
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
-#: Leftmost-longest matching, as in DSPS. Patterns match whole names, so the option affects only
-#: the text that each group captures.
+# Use leftmost-longest matching, as DSPS does. It affects only the texts of the groups, because a
+# pattern must match the whole name.
 _OPTIONS.longest_match = True
-#: Limit of the bytes of a compiled pattern.
+# Limit the size of a compiled pattern, in bytes.
 _OPTIONS.max_mem = 1_048_576
 _GROUP_NAME = re.compile(r"(?<!\\)\(\?P?<(\w+)>")
 _TEMPLATE_FIELD = re.compile(r"\{\{\s*\.channel\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 
 class ChannelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The combined rules of one channel, with all templates filled."""
+    """The combined rules for one channel. Their templates are filled with its name."""
 
     expire_seconds: float
     tokens: tuple[TokenRule, ...] = ()
@@ -53,13 +53,13 @@ class ChannelTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelRules:
-    """Compiled rules. The only state is a cache of terms by channel name."""
+    """The compiled channel rules. The only state is a cache of terms by channel name."""
 
     def __init__(self, rules: tuple[ChannelRule, ...], *, expire_seconds: float) -> None:
         self._expire_seconds = expire_seconds
         self._rules = [(_compile(rule), rule) for rule in rules]
         default = ChannelTerms(expire_seconds=expire_seconds)
-        #: Return the terms of a channel; None if no rule allows the name.
+        #: Function that returns the terms of a channel, or None if no rule allows its name.
         self.terms_of: Callable[[str], ChannelTerms | None] = (
             lru_cache(CACHED_NAMES_MAX)(self._combine) if rules else lambda _: default
         )
@@ -95,7 +95,10 @@ def rule_location(rule: ChannelRule) -> str:
 
 
 def _compile(rule: ChannelRule) -> Any:
-    """Compile the pattern of a rule and check its templates. Raise SettingsError if invalid."""
+    """Compile the pattern of a rule and check its templates.
+
+    Raise SettingsError if the pattern or a template is invalid.
+    """
     where = rule_location(rule)
     try:
         pattern = re2.compile(rule.pattern, _OPTIONS)

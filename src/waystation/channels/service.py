@@ -38,7 +38,7 @@ _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
 _SEEK = script(__package__, "seek")
 
-#: Number of resolved channels that are cached.
+#: Limit of the cached resolved channels.
 _CACHED_CHANNELS_MAX = 20_000
 
 #: Kind of target of a seek: an end of the channel, a clock, or a time in ms since the epoch.
@@ -67,7 +67,7 @@ class ChannelService:
         self._guard = guard or AddressGuard()
         self._waiting_max = waiting_max
         self._resolve = lru_cache(_CACHED_CHANNELS_MAX)(self._resolve_uncached)
-        # A jump of test time expires messages and ends waits, so every poll reads again.
+        # Wake all polls when test time jumps, because messages and waits can have expired.
         self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
 
     def close(self) -> None:
@@ -95,8 +95,8 @@ class ChannelService:
     ) -> Published:
         """Publish one message. `content` must be JSON.
 
-        A second message with the same id is a duplicate: its content is ignored while the first
-        message is stored. Raise ChannelFullError if the backlog is full.
+        While a message is stored, a second one with its id is a duplicate, and its content is
+        ignored. Raise ChannelFullError if the backlog is full.
         """
         resolved = self._resolve(project, channel)
         if resolved.terms.backlog_max:
@@ -131,10 +131,10 @@ class ChannelService:
     async def publish_many(
         self, project: str, channel: str, messages: Sequence[tuple[str, bytes]]
     ) -> list[Published]:
-        """Publish (id, content) pairs in order and atomically; return one result per message.
+        """Publish messages, as pairs of id and content, atomically and in order.
 
-        A message that exceeds the backlog limit has the result `full`. Raise ChannelFullError if
-        all messages exceed it.
+        Return one result per message. The result of a message above the backlog limit has `full`.
+        Raise ChannelFullError if all messages are above the limit.
         """
         resolved = self._resolve(project, channel)
         terms = resolved.terms
@@ -164,7 +164,10 @@ class ChannelService:
         return published
 
     def _webhook_queues(self, channel: ResolvedChannel) -> list[str]:
-        """Return the outbox queues of a channel. Raise if a webhook has a forbidden address."""
+        """Return the outbox queues of a channel.
+
+        Raise ForbiddenAddressError if the URL of a webhook has a forbidden address.
+        """
         if channel.webhook_queues is None:
             channel.webhook_queues = checked_queues(channel, self._guard)
         return channel.webhook_queues
@@ -174,10 +177,9 @@ class ChannelService:
     async def subscribe(
         self, project: str, channel: str, subscriber: str, *, after: int | None = None
     ) -> bool:
-        """Create a subscriber. Return False if it existed; its expiry then starts again.
+        """Create a subscriber. If it exists, restart its expiry and return False.
 
-        A new subscriber reads messages that are published later, or all messages after the clock
-        `after`.
+        A new subscriber reads messages after the clock `after`, or after the present clock.
         """
         resolved = self._resolve(project, channel)
         reply = await self._store.run(
@@ -220,7 +222,10 @@ class ChannelService:
         return Sought(cursor=int(reply[0]), unread=int(reply[1]))
 
     async def ack(self, project: str, channel: str, subscriber: str, handle: str) -> bool:
-        """Acknowledge all messages up to a handle. Return False if they already were."""
+        """Acknowledge all messages up to the clock of a handle.
+
+        Return False if they were acknowledged before.
+        """
         clock = decode_handle(channel, subscriber, handle)
         if clock is None:
             return False
@@ -238,9 +243,9 @@ class ChannelService:
         wait_s: float = 0.0,
         disconnected: Disconnect | None = None,
     ) -> Awaitable[Fetched]:
-        """Return up to `limit` unread messages; wait up to `wait_s` seconds for the first one.
+        """Return up to `limit` unread messages. Wait up to `wait_s` seconds for the first one.
 
-        The messages are returned again by every fetch until the subscriber acknowledges them.
+        Each fetch returns the messages again until the subscriber acknowledges them.
         """
         return self._reader.fetch(
             self._resolve(project, channel),
@@ -253,11 +258,14 @@ class ChannelService:
     def stream(
         self, project: str, channel: str, subscriber: str, *, after: int | None = None
     ) -> ChannelStream:
-        """Return a stream that starts after the cursor, or after the clock `after` if later."""
+        """Return a stream that starts after the cursor or after the clock `after`.
+
+        The later of the two applies.
+        """
         return self._reader.stream(self._resolve(project, channel), subscriber, after=after)
 
     def end_polls(self) -> None:
-        """End all waiting polls with an empty result, because the server stops."""
+        """End all waiting polls with an empty result. Call this when the server stops."""
         self._reader.end_polls()
 
 
@@ -266,7 +274,7 @@ _messages = count_family(
     "Messages published, by outcome (accepted, duplicate, refused).",
     label="outcome",
 )
-# Looked up once, because finding a labelled counter costs more than counting.
+# Keep the counters, because the lookup by label costs more than an increment.
 _accepted = _messages.of("accepted")
 _duplicates = _messages.of("duplicate")
 _refused = _messages.of("refused")

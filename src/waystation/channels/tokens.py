@@ -4,9 +4,9 @@ A token must satisfy every token rule of a channel: signature, times, issuer, au
 An unsigned token passes only rules with `allow_none`. A token with critical extensions (`crit`)
 never passes.
 
-A key verifies only the algorithms of its own kind, whatever the header of a token says, so that a
-public key is never used as a shared secret. Keys come from files of the settings only; `jwk`,
-`jku`, `x5u` and `kid` of a token are ignored.
+A key verifies only algorithms of its own kind, even if the header of a token names another
+algorithm. Therefore a public key is never used as a shared secret. All keys come from the files in
+the settings. The header fields `jwk`, `jku`, `x5u` and `kid` of a token are ignored.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _log = logger("tokens")
 
 _REVOKE = script(__package__, "revoke")
 
-#: Accepts base64url characters only. Decoders skip other characters, so several texts could be the
-#: same token, and a revocation or a cache entry would cover only one of them.
+#: Accepts only base64url characters. Decoders skip other characters, so several texts could be the
+#: same token. A cache entry would then cover only one of these texts.
 _match_token = re.compile(r"([\w-]+)\.([\w-]+)\.([\w-]*)", re.ASCII).fullmatch
 #: Integers with more digits are not compared, because their conversion to text is slow.
 _CLAIM_DIGITS_MAX = 100
@@ -47,7 +47,7 @@ _CACHED_SIGNATURES_MAX = 16_384
 _CACHED_TOKEN_BYTES_MAX = 4096
 #: Age of a cached answer about a revocation. Revoked tokens must stop working within 5 seconds.
 _REVOCATION_AGE_S_MAX = 2.0
-#: Number of cached answers; limited, because clients can send tokens with any number of ids.
+#: Limit of the cached answers, because a client can send tokens with any number of ids.
 _CACHED_REVOCATIONS_MAX = 16_384
 #: Latest expiry of a revoked token, in seconds since the epoch.
 EXPIRY_MAX = 2**53 - 1
@@ -57,10 +57,10 @@ EXPIRY_MAX = 2**53 - 1
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as a client sent it, not verified."""
+    """A token as a client sent it. It is not verified."""
 
     algorithm: str
-    #: The bytes that the signature covers.
+    #: Part of the token that the signature covers.
     signed: bytes
     signature: bytes
     claims: dict[str, Any]
@@ -69,12 +69,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The claim `jti`, by which the token can be revoked; empty without one."""
+        """Claim `jti`, by which the token can be revoked. It is empty if the claim is missing."""
         return claim_text(self.claims.get("jti")) or ""
 
 
 def read_token(text: str) -> Token | None:
-    """Return the parts of a token without verifying it; None if the text is not a token."""
+    """Decode a token without verification. Return None if the text is not a token."""
     match = _match_token(text)
     if match is None:
         return None
@@ -99,10 +99,10 @@ def _decode_part(part: str) -> bytes:
 
 
 def claim_text(value: object) -> str | None:
-    """Return a claim as text, as rules compare it; None for objects, arrays and null.
+    """Convert a claim to the text that rules compare.
 
-    Numbers become their shortest decimal form, booleans `true` and `false`. Return None for
-    integers of more than 100 digits.
+    Numbers become their shortest decimal form, booleans `true` or `false`. Return None for objects,
+    arrays, null, and integers of more than 100 digits.
     """
     if isinstance(value, str):
         return value
@@ -148,8 +148,9 @@ class TokenVerifier:
 class TokenKeys:
     """The keys of one token rule. The only state is a cache of verified signatures.
 
-    A verified signature stays valid, so it is cached; expiry, revocation and claims are checked for
-    every request. Invalid signatures are not cached, so that a stranger cannot evict valid ones.
+    A verified signature is cached, because it stays valid. Expiry, revocation and claims are
+    checked for each request. Invalid signatures are not cached, so that they cannot evict valid
+    ones.
     """
 
     def __init__(self, rule: TokenRule, *, where: str) -> None:
@@ -203,7 +204,10 @@ class TokenKeys:
             )
 
     def _add(self, algorithm: str, text: bytes, name: str) -> bool:
-        """Add the key in a file for an algorithm. Return False if the key does not fit it."""
+        """Add a key to the keys of an algorithm. Return False if it does not fit the algorithm.
+
+        `text` is the content of the key file `name`.
+        """
         verifier = jwt.get_algorithm_by_name(algorithm)
         try:
             key = verifier.prepare_key(_key_or_certificate(text))
@@ -216,16 +220,16 @@ class TokenKeys:
 
 
 class _InvalidSignatureError(Exception):
-    """None of the keys made the signature."""
+    """No key of the rule verifies the signature."""
 
 
 def _key_settings(rule: TokenRule) -> tuple[Any, ...]:
-    """Return the settings that decide the keys of a rule. Templates do not change them."""
+    """Return the settings on which the keys of a rule depend. They contain no templates."""
     return rule.algorithms, rule.key_files, rule.allow_none
 
 
 def _key_or_certificate(text: bytes) -> Any:
-    """Return the public key of a certificate; other texts unchanged."""
+    """Return the public key if the text is a certificate. Return any other text unchanged."""
     if b"-----BEGIN CERTIFICATE-----" in text:
         return load_pem_x509_certificate(text).public_key()
     return text
@@ -266,17 +270,17 @@ class RevocationList:
     """The revoked token ids, shared by all nodes and by DSPS servers on the same store.
 
     The only state is a cache of answers. A revocation takes effect immediately in this process and
-    within two seconds in the others. An entry expires with its token.
+    within two seconds in other processes. An entry of the list expires with its token.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        #: Key -> (whether the token is revoked, when the store was asked).
+        #: Key of a token -> answer of the store (True: revoked), and time of the query.
         self._cache: dict[str, tuple[bool, float]] = {}
 
     async def revoke(self, token_id: str, expires_s: int) -> None:
-        """Revoke a token until it expires. Do nothing if it has expired already."""
+        """Revoke a token. Do nothing if it has expired. The revocation expires with the token."""
         if not token_id:
             raise InvalidInputError(
                 "The token has no id. Only tokens with a `jti` can be revoked.", field="jti"
@@ -296,7 +300,7 @@ class RevocationList:
     async def is_revoked(self, token_id: str) -> bool:
         """Return True if the token is revoked. The answer can be two seconds old."""
         key = keys.token_revocation(token_id)
-        # Take the time before the call, because the answer is as old as the question.
+        # Read the time before the call, because the token can be revoked during the call.
         now = self._clock.uptime_s()
         cached = self._cache.get(key)
         if cached is not None and now - cached[1] <= _REVOCATION_AGE_S_MAX:

@@ -1,9 +1,9 @@
 """Webhooks of channels: outbox queues of a channel, and endpoints of the channel rules.
 
-The publish script adds each accepted message to the outbox queue of every webhook, in the slot of
-the channel, so that a message is queued if and only if it was accepted. A publish never waits for a
-receiver. The item is the stored message; the deliverer makes the request body and chooses the URL
-when it sends, by the rules of that moment.
+The publish script adds each accepted message to the outbox queue of every webhook. The queues are
+in the slot of the channel, so that a message is queued if and only if it was accepted. A publish
+never waits for a receiver. The outbox item is the stored message. The deliverer creates the request
+body and chooses the URL by the rules at the time of the delivery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from waystation.errors import ForbiddenAddressError, InvalidInputError, Settings
 _FORBIDDEN_HINT = (
     "Allow its network with `delivery.allowed_networks`; this machine with `delivery.loopback`."
 )
-#: The request body of DSPS. Names need no escaping, and the content is JSON.
+#: Request body, equal to that of DSPS. Names need no escaping, and the content is JSON.
 _BODY = b'{"type":"dsps.channel.outgoing-webhook","channelID":"%b","messageID":"%b","content":%b}'
 
 
@@ -45,7 +45,7 @@ def checked_queues(channel: ResolvedChannel, guard: AddressGuard) -> list[str]:
 
 def webhook_endpoints(rules: tuple[ChannelRule, ...], guard: AddressGuard) -> dict[str, Endpoint]:
     """Return the endpoints of all webhooks by name. Raise SettingsError if one is invalid."""
-    # Used to find webhooks by channel only, so that the expiry does not matter.
+    # Pass any expiry, because these rules are used only to find the webhooks of a channel.
     compiled = ChannelRules(rules, expire_seconds=1)
     endpoints: dict[str, Endpoint] = {}
     for rule in rules:
@@ -101,7 +101,7 @@ def _endpoint(
 
 
 def _read_item(queue: str, stored: bytes) -> Item | None:
-    """Return the request body for a queued message; None if it is not a message of a channel."""
+    """Return the request body for a stored message. Return None if it is not a channel message."""
     found, message = keys.channel_of_lane(queue), decode_message(stored)
     if found is None or message is None:
         return None
@@ -109,7 +109,7 @@ def _read_item(queue: str, stored: bytes) -> Item | None:
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Raise InvalidInputError if no value of its fields makes a URL template an allowed URL."""
+    """Raise InvalidInputError if the URL is forbidden for all sample values of its fields."""
     problem: InvalidInputError | None = None
     for text in sample_texts(template):
         try:

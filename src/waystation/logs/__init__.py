@@ -1,1 +1,4 @@
-"""Ordered, partitioned logs with retention, behind one protocol for all backends."""
+"""Logs: ordered, partitioned sequences of messages with retention.
+
+`protocol.py` defines them for all backends; `streams.py` stores them as streams.
+"""

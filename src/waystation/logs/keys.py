@@ -27,7 +27,7 @@ def more(log: str, partition: int) -> str:
 
 
 def all_of(log: str, partition: int) -> tuple[str, str, str]:
-    """Return stream, head and holds of a partition: the keys of scripts that append or trim."""
+    """Return the stream, head and holds of a partition, which scripts that append or trim use."""
     stream = entries(log, partition)
     return stream, f"{stream}:head", f"{stream}:holds"
 
@@ -38,5 +38,8 @@ def message_id(log: str, partition: int, scoped_id: str) -> str:
 
 
 def message_ids(log: str) -> str:
-    """Return a SCAN pattern that matches all deduplication entries of a log, and few other keys."""
+    """Return a SCAN pattern for the deduplication entries of a log.
+
+    The pattern also matches entries of logs whose names start with the name of this log and a dot.
+    """
     return f"{{{log}.*}}:log:id:*"

@@ -1,8 +1,8 @@
-"""Log of operations that belong to no shard and no cell, such as pruning the archive.
+"""Log of operations, such as pruning the archive, that belong to no shard and no cell.
 
-An entry is the msgpack array `[1, project, kind, subject, detail]`. History reads it. An operation
-is recorded before it starts: no operation runs unrecorded, but a recorded operation may have run
-only in part, or not at all.
+An entry is the msgpack array `[1, project, kind, subject, detail]`. History reads the log. A
+process records an operation before it runs it. Therefore a recorded operation may have run
+completely, partly or not at all.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _RETENTION = Retention(max_bytes=8 * 1_048_576, policy="drop_and_count")
 
 
 class OperationRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """An entry of the log."""
+    """One operation, as the log of operations stores it."""
 
     format: int = FORMAT
-    #: Empty: the operation concerns all projects.
+    #: Project of the operation; empty: all projects.
     project: str = ""
-    #: `prune`: the archive deletes transactions that ended before `before_ms` of the detail.
+    #: `prune`: delete archived transactions that ended before `detail["before_ms"]`.
     kind: str
-    #: Id of the object, such as a transaction; empty if only the detail identifies it.
+    #: Id of the object, such as a transaction; empty: `detail` identifies the object.
     subject: str = ""
     detail: dict[str, Any] = {}
 
@@ -38,17 +38,17 @@ _decode = msgspec.msgpack.Decoder(OperationRecord).decode
 
 
 class OperationLog:
-    """Appends operations to the log."""
+    """Appends operations to their log."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
     async def write(self, record: OperationRecord) -> None:
-        """Append an operation. After an error it may or may not be in the log."""
+        """Append an operation. If an error is raised, the log may contain it nevertheless."""
         try:
             await self._logs.append(LOG, 0, [_encode(record)])
         except LogNotFoundError:
-            # Create the log when it is first needed, because most installations never need it.
+            # Create the log on its first use, because most installations never need it.
             await self._logs.create(LOG, 1, _RETENTION)
             await self._logs.append(LOG, 0, [_encode(record)])
 

@@ -1,8 +1,9 @@
 """Protocol of logs, with the values that its methods take and return.
 
 A log has a name and a fixed number of partitions. Each partition numbers its messages 0, 1, 2, …;
-such a number is an *offset*. `first` is the oldest stored offset of a partition, `end` the offset
-that the next message gets.
+such a number is an *offset*. `first` is the lowest stored offset of a partition, `end` the offset
+of the next message. A *retention hold* of a reader is the offset from which the reader still needs
+the messages.
 
 Every implementation must pass the suite in `tests/logs/conformance.py`. Callers may have several
 appends in flight. Appends of one caller to one partition keep their order.
@@ -20,31 +21,31 @@ from waystation.types.common import FullPolicy
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a partition. None: unlimited."""
+    """Limits of a partition. A limit of None is no limit."""
 
     max_bytes: int | None = None
     max_age_ms: int | None = None
     policy: FullPolicy = "refuse"
-    #: Byte limit while no reader has a hold; only with `drop_and_count`. Messages that it deletes
-    #: are counted in `LogState.unread`. None: `max_bytes` applies.
+    #: Byte limit while no reader has a hold, with policy `drop_and_count` only. `LogState.unread`
+    #: counts the messages that it deletes. None: `max_bytes` applies.
     unread_max_bytes: int | None = None
-    #: Version of the definition that sets these limits. Lower versions never replace higher ones.
-    #: 0: unversioned; the last call wins.
+    #: Version of the definition that sets these limits. A lower version never replaces a higher
+    #: one. 0: no version; these limits replace any others.
     version: int = 0
 
 
-#: Bytes that all record logs of a kind store together while no reader has a hold.
+#: Byte limit of all record logs of a kind together, while no reader has a hold.
 UNREAD_BYTES_MAX = 16 * 1_048_576
-#: Lower bound for each of several record logs, because a busy log with less would drop entries
-#: within a second.
+#: Lowest byte limit of a record log that shares a limit with others. With less, a busy log would
+#: drop entries within a second.
 _RECORD_BYTES_MIN = 1_048_576
 
 
 def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Retention:
-    """Return the limits of a record log, if `logs` record logs share `max_bytes`.
+    """Return the limits of one of `logs` record logs, which share `max_bytes`.
 
-    With `drop_and_count` they share only 16 MiB until history reads them. With `refuse` an entry
-    is never deleted before history has read it.
+    With `drop_and_count`, the record logs share only 16 MiB until history starts to read them. With
+    `refuse`, trimming never deletes an entry that history has not read.
     """
     max_bytes = max(max_bytes // logs, _RECORD_BYTES_MIN) if logs > 1 else max_bytes
     unread_max = max(UNREAD_BYTES_MAX // logs, _RECORD_BYTES_MIN)
@@ -53,7 +54,7 @@ def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Re
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Offsets of the appended messages in order, and the time that all of them have."""
+    """Result of an append: the offsets of the messages, in order, and their common time."""
 
     offsets: Sequence[int]
     ms: int
@@ -70,9 +71,9 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 class LogBatch(msgspec.Struct, frozen=True, gc=False):
     """Consecutive messages of one partition, column by column."""
 
-    #: Offset of the first message; of an empty batch, the offset that was read.
+    #: Offset of the first message. For an empty batch, the offset that the caller requested.
     offset: int
-    #: Offset from which to read the following batch.
+    #: Offset to request for the next batch.
     next_offset: int
     times_ms: list[int]
     payloads: list[bytes]
@@ -81,32 +82,32 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
         return len(self.payloads)
 
     def entries(self) -> Iterator[LogEntry]:
-        """Return the messages one by one. Reading the columns is faster for many messages."""
+        """Return the messages one by one. Code that reads the columns directly is faster."""
         return map(LogEntry, count(self.offset), self.times_ms, self.payloads)
 
 
 class LogState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a partition."""
+    """State of a partition. All times are in milliseconds since 1970."""
 
     #: Offset of the oldest stored message.
     first: int
     #: Offset of the next message.
     end: int
-    #: Size of the stored messages.
+    #: Size of the stored messages, in bytes.
     bytes: int
-    #: Time of the newest message; 0 if the partition never had one.
+    #: Time of the newest message; 0: the partition never had a message.
     last_ms: int
-    #: Index of the storage topic that continues a sealed partition; None: not sealed.
+    #: Index of the storage topic that continues the sealed partition; None: not sealed.
     sealed: int | None
     #: Time of the seal; 0: not sealed.
     sealed_ms: int
-    #: Number of messages that were deleted although a reader needed them.
+    #: Number of messages that trimming deleted although a reader needed them.
     dropped: int
-    #: Time since when needed messages fill at least 70 % of the byte limit; 0: they do not.
+    #: Time at which the messages that readers need reached 70 % of the byte limit; 0: below it.
     warned_ms: int = 0
-    #: Number of facts that were not recorded because of the setting `history.record`.
+    #: Number of events that the setting `history.record` excluded from this record log.
     unrecorded: int = 0
-    #: Number of entries that were deleted while no reader had a hold.
+    #: Number of messages that trimming deleted while no reader had a hold.
     unread: int = 0
 
 
@@ -115,33 +116,36 @@ class TrimResult(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Number of messages that the step deleted.
     removed: int
-    #: Whether another step would delete more.
+    #: True if another step would delete more messages.
     more: bool
-    #: Size of the messages that are left.
+    #: Size of the remaining messages, in bytes.
     bytes: int
-    #: Estimated part of `bytes` that must stay: the messages that some reader has not passed. All
-    #: of `bytes` if no reader has a hold and the policy is `refuse`.
+    #: Estimated size of the remaining messages that at least one reader has not passed. With policy
+    #: `refuse` and no hold, all remaining messages count.
     needed_bytes: int
     #: Limits that the step applied.
     retention: Retention
-    #: Number of messages that were deleted although a reader needed them, over all steps.
+    #: Number of messages that all steps so far deleted although a reader needed them.
     dropped: int
-    #: Whether `needed_bytes` is close to the limit. Only the step that detects the change returns
-    #: `begins` or `ends`.
+    #: Set while `needed_bytes` is close to the byte limit. The first step of this period returns
+    #: `begins`, the first step after it returns `ends`.
     warning: Literal["", "begins", "lasts", "ends"]
-    #: Reader with the lowest hold; empty: no reader has a hold.
+    #: Name of the reader with the lowest hold; empty: no reader has a hold.
     slowest: str = ""
 
 
 class Logs(Protocol):
-    """All logs of one backend.
+    """The logs of one backend.
 
-    A method that gets a log or a partition that does not exist raises LogNotFoundError, unless its
-    docstring states another result.
+    A method raises LogNotFoundError if its log or partition does not exist, unless its docstring
+    states another result.
     """
 
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
-        """Create a log. Return False if all its partitions existed; they stay unchanged."""
+        """Create the missing partitions of a log. Return False if all of them existed.
+
+        Existing partitions stay unchanged.
+        """
         ...
 
     async def append(self, log: str, partition: int, payloads: Sequence[bytes]) -> Appended:
@@ -154,12 +158,12 @@ class Logs(Protocol):
     async def read(
         self, log: str, partition: int, offset: int, *, limit: int, bytes_max: int = ...
     ) -> LogBatch:
-        """Return messages from an offset on; an empty batch at the end of the partition.
+        """Return messages from `offset` on. Return an empty batch at the end of the partition.
 
-        A batch has at most `limit` messages and about `bytes_max` bytes, but at least one message
-        if there is one. It ends before a missing message. Raise LogDamagedError with the missing
-        range if the first message is missing, OffsetOutOfRangeError if the offset is below `first`
-        or above `end`.
+        A batch has at most `limit` messages and about `bytes_max` bytes. It has one message if that
+        message alone is larger. It ends before a missing message. Raise LogDamagedError with the
+        missing range if the message at `offset` is missing, OffsetOutOfRangeError if `offset` is
+        below `first` or above `end`.
         """
         ...
 
@@ -168,14 +172,17 @@ class Logs(Protocol):
         ...
 
     async def watch(self, log: str, partition: int) -> LogState:
-        """Return the state, and request one hint when the next message is appended.
+        """Return the state of a partition, and request a wake-up hint from its next append.
 
-        The implementation defines how it sends the hint. A hint may be lost.
+        The implementation defines how it sends the hint. A hint can be lost.
         """
         ...
 
     async def offset_at(self, log: str, partition: int, ms: int) -> int:
-        """Return the offset of the first message at or after a time; `end` if all are older."""
+        """Return the offset of the first message at or after a time.
+
+        Return `end` if all messages are older.
+        """
         ...
 
     async def hold(
@@ -183,47 +190,49 @@ class Logs(Protocol):
     ) -> None:
         """Set the retention hold of a reader: trimming keeps messages from `offset` on.
 
-        If a later incarnation of the reader has set a hold, change nothing. Raise
+        Do nothing if a later incarnation of the reader has set the hold. Raise
         OffsetOutOfRangeError if the offset is below `first` or above `end`.
 
-        The hold of a reader whose name starts with `~` protects messages from the age limit only.
-        The byte limit deletes them and counts them as dropped. With policy `refuse`, the byte limit
-        treats a partition whose readers all start with `~` as one without readers.
+        A reader whose name starts with `~` is a *yielding reader*. Its hold protects messages from
+        the age limit only. The byte limit deletes them and counts them as dropped. With policy
+        `refuse`, the byte limit ignores the holds of yielding readers.
         """
         ...
 
     async def release(self, log: str, partition: int, reader: str) -> bool:
-        """Delete the retention hold of a reader. Return False if it had none."""
+        """Delete the retention hold of a reader. Return False if it had no hold."""
         ...
 
     async def set_retention(self, log: str, partition: int, retention: Retention) -> None:
-        """Change the limits of a partition, unless its limits have a higher version."""
+        """Set the limits of a partition. Do nothing if its limits have a higher version."""
         ...
 
     async def trim(
         self, log: str, partition: int, retention: Retention | None = None, *, short: bool = False
     ) -> TrimResult:
-        """Delete a bounded number of messages that the limits do not keep.
+        """Delete a bounded number of old messages that exceed the limits of the partition.
 
-        Change the limits to `retention` first, unless the partition has limits of a higher version.
-        With `short`, also delete messages within the limits that all readers have passed, because
-        the store is short of memory. With policy `refuse` this needs a reader whose name does not
-        start with `~`.
+        First set the limits to `retention`, as `set_retention` does. With `short` the store is
+        short of memory: also delete messages within the limits that all readers have passed. With
+        policy `refuse`, `short` has this effect only if a reader that does not yield has a hold.
         """
         ...
 
     async def seal(self, log: str, partition: int, following: int) -> LogState:
-        """Seal a partition, so that it rejects appends; return its state.
+        """Seal a partition: make it reject appends permanently. Return its state.
 
-        `following` is the index of the storage topic that continues it. A second seal changes
-        nothing.
+        `following` is the index of the storage topic that continues the partition. A second seal
+        changes nothing.
         """
         ...
 
     async def delete(self, log: str, partitions: int) -> None:
-        """Delete a log with its partitions, holds and deduplication entries, if it exists."""
+        """Delete the partitions, holds and deduplication entries of a log, if it exists."""
         ...
 
     async def names(self) -> dict[str, int]:
-        """Return all logs with their number of partitions, also partly created or deleted ones."""
+        """Return the number of partitions of each log by the name of the log.
+
+        Include logs whose creation or deletion is incomplete.
+        """
         ...

@@ -1,14 +1,14 @@
 """Logs as streams of the store.
 
-A partition is one stream whose entry ids are `<offset>-<ms>`, so that entries can be found by
-offset and by time. The only field of an entry is the packed message. A hash, the *head*, has the
-state of the partition. All keys of a partition are in one cluster slot.
+A partition is one stream. Its entry ids are `<offset>-<ms>`, so that searches by offset and by time
+are possible. The only field of an entry is the packed message. A hash, the *head*, stores the state
+of the partition. All keys of a partition are in one cluster slot.
 
-Only damage creates gaps between offsets: a process other than these scripts deleted entries. A
-read ends before a gap. A read that starts inside one raises LogDamagedError with the missing
-range. Entries after a gap keep their offsets.
+The scripts of this package never leave gaps between offsets. A gap means that another program
+deleted entries. A read ends before a gap. A read that starts inside a gap raises LogDamagedError
+with the missing range. Entries after a gap keep their offsets.
 
-A lost reply leaves the outcome of an append unknown. The caller decides whether to repeat it.
+If the reply of an append is lost, its outcome is unknown. The caller decides whether to repeat it.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _SEAL = script(__package__, "seal")
 _TRIM = script(__package__, "trim")
 _WATCH = script(__package__, "watch")
 
-#: Maximum number of messages that one step deletes, so that it blocks the store for at most about
+#: Limit of the messages that one step of a trim deletes. A step blocks the store for up to about
 #: two milliseconds.
 TRIM_STEP = 500
-#: Share of the byte limit, in percent, from which on needed messages cause a warning.
+#: Percentage of the byte limit at which messages that readers need cause a warning.
 WARNING_PERCENT = 70
 #: Default of `bytes_max` for reads.
 READ_BYTES_MAX = 4 * 1_048_576
-#: Assumed size of a message of a partition that was not read before.
+#: Assumed size of a message before the first read of its partition.
 _UNKNOWN_SIZE_BYTES = 16_384
-#: Number of partitions whose message sizes are cached.
+#: Limit of the partitions whose message sizes are cached.
 _SIZES_MAX = 10_000
-#: Number of entries for which `_times` compares the first and the last time.
+#: Number of entries in a run. `_times` compares the first and the last time of each run.
 _RUN = 25
-#: COUNT of a SCAN, chosen so that one call takes the store less than a millisecond.
+#: COUNT of a SCAN. With it, one call blocks the store for less than a millisecond.
 _SCAN_STEP = 1000
 _STATE_FIELDS = (
     *("first", "end", "bytes", "ms", "sealed", "sealed_ms", "dropped", "warned_ms"),
@@ -63,11 +63,11 @@ _STATE_FIELDS = (
 
 
 class StreamLogs:
-    """Logs in the store. The only state is a cache of message sizes."""
+    """Logs in the store, as streams. The only state is a cache of message sizes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Size of the largest recently read message, by stream.
+        #: Key of a stream -> size of the largest message that was read recently.
         self._sizes: dict[str, int] = {}
 
     async def create(self, log: str, partitions: int, retention: Retention) -> bool:
@@ -106,7 +106,7 @@ class StreamLogs:
         if not reply or not reply[0][0].startswith(b"%d-" % offset):
             if await self._is_at_end(log, partition, offset):
                 return LogBatch(offset, offset, [], [])
-            # The entry was appended between the two calls.
+            # Read again: the entry was appended after XRANGE and before `_is_at_end`.
             return await self.read(log, partition, offset, limit=limit, bytes_max=bytes_max)
         reply = _up_to_gap(reply, offset)
         payloads = [entry[1][1] for entry in reply]
@@ -127,7 +127,7 @@ class StreamLogs:
         head = keys.head(log, partition)
         reply = await self._store.call("HMGET", head, *_STATE_FIELDS, "watched", repeatable=True)
         if reply.pop() is None:
-            # Write only if no other reader has requested a hint since the last append.
+            # Write the request only if no reader has requested a hint since the last append.
             reply = await self._store.run(_WATCH, [head], _STATE_FIELDS)
         return _state(reply, log, partition)
 
@@ -188,13 +188,13 @@ class StreamLogs:
 
     async def delete(self, log: str, partitions: int) -> None:
         async def delete(partition: int) -> None:
-            # UNLINK frees the memory in the background, because a stream can be long.
+            # Use UNLINK, because it frees the memory of a long stream in the background.
             await self._store.call("UNLINK", *keys.all_of(log, partition), repeatable=True)
 
         await for_each(range(partitions), delete)
-        # After the partitions, because an append would create further deduplication entries.
+        # Delete the entries after the partitions, because appends create deduplication entries.
         await self._delete_message_ids(log)
-        # Last, so that maintenance finds the log and finishes the deletion after a crash.
+        # Unregister the log last, so that maintenance can finish the deletion after a crash.
         await self._store.call("HDEL", keys.REGISTER, log, repeatable=True)
 
     async def names(self) -> dict[str, int]:
@@ -209,8 +209,11 @@ class StreamLogs:
                 return found
 
     async def _delete_message_ids(self, log: str) -> None:
-        """Delete the deduplication entries of a log. SCAN finds them, because no key lists them."""
-        # The pattern of SCAN also matches logs whose names start with this one and a dot.
+        """Delete the deduplication entries of a log.
+
+        Find them with SCAN, because no key lists them.
+        """
+        # Check each key, because the SCAN pattern matches keys of some other logs too.
         own_key = re.compile(rb"\{%b\.\d+\}:log:id:" % re.escape(log.encode()))
         cursor, match = "0", keys.message_ids(log)
         while True:
@@ -220,10 +223,10 @@ class StreamLogs:
                 return
 
     async def _is_at_end(self, log: str, partition: int, offset: int) -> bool:
-        """Return True if `offset` is the end of the partition, False if an entry has this offset.
+        """Return True if `offset` is the end of the partition. Return False if its entry exists.
 
-        Raise OffsetOutOfRangeError if it is below `first` or above `end`, LogDamagedError if its
-        entry is missing.
+        Raise OffsetOutOfRangeError if the offset is below `first` or above `end`, LogDamagedError
+        if its entry is missing.
         """
         used = (keys.entries(log, partition), keys.head(log, partition))
         reply = await self._store.run(_ENTRY_AT, used, (max(offset, 0),))
@@ -239,13 +242,16 @@ class StreamLogs:
     def _cache_size(self, stream: str, largest: int) -> None:
         if len(self._sizes) >= _SIZES_MAX:
             self._sizes.clear()
-        # Halve the size from read to read instead of replacing it: a read with too few messages
-        # costs less than one that needs too much memory.
+        # Reduce a cached size only by half per read. A size that is too high makes the next batch
+        # small, but a size that is too low would make it use too much memory.
         self._sizes[stream] = max(largest, self._sizes.get(stream, 0) // 2, 1)
 
 
 def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
-    """Raise the error for a refused append. `reply` is that of a script with `logs/_append`."""
+    """Raise the error for an append that the script rejected.
+
+    `reply` comes from a script that includes `logs/_append`.
+    """
     match reply[0]:
         case b"appended":
             return
@@ -262,7 +268,7 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
 
 def _up_to_gap(reply: list[Reply], offset: int) -> list[Reply]:
     """Return the entries before the first gap."""
-    # Ids increase, so there is no gap if the last entry has the expected offset.
+    # Check only the last entry first: ids increase, so its offset shows whether there is a gap.
     if _offset(reply[-1]) == offset + len(reply) - 1:
         return reply
     dense = itertools.takewhile(lambda pair: _offset(pair[1]) == pair[0], enumerate(reply, offset))
@@ -272,8 +278,8 @@ def _up_to_gap(reply: list[Reply], offset: int) -> list[Reply]:
 def _times(reply: list[Reply]) -> list[int]:
     """Return the times of entries.
 
-    Times never decrease. If the first and the last of some entries are equal, all between are
-    equal too, and need no parsing.
+    Times never decrease. If the first and the last entry of a run have the same time, all entries
+    of the run have it, and the function does not parse them.
     """
     times: list[int] = []
     for start in range(0, len(reply), _RUN):
@@ -295,7 +301,7 @@ def _ms(entry: list[Reply]) -> int:
 
 
 def _count_within(payloads: list[bytes], bytes_max: int) -> int:
-    """Return the number of messages that fit into `bytes_max`, but at least one."""
+    """Return the number of messages that fit into `bytes_max`. Return 1 if the first is larger."""
     for index, size in enumerate(itertools.accumulate(map(len, payloads))):
         if size > bytes_max:
             return max(1, index)

@@ -1,11 +1,12 @@
 """Log trimmer: applies retention to logs in bounded steps, and frees memory of the store.
 
-`trim_log` deletes the messages that the limits of a log do not keep. It logs a partition once when
-the messages that readers still need fill 70 % of its byte limit, and once when they no longer do.
-The head of the partition stores that state (`warned_ms`), so several nodes log it only once.
+`trim_log` deletes the messages that exceed the limits of a log. It also writes a log line when the
+messages that readers need reach 70 % of the byte limit of a partition, and another one when they
+fall below it. The head of the partition stores this state (`warned_ms`), so that only one node
+writes the line.
 
-`MemoryRelief` is a step of `store.leader.Leader`. While the store is at its warning level, it
-deletes messages within the limits that all readers have passed.
+`MemoryRelief` is a step of `store.leader.Leader`. While the store is above its warning level of
+memory, it deletes messages that all readers have passed, even within the limits.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from waystation.types.common import FullPolicy
 
 _log = logger("maintenance")
 
-# The gauges are totals of all logs, as the last pass of maintenance found them. Nodes that do not
-# lead report 0, so that dashboards can sum all nodes.
+# The gauges are totals over all logs at the last maintenance pass. Only the leader sets them. Other
+# nodes report 0, so that dashboards can sum over all nodes.
 log_bytes = Gauge("waystation_log_bytes", "Bytes of messages in all logs.", registry=registry)
 log_dropped = Gauge(
     "waystation_log_dropped_messages",
@@ -48,10 +49,9 @@ log_warned = Gauge(
 
 #: Seconds between two checks of the memory.
 MEMORY_CHECK_S = 1.0
-#: Number of partitions or logs that are trimmed concurrently, so that other callers of the store do
-#: not wait behind hundreds of scripts.
+#: Limit of concurrent trims, so that other calls do not wait behind hundreds of scripts.
 TRIMS_AT_ONCE = 16
-#: Number of steps for one partition in one pass. The next pass continues a longer trim.
+#: Limit of the steps for one partition in one pass. The next pass continues the trim.
 _STEPS_MAX = 200
 #: Number of partitions that a log line lists.
 _LISTED_MAX = 10
@@ -61,24 +61,28 @@ _LISTED_MAX = 10
 class TrimReport:
     """Totals over the trimmed partitions."""
 
-    #: Number of messages that were deleted.
+    #: Number of messages that this pass deleted.
     deleted: int = 0
-    #: Size of the messages that are left.
+    #: Size of the remaining messages, in bytes.
     bytes: int = 0
-    #: Number of messages that were ever deleted although a reader needed them.
+    #: Number of messages that all passes so far deleted although a reader needed them.
     dropped: int = 0
     #: Number of partitions whose needed messages fill at least 70 % of the byte limit.
     nearly_full: Counter[FullPolicy] = field(default_factory=Counter)
 
     def add(self, deleted: int, last: TrimResult) -> None:
-        """Add the result of the last step in a partition, and the messages of all its steps."""
+        """Add one partition to the totals.
+
+        `deleted` counts the messages that all its steps deleted. `last` is the result of the last
+        step.
+        """
         self.deleted += deleted
         self.bytes += last.bytes
         self.dropped += last.dropped
         self.nearly_full[last.retention.policy] += last.warning in ("begins", "lasts")
 
     def set_metrics(self) -> None:
-        """Report the totals of a pass over all logs; those of an empty report are 0."""
+        """Set the metrics to the totals. An empty report sets the gauges to 0."""
         log_bytes.set(self.bytes)
         log_dropped.set(self.dropped)
         log_trimmed.inc(self.deleted)
@@ -91,19 +95,19 @@ async def trim_log(
 ) -> None:
     """Trim all partitions of a log and add the results to `report`.
 
-    `retention` are the limits that the caller has read. They apply unless the log has newer ones;
-    None: the log keeps its own. After an error, `report` has the partitions before it.
+    First set the limits of the log to `retention`, unless it has limits of a higher version. None
+    keeps the limits of the log. If an error is raised, `report` has the partitions trimmed before.
     """
     trimmed: list[tuple[int, TrimResult]] = []
     try:
         for partition in range(partitions):
-            # Another node may delete the log meanwhile.
+            # Ignore a missing partition, because another node can delete the log at the same time.
             with contextlib.suppress(LogNotFoundError):
                 deleted, last = await _trim_partition(logs, log, partition, retention)
                 trimmed.append((partition, last))
                 report.add(deleted, last)
     finally:
-        # Log them also after an error, because no later step returns `begins` or `ends` again.
+        # Log the warnings even after an error, because no later step returns them again.
         _log_warnings(log, trimmed)
 
 
@@ -120,7 +124,7 @@ async def _trim_partition(
 
 
 def _log_warnings(log: str, trimmed: list[tuple[int, TrimResult]]) -> None:
-    """Log warnings that began or ended, in one line for all partitions of the log."""
+    """Write one log line for all partitions whose warning began, and one for those that ended."""
     began = [(partition, last) for partition, last in trimmed if last.warning == "begins"]
     if began:
         fullest = max((last for _, last in began), key=lambda last: last.needed_bytes)
@@ -144,30 +148,30 @@ def _log_warnings(log: str, trimmed: list[tuple[int, TrimResult]]) -> None:
 
 
 class MemoryRelief:
-    """Deletes messages that all readers have passed while the store is short of memory."""
+    """Deletes messages that all readers have passed, while the store is short of memory."""
 
     def __init__(self, logs: Logs, memory: StoreMemory) -> None:
         self._logs = logs
         self._memory = memory
 
     async def run(self) -> float | None:
-        """Free memory if the store is at its warning level. Return the seconds until the next pass.
+        """Free memory if the store is above its warning level.
 
-        If readers have passed no message, the next pass follows after the usual period, because it
-        costs the store one call per partition.
+        Return the seconds until the next run. Return None, the default period of the leader, if no
+        message could be deleted. A shorter period would cost the store many calls without effect.
         """
         if not self._memory.is_short:
             return MEMORY_CHECK_S
         return MEMORY_CHECK_S if await self.free() else None
 
     def stand_down(self) -> None:
-        """Do nothing: this step reports no gauges."""
+        """Do nothing, because this step of the leader sets no gauges."""
 
     async def free(self) -> int:
         """Delete messages until the store is below its warning level. Return their number.
 
-        Each round takes one bounded step in every partition, so that all logs lose their oldest
-        messages first.
+        Each round makes one bounded step in every partition, so that all partitions lose messages
+        evenly.
         """
         registered = await self._logs.names()
         partitions = [(log, each) for log, count in registered.items() for each in range(count)]

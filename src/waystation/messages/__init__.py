@@ -1,1 +1,1 @@
-"""Messages: envelope, limits, HTTP formats, CloudEvents and redaction, shared by all parts."""
+"""Messages, as all parts use them: envelope, limits, HTTP formats, CloudEvents and redaction."""

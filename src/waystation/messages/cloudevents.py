@@ -1,8 +1,8 @@
 """CloudEvents 1.0: the JSON event format and the HTTP binding, with unchanged payloads.
 
-The attributes of an event become headers `ce-…` in the encoding of the HTTP binding, whether the
-event was sent in binary or in structured mode. `datacontenttype` becomes the content type of the
-message. `id` and `partitionkey` are the message's id and group unless the request sets others.
+The attributes of an event become headers `ce-…` of the message, encoded as in the HTTP binding.
+This applies to events in binary and in structured mode. `datacontenttype` becomes the content type
+of the message. `id` and `partitionkey` become its id and group, unless the request sets others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from waystation.messages.envelope import (
 )
 from waystation.runtime.json_text import unshield
 
-#: An event in the JSON format: attributes, `data` and `data_base64` as undecoded JSON.
+#: An event in the JSON format. The values are undecoded JSON.
 JsonEvent = dict[str, msgspec.Raw]
 
 _VERSION = "1.0"
@@ -41,13 +41,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a message that an event determines."""
+    """Fields of a message that come from an event."""
 
     id: str
     group: str | None
     headers: list[tuple[str, str]]
     data: bytes
-    #: None if the event has no valid trace context.
+    #: Trace context of the event; None: missing or invalid.
     traceparent: str | None
 
 
@@ -88,21 +88,21 @@ def check_event_headers(headers: Iterable[tuple[str, str]]) -> None:
 
 
 def attribute_text(value: str, *, field: str) -> str:
-    """Return the text of a `ce-…` header, which the HTTP binding percent-encodes."""
+    """Decode the value of a `ce-…` header, which the HTTP binding percent-encodes."""
     if "%" not in value:
         return value
     try:
-        # Reject invalid UTF-8, because replacement characters would make two ids equal.
+        # Reject invalid UTF-8, because replacement characters could make two different ids equal.
         return unquote(value, errors="strict")
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{field} is not percent-encoded UTF-8.", field=field) from error
 
 
 def event_source(headers: Headers, message_id: str) -> str | None:
-    """Return the source of an event; None if its message id is not the id of the event.
+    """Return the source of the event if the message is an event and has the id of the event.
 
-    The id of an event is unique only within its source. A producer that sets another message id
-    decides about uniqueness itself.
+    The id of an event is unique only within its source, so the source is part of the message id for
+    deduplication. Return None for other messages, and if the producer set a message id of its own.
     """
     attributes = dict(headers)
     if attributes.get("ce-specversion") and unquote(attributes.get("ce-id", "")) == message_id:
@@ -128,7 +128,7 @@ def _attributes(event: JsonEvent) -> dict[str, str]:
                 f"The attribute {name} is not a string, an integer or a boolean.", field=name
             ) from error
         if value is None:
-            continue  # The specification treats null like a missing attribute.
+            continue  # The specification defines null as a missing attribute.
         text = value if isinstance(value, str) else _encode(value).decode()
         if "\t" in text:
             raise InvalidInputError(f"{name} contains control characters.", field=name)
@@ -166,7 +166,7 @@ def _payload(event: JsonEvent, content_type: str | None) -> bytes:
     raw = bytes(data)
     if content_type is None or is_json_type(content_type) or not raw.startswith(b'"'):
         return unshield(raw)
-    # The content is not JSON, so the JSON string only transports it.
+    # The content type is not JSON, so the payload is the text of the JSON string.
     try:
         text: str = _decode_any(raw)
     except UnicodeDecodeError as error:

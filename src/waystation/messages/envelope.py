@@ -1,11 +1,11 @@
 """The envelope of a message: its fields, its limits and its stored form.
 
-Topics, pools, subscriptions, transactions and history all move messages as an `Envelope`. The
-payload is bytes that no part interprets. Headers are a list of pairs, because a name may occur
-several times; their order and the commas in their values are preserved.
+Topics, pools, subscriptions, transactions and history all use `Envelope` for messages. No part
+interprets the payload. Headers are a list of pairs, because a name can occur several times. Their
+order and the commas in their values are preserved.
 
-A message enters the system only after `check_message` has accepted it, so every message in a log
-keeps the limits of this module. An error names the field; a reader of a batch adds the position.
+`check_message` checks each message before it is stored, so all stored messages are within the
+limits of this module. An error names the invalid field. The reader of a batch adds the position.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from waystation.errors import GroupRequiredError, InvalidInputError, TooLargeErr
 
 #: Limit of the characters of an id, a group or a cause.
 KEY_CHARACTERS_MAX = 100
-#: Limit of the bytes of a message as `message_bytes` counts them; `topics.message_bytes_max`
-#: changes it.
+#: Default of `topics.message_bytes_max`: limit of the size of a message, see `message_bytes`.
 MESSAGE_BYTES_MAX = 5 * 1_048_576
 #: Limit of the messages of a batch.
 MESSAGES_MAX = 1000
@@ -30,20 +29,20 @@ MESSAGES_MAX = 1000
 HEADERS_MAX = 100
 HEADER_NAME_MAX = 100
 HEADER_VALUE_MAX = 8192
-#: Levels of JSON that are always accepted. The decoder uses the C stack of the interpreter, so a
-#: few more levels pass or fail depending on the caller.
+#: Nesting of JSON that the decoder always accepts. The true limit is a few levels higher and
+#: depends on the free C stack at the call.
 JSON_DEPTH_MAX = 900
 #: Number of random bytes in an id that the server creates.
 ID_BYTES = 16
-#: The end of the year 9999.
+#: Latest valid time: the end of the year 9999.
 _MS_MAX = 253_402_300_799_999
 
 #: Version of the stored form. A release rejects messages with another version.
 _FORMAT = 1
 
-#: Request headers that a message keeps: content and trace headers ...
+#: Request headers that a message keeps: those of the content and of tracing.
 _KEPT = frozenset({"baggage", "content-encoding", "content-language", "content-type", "tracestate"})
-#: ... and the headers of applications and CloudEvents.
+#: Prefixes of further headers that a message keeps: those of applications and of CloudEvents.
 _KEPT_PREFIXES = ("x-", "ce-")
 #: Headers that a message never keeps, because they carry secrets or describe the network path.
 _DROPPED = frozenset(
@@ -71,24 +70,24 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message with its payload, headers and lineage."""
+    """One message: payload, headers, and the ids that describe its origin."""
 
     id: str
     project: str
     data: bytes
-    #: Messages of one group are delivered in order; None: the message has no order.
+    #: Group of the message. Messages of one group are delivered in order. None: in any order.
     group: str | None = None
     headers: Headers = ()
     #: Earliest delivery in milliseconds since 1970; 0: immediately.
     not_before_ms: int = 0
     #: Id of the message or transaction that caused this message.
     cause: str | None = None
-    #: Trace context as in W3C Trace Context.
+    #: Header `traceparent` of W3C Trace Context.
     traceparent: str | None = None
 
 
 class MessageTarget(Protocol):
-    """The properties of a topic or pool on which the limits of its messages depend."""
+    """A topic or pool, with the properties that decide which messages it accepts."""
 
     @property
     def project(self) -> str:
@@ -102,7 +101,7 @@ class MessageTarget(Protocol):
 
     @property
     def grouped(self) -> bool:
-        """Whether each message must have a group."""
+        """True if each message must have a group."""
         ...
 
 
@@ -110,7 +109,10 @@ class MessageTarget(Protocol):
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
-    """Stored form: an array, because field names would be a third of a small message."""
+    """Stored form of a message.
+
+    It is encoded as an array, because field names would be a third of a small message.
+    """
 
     format: int
     id: str
@@ -127,8 +129,8 @@ _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 
 def pack(envelope: Envelope) -> bytes:
-    """Return the stored form, without the project: every log belongs to one project."""
-    # A tuple in the order of `_Packed` gives the same bytes in half the time.
+    """Return the stored form of a message. It omits the project, because a log has one project."""
+    # Encode a tuple in the order of `_Packed`, because the bytes are the same in half the time.
     return _encode(
         (
             _FORMAT,
@@ -144,7 +146,7 @@ def pack(envelope: Envelope) -> bytes:
 
 
 def unpack(packed: bytes, *, project: str) -> Envelope:
-    """Return the message of a stored form. Raise ValueError if this release cannot read it."""
+    """Return the message from its stored form. Raise ValueError if this release cannot read it."""
     try:
         fields = _decode(packed)
     except msgspec.DecodeError as error:
@@ -167,10 +169,9 @@ def unpack(packed: bytes, *, project: str) -> Envelope:
 
 
 def check_message(envelope: Envelope, target: MessageTarget, *, bytes_max: int) -> int:
-    """Return the size of a message. Raise InvalidInputError for the first broken limit.
+    """Return the size of a message. Raise InvalidInputError if it exceeds a limit.
 
-    Names and values of headers are not checked here: `check_header_name` and
-    `check_header_value` do that where headers are read.
+    The caller has checked each header with `check_header_name` and `check_header_value`.
     """
     if envelope.group is not None:
         check_key(envelope.group, field="group")
@@ -204,7 +205,10 @@ def message_bytes(envelope: Envelope) -> int:
 
 
 def check_key(value: str, *, field: str) -> str:
-    """Return an id, group or cause. Raise InvalidInputError if it is too long or not printable."""
+    """Return an id, group or cause.
+
+    Raise InvalidInputError if it is empty, too long, or contains control characters.
+    """
     if not 0 < len(value) <= KEY_CHARACTERS_MAX:
         raise InvalidInputError(
             f"{field} must have 1 to {KEY_CHARACTERS_MAX} characters; it has {len(value)}.",
@@ -216,7 +220,10 @@ def check_key(value: str, *, field: str) -> str:
 
 
 def are_plain_keys(values: list[str]) -> bool:
-    """Whether all texts are valid keys in ASCII, which have as many bytes as characters."""
+    """Return True if all texts are valid keys and ASCII.
+
+    The length of an ASCII text is also its size in bytes.
+    """
     text = "".join(values)
     return (
         text.isascii()
@@ -227,14 +234,17 @@ def are_plain_keys(values: list[str]) -> bool:
 
 
 def is_kept_header(name: str) -> bool:
-    """Whether a message keeps the request header of this lower-case name."""
+    """Return True if a message keeps the request header with this lower-case name."""
     if name in _DROPPED or name.startswith(_DROPPED_PREFIX):
         return False
     return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 def check_header_name(name: str) -> str:
-    """Return the name in lower case. Raise InvalidInputError if messages do not keep it."""
+    """Return a header name in lower case.
+
+    Raise InvalidInputError if the name is invalid or if messages do not keep the header.
+    """
     lowered = name.lower()
     if len(lowered) > HEADER_NAME_MAX or not _is_token(lowered):
         raise InvalidInputError(f"{name[:40]!r} is not a valid header name.", field="headers")
@@ -248,7 +258,10 @@ def check_header_name(name: str) -> str:
 
 
 def check_header_value(value: str, *, field: str) -> str:
-    """Return the value. Raise InvalidInputError if it is too long or has control characters."""
+    """Return a header value.
+
+    Raise InvalidInputError if it is too long or has control characters.
+    """
     if len(value) > HEADER_VALUE_MAX:
         raise TooLargeError(
             f"{field} has {len(value):,} characters; the limit is {HEADER_VALUE_MAX:,}.",
@@ -283,7 +296,7 @@ def parse_time_ms(text: str, *, field: str) -> int:
 
 
 def valid_traceparent(text: str | None) -> str | None:
-    """Return the trace context, or None if it is invalid: tracing must not reject a message."""
+    """Return the trace context. Return None if it is invalid, so that the message is accepted."""
     return text if text is not None and _is_traceparent(text) else None
 
 
@@ -291,7 +304,7 @@ def valid_traceparent(text: str | None) -> str | None:
 
 
 def content_type_of(headers: Headers) -> str | None:
-    """Return the content type among the headers of a message."""
+    """Return the value of the header `content-type` of a message. Return None if it is missing."""
     for name, value in headers:
         if name == "content-type":
             return value
@@ -305,6 +318,6 @@ def media_type_of(content_type: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_json_type(content_type: str) -> bool:
-    """Whether the content type is a JSON type."""
+    """Return True if the content type is a JSON type."""
     media_type = media_type_of(content_type)
     return media_type in ("application/json", "text/json") or media_type.endswith("+json")

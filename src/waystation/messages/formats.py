@@ -1,22 +1,22 @@
 """HTTP formats of messages: reads requests of producers and writes messages as JSON.
 
-The content type of a request decides how its body is read:
+The content type of a request selects the format of its body:
 
 - `application/cloudevents+json`: one CloudEvent in structured mode;
 - `application/cloudevents-batch+json`: a JSON array of CloudEvents;
 - `application/vnd.waystation.batch+json`: a batch in our own format (below);
-- any other: the body is the payload of one message, byte for byte. With `ce-…` headers it is a
-  CloudEvent in binary mode.
+- any other: the body is the payload of one message, byte for byte. With `ce-…` headers the message
+  is a CloudEvent in binary mode.
 
 A batch:
 
     {"messages": [{"id": "a", "group": "g", "data": {"any": "JSON"}}, {"text": "…"}, …]}
 
-`data` is JSON and stays byte for byte as it is in the body; `text` is UTF-8; `base64` is for any
-other bytes. The output of `message_json` is a valid element of a batch.
+`data` is JSON that is stored byte for byte, `text` is UTF-8, `base64` is for other bytes. The
+output of `message_json` is a valid element of a batch.
 
-A request is accepted or rejected as a whole. The error names the first invalid field, with the
-position of its message in a batch.
+A request is accepted or rejected atomically. The error names the first invalid field, and in a
+batch also the position of its message.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ EVENT_TYPE = "application/cloudevents+json"
 EVENT_BATCH_TYPE = "application/cloudevents-batch+json"
 BATCH_TYPE = "application/vnd.waystation.batch+json"
 _SEVERAL_TYPES = (EVENT_TYPE, EVENT_BATCH_TYPE, BATCH_TYPE)
-#: Media types that must not be read as a payload, because they contain messages in a format that
-#: this server does not support.
+#: Prefixes of media types that are rejected, because their bodies contain messages in a format that
+#: this release does not support.
 _RESERVED_PREFIXES = ("application/cloudevents", "application/vnd.waystation.")
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
-#: Request headers as an ASGI server passes them, with names in lower case.
+#: Request headers in the form of ASGI, with names in lower case.
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
 _ID = "waystation-id"
@@ -84,7 +84,7 @@ _KEYS = frozenset({_ID, _GROUP, _CAUSE})
 _CONTROL_HEADERS = _KEYS | {_NOT_BEFORE, _TRACE}
 _CONTROL_PREFIX = "waystation-"
 
-#: Headers of a message in a batch that states no headers, by the content type of the message.
+#: Headers of a batch message without `headers` and `content_type`, by its default content type.
 _DEFAULT_HEADERS: dict[str, Headers] = {
     "": (),
     _JSON: (("content-type", _JSON),),
@@ -92,7 +92,7 @@ _DEFAULT_HEADERS: dict[str, Headers] = {
 }
 _JSON_HEADERS = _DEFAULT_HEADERS[_JSON]
 _JSON_HEADER_BYTES = sum(map(len, _JSON_HEADERS[0]))
-#: The location at the end of an error of msgspec.
+#: Finds the JSON path at the end of an error message of msgspec.
 _location = re.compile(r" - at `\$\.?(.*)`$").search
 
 _T = TypeVar("_T")
@@ -102,9 +102,9 @@ class ReceivedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of one request."""
 
     envelopes: list[Envelope]
-    #: Whether the client sent a batch, perhaps of one message, and expects a list of receipts.
+    #: True if the client sent a batch, even of one message. The reply is then a list of receipts.
     batch: bool
-    #: Bytes of all messages together, as limits count them.
+    #: Sum of the sizes of the messages, see `message_bytes`.
     size: int
 
 
@@ -130,7 +130,7 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _PlainMessage(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
 ):
-    """A message of a batch with no other fields than these, which most messages have."""
+    """A message of a batch without any other fields. Most messages are like this."""
 
     data: msgspec.Raw
     id: str | None = None
@@ -154,9 +154,9 @@ _decode_any = msgspec.json.Decoder().decode
 def read_request(
     target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: IdSource, bytes_max: int
 ) -> ReceivedMessages:
-    """Return the messages of a request. Raise InvalidInputError if any of them is invalid.
+    """Return the messages of a request. Raise InvalidInputError if one of them is invalid.
 
-    `bytes_max` limits each message. `ids` creates the ids of messages without one.
+    `bytes_max` limits the size of each message. `ids` creates ids for messages without an id.
     """
     request = _RequestHeaders(headers)
     media_type = _multi_message_type(request.content_type)
@@ -182,7 +182,7 @@ def read_request(
 
 
 class _RequestHeaders:
-    """Headers of a request, split into control headers and headers that the message keeps."""
+    """Headers of a request: `control` sets fields of the message, `kept` becomes its headers."""
 
     __slots__ = ("content_type", "control", "kept")
 
@@ -191,7 +191,7 @@ class _RequestHeaders:
         self.kept: list[tuple[str, str]] = []
         self.content_type = ""
         for raw_name, raw_value in headers:
-            # Long names bypass the cache, so that its size in memory stays small.
+            # Do not cache the result for a long name, so that the cache uses little memory.
             name_of = _cached_name if len(raw_name) <= HEADER_NAME_MAX else _relevant_name
             name = name_of(raw_name)
             if name is None:
@@ -214,7 +214,7 @@ class _RequestHeaders:
 
 
 def _relevant_name(raw: bytes) -> str | None:
-    """Return the name of a header that a message uses or keeps; None for any other header."""
+    """Return the name of a request header if it sets a field or the message keeps it, else None."""
     name = raw.decode("latin-1")
     if name in _CONTROL_HEADERS:
         return name
@@ -243,7 +243,7 @@ def _repeated(header: str) -> InvalidInputError:
 
 @lru_cache(maxsize=256)
 def _multi_message_type(content_type: str) -> str:
-    """Return the media type of a body that contains messages; empty if it is a payload."""
+    """Return the media type if the body has an event or a batch. Return '' if it is a payload."""
     media_type = media_type_of(content_type)
     if media_type in _SEVERAL_TYPES:
         return media_type
@@ -262,7 +262,10 @@ def _single(
     target: MessageTarget,
     ids: IdSource,
 ) -> Envelope:
-    """Return the message of a body that is a payload, or of a structured event."""
+    """Return the message of a request with one message.
+
+    `event` has the fields of an event in structured mode. None: `body` is the payload.
+    """
     control = request.control
     message_id, group = control.get(_ID), control.get(_GROUP)
     traceparent = valid_traceparent(control.get(_TRACE))
@@ -272,7 +275,8 @@ def _single(
         message_id = event.id if message_id is None else message_id
         group = event.group if group is None else group
         traceparent = event.traceparent or traceparent
-        # Content and ce- headers of the request describe its body, not the payload of the event.
+        # Keep only x- headers of the request, because the others describe its body and not the
+        # payload of the event.
         headers = (*event.headers, *(each for each in request.kept if each[0].startswith("x-")))
     else:
         headers = tuple(request.kept)
@@ -298,12 +302,12 @@ def _single(
 
 
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
-    """Return the decoded JSON of a body. Raise InvalidInputError that names the invalid field.
+    """Decode a JSON body. Raise InvalidInputError, which names the invalid field, if it is invalid.
 
     Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.runtime.json_text`).
     """
     try:
-        # msgspec does not check the UTF-8 of values that it leaves undecoded.
+        # Check the UTF-8 here, because msgspec does not check it in undecoded values.
         body.decode()
         return _decode_shielded(decode, body)
     except UnicodeDecodeError as error:
@@ -324,7 +328,10 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
 
 
 def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
-    """Decode a body, also if payloads in it contain lone surrogates."""
+    """Decode a body. Shield lone surrogates first if the decoder rejects the body.
+
+    Raise InvalidInputError if a field other than a payload contains a lone surrogate.
+    """
     try:
         return decode(body)
     except msgspec.ValidationError:
@@ -376,13 +383,14 @@ def _read_plain_batch(
     traceparent: str | None,
     bytes_max: int,
 ) -> tuple[list[Envelope], int] | None:
-    """Return the messages of a batch whose messages have JSON data and no field but their keys.
+    """Read a batch whose messages have no fields except `data`, `id` and `group`.
 
-    It takes less than half the time of the general reader. Return None for any other batch and for
-    an invalid one, which the general reader then explains.
+    Return the messages and their total size in less than half the time of `_read_batch`. Return
+    None for any other batch and for an invalid one. `_read_batch` then reads it and reports the
+    error.
     """
     try:
-        # msgspec does not check the UTF-8 of values that it leaves undecoded.
+        # Check the UTF-8 here, because msgspec does not check it in undecoded values.
         body.decode()
         messages = _decode_plain_batch(body).messages
     except (ValueError, RecursionError):
@@ -393,7 +401,8 @@ def _read_plain_batch(
     if not 0 < count <= MESSAGES_MAX or (target.grouped and len(groups) < count):
         return None
     payloads = [bytes(message.data) for message in messages]
-    # If the whole batch is within the limit of one message, each of its messages is.
+    # Compare the size of the batch with the limit of one message. Within it, no message exceeds the
+    # limit. Otherwise `_read_batch` checks each message.
     size = sum(map(len, [*payloads, *keys, *groups])) + count * _JSON_HEADER_BYTES
     if size > bytes_max or not are_plain_keys([*keys, *groups]):
         return None
@@ -506,16 +515,16 @@ def _batch_headers(message: _BatchMessage, content_type: str) -> Headers:
 
 
 def message_json(envelope: Envelope) -> dict[str, object]:
-    """Return the fields of a message for a JSON encoder, without empty ones.
+    """Return the fields of a message for a JSON encoder. Omit empty fields.
 
-    The payload is `data` if it is JSON by content type and content, else `text` if it is UTF-8,
-    else `base64`.
+    The payload is in `data` if both its content type and its content are JSON. Otherwise it is in
+    `text` if it is UTF-8, else in `base64`.
     """
     content_type = content_type_of(envelope.headers)
     fields: dict[str, object] = {"id": envelope.id}
     if envelope.group is not None:
         fields["group"] = envelope.group
-    # Encoded content must be returned byte for byte, although it may look like JSON.
+    # Do not return encoded content as JSON, because it must stay byte for byte.
     encoded = any(name == "content-encoding" for name, _ in envelope.headers)
     is_json = content_type and is_json_type(content_type) and not encoded
     data = _json_payload(envelope.data) if is_json else None
@@ -527,7 +536,7 @@ def message_json(envelope: Envelope) -> dict[str, object]:
         except UnicodeDecodeError:
             fields["base64"] = b64encode(envelope.data).decode()
     if content_type or "text" in fields:
-        # Write an empty content type too. Without it, a batch would give text the default one.
+        # Write an empty content type too, because a batch sets the default one if it is missing.
         fields["content_type"] = content_type or ""
     headers = [each for each in envelope.headers if each[0] != "content-type"]
     if headers:
@@ -542,14 +551,17 @@ def message_json(envelope: Envelope) -> dict[str, object]:
 
 
 def json_message(envelope: Envelope) -> JsonMessage:
-    """Return a message in JSON form, as `message_json` does, as a struct."""
+    """Return the fields of `message_json` as a struct."""
     return msgspec.convert(message_json(envelope), JsonMessage)
 
 
 def _json_payload(data: bytes) -> msgspec.Raw | None:
-    """Return a JSON payload on one line with unchanged tokens; None if it is not strict JSON."""
+    """Return a JSON payload without line breaks. Return None if it is not strict JSON.
+
+    Numbers and strings stay byte for byte.
+    """
     try:
-        # Decode all of it, because a value that a parser rejects would make the reply unreadable.
+        # Decode the payload, because invalid JSON in it would make the whole reply invalid.
         _decode_any(data)
         if b"\n" in data or b"\r" in data:
             data = msgspec.json.format(data, indent=-1)

@@ -1,9 +1,9 @@
-"""Redaction: which parts of messages and transactions are copied to the history.
+"""Redaction: the parts of messages and transactions that history may copy.
 
 A topic or pipeline sets `record`: `full` keeps everything, `headers` drops the content that users
-put in, `none` drops all data of users. `redact` lists JSON pointers whose values are replaced by
-`"[redacted]"`; all other values stay byte for byte. Content that is not JSON cannot be redacted,
-so history drops it if the policy has any pointer.
+put in, `none` drops all data of users. `redact` lists JSON pointers. History replaces their values
+by `"[redacted]"` and keeps all other values byte for byte. If the policy has pointers, history
+drops content that is not JSON, because pointers do not apply to it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from waystation.types.common import (
     Record,
 )
 
-#: Passed to scripts instead of the id of the data set, so that they write no record log.
+#: Argument of scripts in place of the id of the data set. With it, scripts write no record log.
 UNRECORDED = "-"
-#: From the value that keeps most to the value that keeps least.
+#: Values of `record`, sorted from the one that keeps most to the one that keeps least.
 _RECORDS: tuple[Record, ...] = ("full", "headers", "none")
 
 REDACTED = msgspec.Raw(b'"[redacted]"')
@@ -35,7 +35,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 
-#: Pointers as a tree of their tokens; None: the value at this place is redacted.
+#: Tree of the tokens of pointers. A token leads to a subtree, or to None if its value is redacted.
 _Tree = dict[str, Any] | None
 
 
@@ -47,20 +47,20 @@ class RedactionPolicy(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def label(self) -> str:
-        """Value of the column `recorded`: `full`, `redacted`, `headers` or `none`."""
+        """Value for the column `recorded` of history: `full`, `redacted`, `headers` or `none`."""
         return "redacted" if self.record == "full" and self.redact else self.record
 
     @property
     def keeps_all(self) -> bool:
-        """Whether history keeps everything unchanged."""
+        """True if history keeps everything unchanged."""
         return self.record == "full" and not self.redact
 
     def keep_opaque(self, content: bytes | None) -> bytes | None:
-        """Return content that is not JSON if history may keep it, else None."""
+        """Return content that is not JSON unchanged. Return None if history must drop it."""
         return content if self.keeps_all else None
 
     def keep_json(self, content: bytes | None) -> bytes | None:
-        """Return JSON with redacted values; None if history must not keep any of it."""
+        """Return JSON content with redacted values. Return None if history must drop it."""
         if content is None or self.keeps_all:
             return content
         if self.record != "full":
@@ -80,7 +80,10 @@ FULL = RedactionPolicy()
 
 
 def redaction_policy(record: Record, redact: Sequence[str]) -> RedactionPolicy:
-    """Return the policy of a topic or pipeline; `FULL` itself if it keeps everything."""
+    """Return the policy for the options of a topic or pipeline.
+
+    Return the constant `FULL` if it keeps everything.
+    """
     return RedactionPolicy(record, tuple(redact)) if record != "full" or redact else FULL
 
 
@@ -123,17 +126,17 @@ def _pointer_tree(pointers: Iterable[str]) -> _Tree:
         for token in parents:
             node = node.setdefault(token, {})
             if node is None:
-                break  # Another pointer redacts the whole parent.
+                break  # Another pointer redacts the parent and everything in it.
         else:
             node[last] = None
     return root
 
 
 def _redacted(value: msgspec.Raw, tree: _Tree) -> msgspec.Raw:
-    """Return JSON with the values at the pointers of `tree` replaced.
+    """Replace the values at the pointers of `tree` and return the JSON.
 
-    Objects and arrays that contain such a value are written anew. Otherwise an object that repeats
-    a name would keep the earlier values, because the parser reads only the last one.
+    Encode objects and arrays again even if only one value in them changes. An object can repeat a
+    name, and the decoder returns only the last value. Copied bytes would keep the earlier values.
     """
     if tree is None:
         return REDACTED

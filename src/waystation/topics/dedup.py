@@ -1,4 +1,4 @@
-"""Deduplication: append only messages whose id is new within the window of the topic.
+"""Deduplication: append only messages with ids that are new within the window of the topic.
 
 The script that appends a message also stores its id, in the slot of the partition. After a switch,
 the ids of older messages are in an earlier storage topic. Therefore the deduplicator first asks
@@ -29,14 +29,14 @@ from waystation.types.message import Durability, Receipt
 
 _APPEND_ONCE = script(__package__, "append_once")
 _SEAL_AGE = script(__package__, "seal_age")
-#: Added to the window, because clocks of processes and store differ. One question too many is
-#: harmless.
+#: Seconds added to the window, because the clocks of process and store differ. Searching an expired
+#: storage topic is harmless.
 _MARGIN_S = 60
 _SEALS_MAX = 10_000
 
 
 class Routable(Protocol):
-    """A packed message with the fields that routing and deduplication need."""
+    """A message that can be routed and deduplicated: its fields, and its stored form `packed`."""
 
     @property
     def id(self) -> str: ...
@@ -51,21 +51,25 @@ class Routable(Protocol):
 
 
 class Deduplicator:
-    """Appends messages with new ids. The state is when each sealed storage topic was sealed."""
+    """Appends each message unless its id is already stored.
+
+    The only state is a cache of the times at which storage topics were sealed.
+    """
 
     def __init__(self, store: Store, *, clock: Clock, durability: Durability = "memory") -> None:
         self._store = store
         self._clock = clock
         self._durability: Durability = durability
-        #: Monotonic time of the seal by log. It never changes.
+        #: Log name -> monotonic time of its seal, which never changes.
         self._sealed_at: dict[str, float] = {}
 
     async def append(
         self, topic: TopicDefinition, partition: int, messages: Sequence[Routable]
     ) -> list[Receipt]:
-        """Append messages with new ids to the current storage topic.
+        """Append messages with new ids to the current storage topic. Skip duplicates.
 
-        Return a receipt per message; that of a duplicate has the location of the first message.
+        Return one receipt per message. The receipt of a duplicate has the location of the first
+        message with this id.
         """
         receipts = await self._find_in_earlier_storage(topic, messages)
         new = [index for index in range(len(messages)) if index not in receipts]
@@ -97,7 +101,10 @@ class Deduplicator:
     async def _find_in_earlier_storage(
         self, topic: TopicDefinition, messages: Sequence[Routable]
     ) -> dict[int, Receipt]:
-        """Return receipts of messages that were produced before a switch, by their index."""
+        """Search the earlier storage topics for the ids of messages.
+
+        Return the receipts of the ids found. The key is the index in `messages`.
+        """
         receipts: dict[int, Receipt] = {}
         for number in range(topic.produce_pointer):
             storage = topic.storage[number]
@@ -136,7 +143,7 @@ class Deduplicator:
         )
 
     async def _is_expired(self, topic: TopicDefinition, storage: StorageTopicDefinition) -> bool:
-        """Whether a storage topic was sealed so long ago that all its ids have expired."""
+        """Return True if a storage topic was sealed so long ago that all its ids have expired."""
         log = topic.log(storage)
         if log not in self._sealed_at:
             age_s = await self._seal_age_s(log, storage.partitions)
@@ -165,8 +172,9 @@ class Deduplicator:
 
 
 def scoped_id(message: Routable) -> str:
-    """Return the id with its group and the source of a CloudEvent, unique within the topic."""
-    # Start with a colon, a length or a letter, so that two different messages have different texts.
+    """Return a text that is unique per message of a topic: source of the event, group and id."""
+    # The first character shows which parts follow: `:` id only, a digit group and id, `s` source.
+    # Therefore two messages with different parts never have the same text.
     group = message.group
     scoped = f":{message.id}" if group is None else f"{len(group)}:{group}:{message.id}"
     source = event_source(message.headers, message.id) if message.headers else None
@@ -174,7 +182,7 @@ def scoped_id(message: Routable) -> str:
 
 
 def _digest(source: str) -> str:
-    # A source may be long, and each id of it is stored with it.
+    # Shorten the source, because the store keeps it with each id.
     return hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
 
 

@@ -30,17 +30,18 @@ _REPAIRS_AT_ONCE = 16
 
 @dataclass
 class MaintenanceReport:
-    """Result of one pass."""
+    """Result of one maintenance pass: trimmed messages, and failed tasks."""
 
     trimmed: TrimReport = field(default_factory=TrimReport)
-    #: Number of failed tasks, and the error of the first one.
+    #: Number of failed tasks.
     failures: int = 0
+    #: Error of the first failed task.
     first_error: Exception | None = None
 
     async def attempt(self, task: Awaitable[None]) -> None:
-        """Await a task of the pass and record its error, so that the pass continues.
+        """Await a task of the pass. Record its error instead of raising it.
 
-        Raise StoreUnavailableError, because every other task would wait for the store as well.
+        Raise only StoreUnavailableError, because all other tasks would wait for the store too.
         """
         try:
             await task
@@ -61,7 +62,7 @@ class TopicMaintenance:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings of the last pass for the operator; empty on nodes that do not lead."""
+        """Warnings of the last pass for the operator. They are empty on nodes that do not lead."""
         return [
             f"{count} partitions of logs are nearly full of messages that readers still need;"
             f" when full, the policy is {policy}."
@@ -70,22 +71,22 @@ class TopicMaintenance:
         ]
 
     async def run(self) -> None:
-        """Run one pass, report it in the metrics, and log the first of its errors."""
+        """Run one pass, set the metrics to its result, and log the first error."""
         self._last = await self.run_pass()
         self._last.trimmed.set_metrics()
         if self._last.failures:
             _log_error(self._last)
 
     def stand_down(self) -> None:
-        """Reset the gauges, because another node reports them."""
+        """Set the gauges to 0, because the new leader reports them."""
         self._last = MaintenanceReport()
         self._last.trimmed.set_metrics()
 
     async def run_pass(self) -> MaintenanceReport:
-        """Run one pass over all topics and logs, whether or not this node leads."""
+        """Repair all topics and trim all logs. The caller need not be the leader."""
         report = MaintenanceReport()
-        # Read the register before the database. A topic is written before its logs, so the database
-        # has the topic of every log that the register names.
+        # Read the register of logs before the database. A topic is written before its logs, so the
+        # database then has the topic of every registered log.
         registered = await self._logs.names()
         limits: dict[str, Retention] = {}
 
@@ -115,7 +116,7 @@ def _log_error(report: MaintenanceReport) -> None:
             "maintenance pass incomplete", failures=report.failures, error=str(report.first_error)
         )
     else:
-        # An unexpected error is logged with its traceback.
+        # Pass the exception itself, so that the log has the traceback of an unexpected error.
         _log.error(
             "maintenance pass incomplete", failures=report.failures, error=report.first_error
         )

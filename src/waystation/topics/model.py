@@ -22,18 +22,18 @@ PARTITIONS_MAX = 1024
 #: Limit of storage topics, because searches, deduplication and maintenance visit all of them.
 STORAGE_TOPICS_MAX = 100
 
-#: States in which a topic can be read.
+#: States in which clients can read the topic.
 ALIVE: tuple[TopicState, ...] = ("active", "blocked")
 EVERY: tuple[TopicState, ...] = (*ALIVE, "deleted", "purged")
 
-#: Equal routers are one object, because every produced message asks for one.
+#: Cached, because each produced message needs a router.
 _router = lru_cache(maxsize=4096)(Router)
 
 
 class StorageTopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """One log of a topic."""
 
-    #: Part of the log's name. A number is never reused under the name of a topic.
+    #: Number in the name of the log. Topics of the same name never reuse a number.
     number: int
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
     #: K of the routing formula (`waystation.topics.router`).
@@ -41,7 +41,7 @@ class StorageTopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def router(self) -> Router:
-        """Router of its messages."""
+        """Router of the messages of this storage topic."""
         return _router(self.partitions, self.factor)
 
 
@@ -59,10 +59,11 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     #: State that a deleted topic returns to when it is restored.
     state_before: TopicState = "active"
     created_ms: int = 0
-    #: First number of its storage topics. Numbers from here on that it no longer has were purged;
-    #: lower numbers belong to a topic that this database never had.
+    #: Number of the first storage topic that this database created under the name of the topic.
+    #: Maintenance deletes logs from here on that the topic no longer has. Logs with lower numbers
+    #: belong to a topic of another database, and maintenance keeps them.
     first_number: int = 0
-    #: Time of the last change of `dedup_seconds`; 0: it has not changed since the creation.
+    #: Time of the last change of `dedup_seconds`; 0: never changed.
     dedup_since_ms: int = 0
 
     @property
@@ -77,7 +78,7 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retention(self) -> Retention:
-        """Retention of its logs."""
+        """Retention of the logs of the topic."""
         age = self.options.max_age_seconds
         return Retention(
             max_bytes=self.options.max_bytes,
@@ -88,14 +89,14 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def purged_numbers(self) -> range:
-        """Numbers of storage topics whose logs must not exist any longer."""
+        """Numbers of the purged storage topics, whose logs must be deleted."""
         purged = self.state == "purged"
         end = self.storage[-1].number + 1 if purged else self.storage[0].number
         return range(self.first_number, end)
 
     @property
     def next_number(self) -> int:
-        """First number that was never used for a storage topic."""
+        """Number of the next storage topic to create."""
         return self.storage[-1].number + 1
 
     def log(self, storage: StorageTopicDefinition) -> str:
@@ -103,7 +104,7 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self.log_of(storage.number)
 
     def log_of(self, number: int) -> str:
-        """Return the name of the log of a present or purged storage topic."""
+        """Return the log name for the number of a storage topic, which may be purged already."""
         return f"t.{self.project}.{self.name}.{number}"
 
     def public(self, *, warning: str | None = None) -> Topic:
@@ -130,7 +131,7 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInputError(
                 f"Topic '{self.name}' has {STORAGE_TOPICS_MAX} storage topics, which is the limit.",
                 field="partitions",
-                hint="Create another topic, or grow in larger steps.",
+                hint="Create another topic, or add more partitions with each storage topic.",
             )
         factor = self.storage[-1].router.followed_by(partitions).factor
         added = StorageTopicDefinition(
@@ -139,7 +140,10 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self._changed(storage=(*self.storage, added))
 
     def switched(self) -> TopicDefinition:
-        """Return the topic with its pointer at the next storage topic; unchanged at the last."""
+        """Return the topic with its produce pointer at the next storage topic.
+
+        Return it unchanged if the pointer is at the last one.
+        """
         if self.produce_pointer + 1 >= len(self.storage):
             return self
         return self._changed(produce_pointer=self.produce_pointer + 1)
@@ -149,15 +153,15 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return self._changed(state=state)
 
     def deleted(self) -> TopicDefinition:
-        """Return the deleted topic, which remembers its present state."""
+        """Return the topic marked as deleted. It keeps its present state for `restored`."""
         return self._changed(state="deleted", state_before=self.state)
 
     def restored(self) -> TopicDefinition:
-        """Return the topic in the state that it had before its deletion."""
+        """Return the deleted topic in the state that it had before the deletion."""
         return self._changed(state=self.state_before)
 
     def with_options(self, options: TopicOptions, *, now_ms: int) -> TopicDefinition:
-        """Return the topic with other options."""
+        """Return the topic with other options. Record the time if `dedup_seconds` changes."""
         same = options.dedup_seconds == self.options.dedup_seconds
         return self._changed(
             options=options, dedup_since_ms=self.dedup_since_ms if same else now_ms

@@ -1,12 +1,17 @@
-"""Producers: append messages to topics and keep the order of each group over a switch.
+"""Producers: append messages to topics and keep the order of each group during a switch.
 
 Each topic has a writer with one queue per partition (a `Batcher`), so that many small requests
 share few appends. When a partition rejects an append because it is sealed or missing, the writer
-stops sending, waits until no append is in flight, reads the topic, and routes all queued messages
-to the storage topic that is current then. Messages that arrive meanwhile are routed after those.
+takes these steps:
+
+1. It stops sending and waits until no append is in flight.
+2. It reads the topic.
+3. It routes all queued messages to the current storage topic, then the messages that arrived
+   meanwhile.
+
 Therefore no message overtakes an earlier message of its group.
 
-A caller that is cancelled does not withdraw its messages: they are appended without it.
+A cancelled call does not withdraw its messages. The writer appends them nevertheless.
 
 Invariants of a writer, to check with each change:
 
@@ -14,9 +19,9 @@ Invariants of a writer, to check with each change:
 2. Only `_write_to` changes `_topic`, while the batcher is paused and no append is in flight.
 3. While `_follower` runs, `take` only appends to `_arrivals`.
 4. `_append` (after a rejection) and `_stop_sending` pause the batcher. Only the end of
-   `_follow_topic` resumes it, also after a bug.
-5. Messages of one call and one group are adjacent in their queue, also after they were routed
-   again. So one append per run of a caller keeps their order.
+   `_follow_topic` resumes it, even after an unexpected error.
+5. Messages of one call and one group are adjacent in their queue, also after a new routing.
+   Therefore `_append_apart`, which appends the messages of each call alone, keeps their order.
 """
 
 from __future__ import annotations
@@ -56,15 +61,15 @@ from waystation.types.message import Durability, Receipt
 
 ProduceResult = Receipt | WaystationError
 
-#: Messages and bytes of one append, so that it occupies the store for a moment only.
+#: Limits of one append, so that it blocks the store only briefly.
 APPEND_MESSAGES_MAX = 500
 APPEND_BYTES_MAX = 1_048_576
-#: Unsettled messages of one topic, and their bytes in all topics of a process. A call that
-#: exceeds them is rejected.
+#: Limit of the pending messages of one topic in this process. A call above it is rejected.
 PENDING_MESSAGES_MAX = 100_000
+#: Limit of the bytes of pending messages of all topics in this process.
 PENDING_BYTES_MAX = 256 * 1_048_576
 _WRITERS_MAX = 10_000
-#: Rejections without a success after which messages fail instead of being routed again.
+#: Number of consecutive rejections after which messages fail instead of being routed again.
 _REJECTIONS_MAX = 100
 
 
@@ -77,12 +82,12 @@ class ProduceCall:
         self._writer = writer
         self._results: list[ProduceResult | None] = [None] * count
         self._missing = count
-        #: Bytes of all messages.
+        #: Size of all messages of the call, in bytes.
         self.size = 0
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> list[ProduceResult]:
-        """Wait until each message has its result; return them in the order of the messages."""
+        """Wait until each message has a result. Return the results in the order of the messages."""
         await self._done
         return [result for result in self._results if result is not None]
 
@@ -92,19 +97,20 @@ class ProduceCall:
         self._missing -= 1
         if not self._missing:
             self._writer.release(len(self._results), self.size)
-            # A caller that was cancelled has cancelled the future.
+            # The future is done already if the caller was cancelled.
             if not self._done.done():
                 self._done.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the whole call: no message of it was sent, or the outcome is unknown."""
+        """End the call with an error. Its messages were not sent, or their outcome is unknown."""
         if self._missing > 0:
-            # Messages that are settled later count below zero and change nothing.
+            # Results that arrive later make the count negative and have no effect.
             self._missing = 0
             self._writer.release(len(self._results), self.size)
         if not self._done.done():
             self._done.set_exception(error)
-            self._done.exception()  # Mark it as read, because the caller may have been cancelled.
+            # Read the exception here, because asyncio logs one that a cancelled caller never reads.
+            self._done.exception()
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):
@@ -115,12 +121,12 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     hash: int
     packed: bytes
-    #: Bytes of `packed`.
+    #: Length of `packed` in bytes.
     size: int
 
 
 class Producer:
-    """Appends messages to all topics. The state is one writer per topic in use."""
+    """Appends messages to topics. The state is one writer per topic in use."""
 
     def __init__(
         self,
@@ -140,15 +146,15 @@ class Producer:
     async def produce(
         self, project: str, topic: str, envelopes: Sequence[Envelope]
     ) -> list[ProduceResult]:
-        """Append messages in order. Return a receipt or an error for each of them."""
+        """Append messages in order. Return a receipt or an error for each message."""
         if not envelopes:
             return []
         return await self.begin(project, topic, envelopes).wait()
 
     def begin(self, project: str, topic: str, envelopes: Sequence[Envelope]) -> ProduceCall:
-        """Queue at least one message and return without waiting.
+        """Queue one or more messages and return without waiting.
 
-        The caller can drop the envelopes, because the messages are packed when this returns.
+        The call holds packed copies, so the caller can drop the envelopes.
         """
         return self._writer(project, topic).take(envelopes)
 
@@ -164,8 +170,12 @@ class Producer:
 class _TopicWriter:
     """Appends the messages of this process to one topic.
 
-    The state: the definition by which messages are routed, the queues (in the batcher), the
-    arrivals, and the rejections.
+    The state has four parts:
+
+    - `_topic`: the definition that routed the queued messages
+    - `_batcher`: the queue of each partition
+    - `_arrivals`: messages that arrived while the writer reads the topic
+    - `_rejections`: errors of partitions that rejected an append
     """
 
     def __init__(self, producer: Producer, project: str, name: str) -> None:
@@ -173,7 +183,7 @@ class _TopicWriter:
         self._name = (project, name)
         self._topic: TopicDefinition | None = None
         self._pending_messages = 0
-        #: Messages of calls that wait until the topic is read, in order.
+        #: One list per call, in order. The messages are routed when the topic has been read.
         self._arrivals: deque[list[_Message]] = deque()
         self._rejections: list[LogSealedError | LogNotFoundError] = []
         self._rejections_in_a_row = 0
@@ -189,11 +199,11 @@ class _TopicWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or is in flight."""
+        """True if the writer has queued messages or appends in flight."""
         return self._follower is not None or self._batcher.busy
 
     def take(self, envelopes: Sequence[Envelope]) -> ProduceCall:
-        """Queue messages behind all messages that were taken before."""
+        """Queue messages behind all messages of earlier calls."""
         call = ProduceCall(self, len(envelopes))
         messages = [
             _Message(
@@ -227,13 +237,14 @@ class _TopicWriter:
         if topic is not None:
             self._route(topic, messages)
         else:
-            # Reading the topic takes a while, and no later message may overtake these.
+            # Keep the messages in `_arrivals` while the topic is read, so that messages of later
+            # calls do not overtake them.
             self._arrivals.append(messages)
             self._follow_soon()
         return call
 
     def release(self, count: int, size: int) -> None:
-        """Count the messages of an ended call as no longer pending."""
+        """Subtract the messages of an ended call from the pending ones."""
         self._pending_messages -= count
         self._producer.pending_bytes -= size
 
@@ -249,7 +260,10 @@ class _TopicWriter:
     # -- Appending ---------------------------------------------------------------------------
 
     async def _append(self, partition: int, messages: list[_Message]) -> Sequence[ProduceResult]:
-        """Append a batch. Return no results if the partition rejected it: it is sent again."""
+        """Append a batch. Return no results if the partition is sealed or missing.
+
+        The batcher then keeps the batch, and `_follow_topic` routes it again.
+        """
         topic = self._topic
         assert topic is not None, "routed without a topic"
         producer = self._producer
@@ -269,8 +283,8 @@ class _TopicWriter:
             calls = {message.call for message in messages}
             if isinstance(error, LogFullError) and len(calls) > 1:
                 return await self._append_apart(partition, messages)
-            # Fail the rest of these calls too, so that a caller that repeats its call keeps the
-            # order of its messages.
+            # Fail the queued messages of these calls too. Otherwise a caller that repeats the call
+            # would append the failed messages after later ones.
             _fail(self._batcher.withdraw(partition, lambda message: message.call in calls), error)
             return [error] * len(messages)
         self._rejections_in_a_row = 0
@@ -279,7 +293,7 @@ class _TopicWriter:
     async def _append_apart(
         self, partition: int, messages: list[_Message]
     ) -> Sequence[ProduceResult]:
-        """Append the messages of each caller alone, so that no caller fails for another's bytes."""
+        """Append the messages of each call alone, so that a large call does not fail small ones."""
         results: list[ProduceResult] = []
         for _, group in groupby(messages, key=lambda message: message.call):
             own = list(group)
@@ -295,7 +309,7 @@ class _TopicWriter:
             self._follower = asyncio.create_task(self._follow_topic())
 
     async def _follow_topic(self) -> None:
-        """Route rejected messages again, then the arrivals, until none is left."""
+        """Route rejected messages again, then the arrivals, until neither list has messages."""
         try:
             while self._rejections or self._arrivals:
                 if self._rejections:
@@ -303,7 +317,8 @@ class _TopicWriter:
                 else:
                     await self._admit_arrivals()
         except BaseException as error:
-            # A bug, or the end of the process: no caller may wait forever because of it.
+            # An unexpected error, or the process ends. Fail all calls, so that no caller waits
+            # forever.
             self._fail_queued(error)
             self._fail_arrivals(error)
             raise
@@ -319,8 +334,8 @@ class _TopicWriter:
         except WaystationError as error:
             self._fail_arrivals(error)
             return
-        # An unchanged topic is the same object. It is read every two seconds, and a partition that
-        # answers slowly must not delay the others each time.
+        # `known` returns the same object as long as the topic is unchanged. Do not stop sending
+        # then: the topic is read every two seconds, and a slow partition would delay all others.
         if topic is not self._topic:
             await self._stop_sending()
             if self._rejections:
@@ -342,16 +357,16 @@ class _TopicWriter:
         await self._batcher.quiet()
 
     def _write_to(self, topic: TopicDefinition) -> None:
-        """Route all queued messages by another definition, while no append is in flight."""
+        """Use a new definition and route all queued messages by it. No append may be in flight."""
         self._topic = topic
-        # A batch with more bytes than the limit of a partition would never fit.
+        # Limit batches to the size of a partition, because a larger batch would never fit.
         self._batcher.bytes_max = min(APPEND_BYTES_MAX, topic.options.max_bytes or APPEND_BYTES_MAX)
         self._route(topic, self._batcher.take_all())
 
     async def _topic_after(
         self, rejections: list[LogSealedError | LogNotFoundError]
     ) -> TopicDefinition:
-        """Return the topic after creating missing logs and finishing an interrupted switch."""
+        """Create missing logs and finish an interrupted switch. Return the topic afterwards."""
         topics = self._producer.topics
         self._rejections_in_a_row += 1
         if self._rejections_in_a_row > _REJECTIONS_MAX:
@@ -361,7 +376,7 @@ class _TopicWriter:
             await topics.create_logs(topic)
         sealed = [each for each in rejections if isinstance(each, LogSealedError)]
         if sealed and self._is_target(topic):
-            # The node that started the switch has not moved the pointer; it may have crashed.
+            # Finish the switch here, because the node that started it may have crashed.
             topic = await topics.finish_switch(topic)
             if self._is_target(topic):
                 raise LogSealedError(
@@ -374,7 +389,7 @@ class _TopicWriter:
         return topic
 
     def _is_target(self, topic: TopicDefinition) -> bool:
-        # Compare numbers, because the topic may have been purged and created again.
+        # Compare numbers, not indexes: a topic that was purged and created again starts at index 0.
         return self._topic is not None and self._topic.target.number == topic.target.number
 
     def _fail_queued(self, error: BaseException) -> None:
@@ -392,7 +407,7 @@ def _receipts(
     appended: Appended,
     durability: Durability,
 ) -> list[Receipt]:
-    # Read once: this loop runs for every message of every producer.
+    # Read both values once, because the loop below runs for every produced message.
     storage, time_ms = topic.produce_pointer, appended.ms
     return [
         Receipt(
@@ -422,7 +437,7 @@ def _fail(messages: Iterable[_Message], error: BaseException) -> None:
 
 
 class CheckedProducer:
-    """Produces messages of this process under the limits that clients have."""
+    """Produces messages with the same checks as requests of clients: limits, schema and rate."""
 
     def __init__(
         self,
@@ -439,7 +454,7 @@ class CheckedProducer:
         self._bytes_max = bytes_max
 
     async def produce(self, project: str, name: str, envelope: Envelope) -> Receipt:
-        """Append one message. Raise the error that a client would get."""
+        """Append one message. Raise the same errors that a client gets for a request."""
         topic = self.topics.known(project, name) or await self.topics.get(project, name)
         require_open(topic)
         for header, value in envelope.headers:

@@ -1,12 +1,13 @@
 """Topic queries: browse messages, locate groups, summarise partitions.
 
-A page has an opaque cursor, also at the end, where new messages may follow. The work for one page
-is bounded, so a search for a rare message can return an empty page that is not the last one:
-`ended` tells whether the query has seen all messages. Messages that retention deletes between two
-pages are skipped. An offset that the caller names itself is rejected with the valid range.
+Each page has an opaque cursor for the next one. The last page has one too, because producers can
+append more messages. The work for one page is bounded, so a search for a rare message can return an
+empty page before the end. `ended` is True if the query has read all messages. A query skips
+messages that retention deletes between two pages. It rejects an offset of the caller that is not
+stored and reports the valid range.
 
-A damaged log does not stop a query: the page lists missing offsets in `damaged`, and an entry that
-is not a message is returned with its bytes and the reason in `unreadable`.
+A damaged log does not stop a query. The page lists missing offsets in `damaged`. It returns the
+bytes of an entry that is not a message, with the reason in `unreadable`.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ from waystation.types.topic import (
 
 _log = logger("topics")
 
-#: Messages of one page.
+#: Default and maximum of `limit`, the number of messages of a page.
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 1000
-#: Messages that are scanned for one page, and messages of one read.
+#: Limit of the messages that one page scans.
 SCAN_MAX = 10_000
+#: Limit of the messages that one read returns.
 _READ = 500
-#: Reads for one page; empty partitions cost a read too.
+#: Limit of the reads for one page. Empty partitions need a read too.
 READS_MAX = 200
-#: Bytes of the messages of a page, and of the scanned ones. One message may exceed them.
+#: Size in bytes at which a page ends, after the message that reaches it.
 _PAGE_BYTES_MAX = 8 * 1_048_576
+#: Size of scanned messages in bytes after which a page reads no more.
 _SCAN_BYTES_MAX = 32 * 1_048_576
 
 
@@ -75,7 +78,11 @@ class TopicQueries:
         cursor: str = "",
         limit: int = LIMIT_DEFAULT,
     ) -> StoredMessagePage:
-        """Return messages of one partition, from an offset, a time, a cursor or the oldest on."""
+        """Return a page of messages of one partition.
+
+        The page starts at `offset`, at the time `since_ms`, at `cursor`, or at the oldest message.
+        Raise OffsetOutOfRangeError if the offset is not stored.
+        """
         if (offset is not None) + (since_ms is not None) + bool(cursor) > 1:
             raise InvalidInputError("Set only one of offset, time_ms and cursor.", field="cursor")
         topic = await self._topics.get(project, name)
@@ -123,8 +130,8 @@ class TopicQueries:
     ) -> StoredMessagePage:
         """Find messages by id. An id that was produced several times yields several messages.
 
-        Without `group`, search the partition of the id first, which has messages without a group,
-        then all others page by page.
+        Without `group`, first search the partition that the id is routed to, because messages
+        without a group are there. Then search all other partitions page by page.
         """
         topic = await self._topics.get(project, name)
         way = _partitions_of_hash(topic, hash_of(message_id if group is None else group))
@@ -142,7 +149,10 @@ class TopicQueries:
     async def locate_group(
         self, project: str, name: str, group: str, *, shards: int | None = None
     ) -> GroupLocation:
-        """Return the partition of a group in every storage topic, and its shard."""
+        """Return the partition of a group in each storage topic.
+
+        With `shards`, also return the shard that reads each of these partitions.
+        """
         if shards is not None and shards < 1:
             raise InvalidInputError(f"shards must be at least 1; it is {shards}.", field="shards")
         topic = await self._topics.get(project, name)
@@ -200,7 +210,7 @@ class TopicQueries:
         try:
             state = await self._logs.state(topic.log(topic.storage[index]), partition)
         except LogNotFoundError:
-            return None  # Another process creates the storage topic right now.
+            return None  # Another process is still creating the storage topic.
         return Partition(
             storage=index,
             partition=partition,
@@ -216,7 +226,7 @@ class TopicQueries:
     async def _page(
         self, position: _PartitionCursor, wanted: Callable[[Envelope], bool], limit: int
     ) -> StoredMessagePage:
-        """Return the next messages that satisfy a predicate."""
+        """Return the next page of the messages that satisfy a predicate."""
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidInputError(
                 f"limit must be 1 to {LIMIT_MAX}; it is {limit}.", field="limit"
@@ -257,7 +267,7 @@ class TopicQueries:
         )
 
     async def _read(self, position: _PartitionCursor, limit: int) -> LogBatch | None:
-        """Return the next messages of a partition after any deleted ones; None at its end."""
+        """Return the next stored messages of a partition. Return None at its end."""
         partition = position.place[1]
         try:
             batch = await self._logs.read(position.log, partition, position.offset, limit=limit)
@@ -267,7 +277,7 @@ class TopicQueries:
             position.offset = error.first
             return await self._read(position, limit)
         except LogNotFoundError:
-            return None  # Another process creates the storage topic right now.
+            return None  # Another process is still creating the storage topic.
         return batch or None
 
 
@@ -276,7 +286,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True):
 
     #: Hash of the query, because a cursor is valid only for its own query.
     query: str
-    #: Number of the storage topic, because an index could mean another one after a purge.
+    #: Number of the storage topic. An index could belong to another storage topic after a purge.
     number: int
     partition: int
     offset: int
@@ -287,9 +297,10 @@ _decode_cursor = msgspec.msgpack.Decoder(_Cursor).decode
 
 
 class _PartitionCursor:
-    """Position of a query that visits partitions one after the other.
+    """Position of a query that reads partitions one after the other.
 
-    It never passes the current storage topic: older ones are sealed, so their end is final.
+    Storage topics after the current one are not visited. Earlier ones are sealed, so a query that
+    reached the end of one of their partitions misses no later message.
     """
 
     def __init__(
@@ -298,7 +309,8 @@ class _PartitionCursor:
         self.topic = topic
         self._places = places
         self._index = 0
-        # A hash instead of the text, because cursors are shared and groups can be names of people.
+        # Store a hash instead of the query, because users share cursors and a group can be the name
+        # of a person.
         self._query = f"{hash_of(query):016x}"
         self.offset = 0
         if cursor:
@@ -306,12 +318,12 @@ class _PartitionCursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Index of the storage topic, and partition."""
+        """Index of the current storage topic, and partition in it."""
         return self._places[self._index]
 
     @property
     def log(self) -> str:
-        """Log of the storage topic."""
+        """Name of the log of the current storage topic."""
         return self.topic.log(self.topic.storage[self.place[0]])
 
     def next_partition(self) -> bool:
@@ -323,7 +335,7 @@ class _PartitionCursor:
         return True
 
     def cursor(self) -> str:
-        """Return the opaque text from which the query can continue."""
+        """Return the position as an opaque text, with which a client requests the next page."""
         storage, partition = self.place
         number = self.topic.storage[storage].number
         packed = _encode_cursor(_Cursor(self._query, number, partition, self.offset))
@@ -354,12 +366,15 @@ def _invalid_cursor() -> InvalidInputError:
 
 
 def _partitions_of_hash(topic: TopicDefinition, hashed: int) -> list[tuple[int, int]]:
-    """Return (storage topic, partition) of a hash for every storage topic with messages."""
+    """Return the partition of a hash in each storage topic up to the current one.
+
+    The result is a list of (index of the storage topic, partition).
+    """
     return [(index, each.router.partition_of(hashed)) for index, each in _with_messages(topic)]
 
 
 def _all_partitions(topic: TopicDefinition) -> Iterator[tuple[int, int]]:
-    """Return (storage topic, partition) for every storage topic with messages."""
+    """Return (index of the storage topic, partition) for all partitions, up to the current one."""
     for index, storage in _with_messages(topic):
         for partition in range(storage.partitions):
             yield index, partition
@@ -370,7 +385,10 @@ def _with_messages(topic: TopicDefinition) -> Iterator[tuple[int, StorageTopicDe
 
 
 def _unpack(entry: LogEntry, project: str) -> tuple[Envelope, str]:
-    """Return the message of an entry, or its bytes and the reason for which it is not a message."""
+    """Return the message of an entry and an empty reason.
+
+    If the entry is not a message, return its bytes as the payload of a message, and the reason.
+    """
     try:
         return unpack(entry.payload, project=project), ""
     except ValueError as error:

@@ -1,16 +1,17 @@
 """Rate limits of topics: messages and bytes per second that clients can produce.
 
-Each limit is a token bucket with a capacity of one second. It starts full. A request is admitted if
-all buckets of its topic have credit; then its whole size is debited. So a bucket can go into debt
-by one request, and it admits no other until the debt is paid. A message larger than the capacity
-can therefore pass, while the average rate still holds.
+Each limit is a token bucket with a capacity of one second of its rate. A new bucket is full. The
+limiter admits a request if all buckets of the topic have credit. It then debits the size of the
+request, which can exceed the credit and leave a debt. The bucket admits no further request until
+the debt is paid. Therefore the limiter admits messages larger than the capacity and still keeps the
+average rate.
 
-A batch is admitted or rejected atomically: producing a part of it could break the order of a group,
-and a client that reads only the status would lose the rest.
+The limiter admits or rejects a batch atomically. A part of a batch could break the order of a
+group, and a client that reads only the status would lose the rest.
 
-Each process enforces its share of the limit of a topic without asking the others. Rate limits
-protect the server and are no accounting: if a limit cannot be computed, the request is admitted and
-counted in a metric.
+Each process enforces its share of the limit without communication with the other processes. Rate
+limits protect the server. They are not an accounting: if the limiter fails, it admits the request
+and counts the failure in a metric.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from waystation.types.topic import RateLimit
 
 #: Capacity of a bucket, in seconds of its rate.
 WINDOW_SECONDS = 1
-#: Upper bounds, far above the rate that a store reaches, to detect mistakes.
+#: Highest valid limits. No store reaches them, so a higher value is a mistake.
 _QPS_MAX = 1e7
 _BYTES_MAX = 1e12
-#: Number of topics with buckets. Above it, the oldest are dropped, which refills them.
+#: Limit of the topics with buckets. Above it, the limiter drops the oldest buckets. A topic whose
+#: buckets were dropped starts with full ones.
 _TOPICS_MAX = 10_000
 
 _log = logger("topics")
@@ -54,7 +56,7 @@ topic_limit_failures = count_family(
 
 
 def check_rate(rate: RateLimit) -> None:
-    """Raise InvalidInputError if the limits of a topic are impossible or contradictory."""
+    """Raise InvalidInputError if a limit is out of range or missing, or if the limits conflict."""
     for name, value, most in (
         ("qps", rate.qps, _QPS_MAX),
         ("bytes_per_second", rate.bytes_per_second, _BYTES_MAX),
@@ -75,32 +77,34 @@ def check_rate(rate: RateLimit) -> None:
             f"bytes_per_second ({rate.bytes_per_second:g}) must not be below qps ({rate.qps:g}),"
             " because each message has at least one byte.",
             field="rate.bytes_per_second",
-            hint="The size of a message is that of its payload, id, group and headers.",
+            hint="The bytes of payload, id, group and headers count.",
         )
 
 
 class RateQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of a topic after a decision, and the remaining credit in this process."""
+    """One limit of a topic, and the credit that this process has left after a request."""
 
     #: `messages` or `bytes`.
     name: str
     #: Messages or bytes per second.
     rate: float
-    #: The process admits a request only if this is above 0.
+    #: Messages or bytes left; negative: a debt. The process admits a request only if it is above 0.
     credit: float
 
     @property
     def wait_seconds(self) -> int:
-        """Return the whole seconds until there is credit; 0 if there is some now."""
+        """Return the seconds until the credit is above 0, rounded up. Return 0 if it is."""
         return 0 if self.credit > 0 else int(-self.credit / self.rate) + 1
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """Decision about a request, with the quotas that the reply states."""
+    """Decision about a produce request."""
 
-    #: Whether the request is over the limit. In mode `shadow` it is admitted and counted.
+    #: True if the request is over the limit. In mode `shadow` it is admitted nevertheless.
     over: bool
+    #: True if the request is rejected.
     refused: bool
+    #: Quotas for the headers of the reply.
     quotas: tuple[RateQuota, ...]
 
     def require(self) -> None:
@@ -113,12 +117,15 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retry_after_seconds(self) -> int:
-        """Return the seconds after which a rejected request can be repeated."""
+        """Return the seconds after which the client can repeat a rejected request."""
         return max((quota.wait_seconds for quota in self.quotas), default=0)
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the headers of the IETF draft httpapi-ratelimit-headers, and `Retry-After`."""
+        """Return the headers of the IETF draft httpapi-ratelimit-headers.
+
+        A rejected request also gets `Retry-After`.
+        """
         if not self.quotas:
             return ()
         fields = [
@@ -131,7 +138,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _policy(quota: RateQuota) -> str:
-    # The draft has whole numbers only, so a rate below 1 is stated as 1 in several seconds.
+    # The IETF draft allows only integers, so a rate below 1 becomes 1 per several seconds.
     amount, window = (int(quota.rate), 1) if quota.rate >= 1 else (1, ceil(1 / quota.rate))
     unit = ';qu="content-bytes"' if quota.name == "bytes" else ""
     return f'"{quota.name}";q={amount}{unit};w={window}'
@@ -139,7 +146,7 @@ def _policy(quota: RateQuota) -> str:
 
 def _remaining(quota: RateQuota) -> str:
     if quota.credit > 0:
-        # Round up, because any credit admits the next request.
+        # Round up, because a credit below 1 still admits the next request.
         return f'"{quota.name}";r={ceil(quota.credit)}'
     return f'"{quota.name}";r=0;t={quota.wait_seconds}'
 
@@ -162,7 +169,7 @@ class _Bucket:
 
 
 class _Buckets:
-    """Buckets of one topic, for one rate and one number of processes."""
+    """Buckets of one topic. A change of its rate or of the number of processes replaces them."""
 
     __slots__ = ("bytes", "messages", "rate", "share")
 
@@ -172,7 +179,8 @@ class _Buckets:
         self.messages = _bucket("messages", rate.qps, share, now)
         self.bytes = _bucket("bytes", rate.bytes_per_second, share, now)
         if earlier is not None:
-            # A change of the rate must neither add credit nor cancel a debt.
+            # Carry the credit over, because a change of the rate must not add credit or cancel
+            # debt.
             _carry(earlier.messages, self.messages, now)
             _carry(earlier.bytes, self.bytes, now)
 
@@ -188,7 +196,10 @@ def _carry(earlier: _Bucket | None, bucket: _Bucket | None, now: float) -> None:
 
 
 class RateLimiter:
-    """Admits or rejects produce requests. The state is the buckets of each topic."""
+    """Admits or rejects produce requests by the rate limits of their topics.
+
+    The state is the buckets of each topic.
+    """
 
     def __init__(self, *, clock: Clock, processes: int = 1) -> None:
         #: Number of processes that share each limit.
@@ -202,17 +213,20 @@ class RateLimiter:
         self.processes = processes
 
     def admit(self, topic: TopicDefinition, *, messages: int, size: int) -> Admission | None:
-        """Decide about a request. Return None if the topic has no limit."""
+        """Subtract a request from the buckets of its topic, or reject it if one has no credit.
+
+        Return None if rate limits are disabled for the topic, or if the limiter failed.
+        """
         if topic.options.rate.mode == "disabled":
             return None
         try:
             return self._admit(topic, messages, size)
         except Exception as error:
-            # A bug in the limits must not prevent producing.
+            # Admit the request, because an error of the limiter must not stop producers.
             topic_limit_failures.inc()
             if not self._failed:
                 self._failed = True
-                _log.error("rate limit failed", error=error, topic=topic.name)
+                _log.error("rate limit check failed", error=error, topic=topic.name)
             return None
 
     def _admit(self, topic: TopicDefinition, messages: int, size: int) -> Admission:
@@ -233,7 +247,7 @@ class RateLimiter:
             if buckets.bytes is not None:
                 buckets.bytes.credit -= size
         if rate.mode != "enforced":
-            # The reply has no headers, because a client that slows down would spoil the trial.
+            # Mode `shadow` is a trial. Return no headers, because clients would slow down on them.
             return Admission(over=over, refused=False, quotas=())
         quotas = tuple(
             RateQuota(name=bucket.name, rate=bucket.rate, credit=bucket.credit)

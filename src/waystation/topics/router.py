@@ -2,11 +2,11 @@
 
     partition = ((K * h) mod P) + ((h div P) mod K)
 
-`h` is an unsigned 64-bit hash of the message's group, or of its id if it has none. `P` is the
-number of partitions of the storage topic. `K` is the factor by which it has grown since the first
-storage topic of its chain, so that P / K, the base, is the same for the whole chain. A number of
-shards is consistent over a chain if it divides the base: then a group stays in its shard while
-partitions are added. docs/reference/routing.md has test vectors for other languages.
+`h` is an unsigned 64-bit hash of the message's group, or of its id if it has no group. `P` is the
+number of partitions of the storage topic. A *chain* is a series of storage topics whose numbers of
+partitions are multiples of the first one, the *base*. `K` is P divided by the base. If the number
+of shards divides the base, a group stays in its shard over the whole chain.
+docs/reference/routing.md has test vectors for other languages.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ class Router(msgspec.Struct, frozen=True):
 
     @property
     def base(self) -> int:
-        """Partitions of the first storage topic of the chain."""
+        """Number of partitions of the first storage topic of the chain."""
         return self.partitions // self.factor
 
     def partition_of(self, hashed: int) -> int:
         """Return the partition of a hash."""
         if self.factor == 1:
             return hashed % self.partitions
-        # Equal to (K * h) mod P, without a product that exceeds 64 bits in other languages.
+        # K * (h mod base) equals (K * h) mod P, and fits into 64 bits in other languages.
         return self.factor * (hashed % self.base) + hashed // self.partitions % self.factor
 
     def followed_by(self, partitions: int) -> Router:
-        """Return the router of the next storage topic.
+        """Return the router of a next storage topic with this number of partitions.
 
-        It continues the chain if the base divides its partitions; else it starts a new chain.
+        The storage topic continues the chain if `partitions` is a multiple of the base. Otherwise
+        it starts a new chain.
         """
         if partitions % self.base == 0:
             return Router(partitions, partitions // self.base)
@@ -59,31 +60,38 @@ class Router(msgspec.Struct, frozen=True):
 
 
 def shard_of(hashed: int, base: int, shards: int) -> int:
-    """Return the shard of a hash in every storage topic of a chain; `shards` divides its base."""
+    """Return the shard of a hash, equal in all storage topics of a chain.
+
+    `shards` must divide the base.
+    """
     return hashed % base * shards // base
 
 
 def shard_of_partition(partition: int, partitions: int, shards: int) -> int:
     """Return the shard that reads a partition. Shards may have different numbers of partitions."""
-    # The inverse of `partitions_of`: the last shard whose range starts at or before the partition.
+    # Return the last shard whose range in `partitions_of` starts at or before the partition.
     return ((partition + 1) * shards - 1) // partitions
 
 
 def partitions_of(shard: int, partitions: int, shards: int) -> range:
-    """Return the partitions of a shard; empty for some shards if there are more than partitions."""
-    # Multiply before dividing, or else the last partitions would belong to no shard.
+    """Return the partitions that a shard reads.
+
+    The range is empty for some shards if a topic has more shards than partitions.
+    """
+    # Multiply before dividing. Otherwise the last partitions would belong to no shard.
     return range(shard * partitions // shards, (shard + 1) * partitions // shards)
 
 
 def is_consistent(routers: Sequence[Router], shards: int) -> bool:
-    """Whether every group has the same shard in all of these storage topics."""
+    """Return True if every group has one and the same shard in the storage topics of `routers`."""
     bases = {router.base for router in routers}
     return shards == 1 or (len(bases) == 1 and next(iter(bases)) % shards == 0)
 
 
 def is_advised(partitions: int) -> bool:
-    """Whether a number of partitions is 1, 2, 3 or a multiple of 4 or 6.
+    """Return True if a number of partitions is 1, 2, 3 or a multiple of 4 or 6.
 
-    Such numbers have many divisors, so many numbers of shards are consistent.
+    Such numbers have many divisors. Therefore a subscription can choose among many numbers of
+    shards.
     """
     return partitions in (1, 2, 3) or partitions % 4 == 0 or partitions % 6 == 0

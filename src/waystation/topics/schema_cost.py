@@ -1,9 +1,10 @@
 """Schema cost: upper bounds of the work that a JSON Schema can cause.
 
-The cost of a schema has two parts: steps per value of a payload, and pattern states per byte of its
-strings. Subschemas that are applied to the same value are added up. Of subschemas that are applied
-to different values, such as those of `properties`, only the most expensive one counts. The weights
-are measured. The validator does about fifty million steps per second.
+The cost of a schema has two parts: steps per value of a payload, and states of regular expressions
+per byte of its strings. The cost of subschemas that validate the same value is their sum. The cost
+of subschemas that validate different values, such as those of `properties`, is that of the most
+expensive one. The weights of the keywords are measured. The validator does about fifty million
+steps per second.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-#: Keywords whose subschemas are applied to the same value.
+#: Keywords whose subschemas validate the same value as the schema itself.
 _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
-#: Keywords whose subschemas are applied to every item or property of a value.
+#: Keywords whose subschemas validate every item or property of a value.
 _EACH = (
     "additionalItems",
     "additionalProperties",
@@ -26,23 +27,25 @@ _EACH = (
     "unevaluatedItems",
     "unevaluatedProperties",
 )
-#: Keywords that evaluate the keywords beside them again, also for each such keyword further up.
-#: Measured: three times.
+#: Keywords for which the validator repeats the other keywords of the same schema. Nested keywords
+#: of this kind multiply the repetitions.
 REPEATING_WORDS = ("unevaluatedItems", "unevaluatedProperties")
+#: Measured number of times that the validator then applies each keyword.
 REPEATS = 3
-#: Steps per item for `uniqueItems`, which compares it with others.
+#: Steps per item for `uniqueItems`, which compares the items with each other.
 _UNIQUE = 200
-#: Keywords that compare numbers. The first kind takes a third of the time of the second.
+#: Keywords that compare numbers. A bound takes a third of the time of an equality.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EQUALS = ("const", "multipleOf")
-#: `format` reads a string about ten times. A pattern reads it once per state in the worst case.
+#: States that stand for `format`, which reads a string about ten times. A pattern reads it once per
+#: state in the worst case.
 _FORMAT_STATES = 10
 _STATE_BYTES_PER_STEP = 5
-#: A character class takes several states, because a character can have several bytes.
+#: States of a character class. It has several, because a character can have several bytes.
 _CLASS_STATES = 4
 _is_plain = re.compile(r"[^\\^.\[\x80-\U0010ffff]+").fullmatch
 _REPETITION = re.compile(r"\{([0-9]{1,9})(,?)([0-9]{0,9})\}")
-#: Factors for numbers with many digits, because the validator uses exact arithmetic.
+#: Factors by which long numbers slow down the validator, because it uses exact arithmetic.
 _LONG, _LONG_STRAIN = 10**18, 5
 _HUGE, _HUGE_STRAIN = 10**400, 600
 _FAR, _NEAR, _FAR_STRAIN = 1e100, 1e-100, 20
@@ -59,21 +62,24 @@ class Cost(NamedTuple):
     byte: int = 0
 
     def plus(self, other: Cost) -> Cost:
-        """Return the cost of applying both to the same value."""
+        """Return the sum of two costs, for schemas that validate the same value."""
         return Cost(self.value + other.value, self.byte + other.byte)
 
     def or_else(self, other: Cost) -> Cost:
-        """Return the higher cost of two that are applied to different values."""
+        """Return the higher of two costs, for schemas that validate different values."""
         return Cost(max(self.value, other.value), max(self.byte, other.byte))
 
     def steps(self, data: bytes, decode: Callable[[bytes], object], most: int) -> int:
-        """Return the steps for a payload. Decode it only if an estimate is above `most`."""
+        """Return the steps to validate a payload.
+
+        Decode the payload only if a first estimate from its bytes is above `most`.
+        """
         values = 1 + data.count(b",") + data.count(b"[") + data.count(b"{")
         strain = 1
         if _seems_long(data):
             strain = _HUGE_STRAIN if _seems_huge(data) else _FAR_STRAIN
         guess = self._steps(values, strain, len(data))
-        # The estimate counts commas and digits in strings too.
+        # Count exactly before a rejection, because the estimate includes commas inside strings.
         return guess if guess <= most else self._steps(*_counted(decode(data)), len(data))
 
     def _steps(self, values: int, strain: int, size: int) -> int:
@@ -81,7 +87,7 @@ class Cost(NamedTuple):
 
 
 def _counted(value: object) -> tuple[int, int]:
-    """Return the number of values in a payload, and the highest factor of its numbers."""
+    """Return the number of values in a payload, and the highest slow-down factor of its numbers."""
     count, strain, left = 0, 1, [value]
     while left:
         each = left.pop()
@@ -103,11 +109,14 @@ def _strain(number: float) -> int:
 
 
 class SchemaCosts:
-    """Computes costs of a schema whose references have targets and are not recursive."""
+    """Computes the cost of a schema and of its parts.
+
+    `_Measure` must have accepted the schema: its references have targets and are not recursive.
+    """
 
     def __init__(self, target: Callable[[str], object]) -> None:
         self._target = target
-        #: By `id`, because several references can have one target.
+        #: `id` of a part of the schema -> its cost. Several references can have the same target.
         self._known: dict[int, Cost] = {}
 
     def of(self, schema: object) -> Cost:
@@ -154,7 +163,7 @@ class SchemaCosts:
 
 
 def _own(schema: dict[str, object]) -> Cost:
-    """Return the cost of the keywords that examine a value itself, without its parts."""
+    """Return the cost of the keywords that check the value itself, not its items or properties."""
     steps, states = 1 + len(schema), 0
     for word in _BOUNDS:
         if word in schema:
@@ -163,7 +172,7 @@ def _own(schema: dict[str, object]) -> Cost:
         if word in schema:
             steps += _weight(schema[word])
     choices = _listed(schema.get("enum"))
-    # The validator uses a set if all choices are strings or small integers.
+    # One step is enough for strings or small integers, because the validator keeps them in a set.
     simple = all(isinstance(each, str) for each in choices) or all(
         type(each) is int and abs(each) < _LONG for each in choices
     )
@@ -179,7 +188,7 @@ def _own(schema: dict[str, object]) -> Cost:
 
 
 def _weight(value: object) -> int:
-    """Return the steps to compare a value with a value in the schema."""
+    """Return the steps to compare a value of a payload with this value of the schema."""
     if isinstance(value, dict):
         return 1 + sum(map(_weight, value.values()))
     if isinstance(value, list):
@@ -190,7 +199,7 @@ def _weight(value: object) -> int:
 
 
 def states_of(pattern: str) -> int:
-    """Estimate the states of a pattern with its repetitions written out."""
+    """Estimate the states of a regular expression. `{n}` multiplies the states that it repeats."""
     groups: list[int] = []
     total, last, at = 0, 0, 0
     while at < len(pattern):
@@ -218,9 +227,9 @@ def states_of(pattern: str) -> int:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """Return the index after the first closing bracket.
+    """Return the index after the first closing bracket of a character class.
 
-    A class that contains a bracket ends too early, which makes the estimate too high.
+    If the class itself contains a bracket, the index is too low. The estimate is then too high.
     """
     while at < len(pattern) and pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1

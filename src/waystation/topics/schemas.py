@@ -1,16 +1,16 @@
 """JSON Schemas of topics: validate each payload before it is produced.
 
 `check_schema` checks a schema when a topic is created or changed. `SchemaValidator` compiles a
-schema once per version of the topic and validates payloads. Drafts 6, 7, 2019-09 and 2020-12 are
-supported; `format` is asserted in all of them.
+schema once per version of the topic and validates payloads. It supports drafts 6, 7, 2019-09 and
+2020-12 and asserts `format` in all of them.
 
 A few lines of schema can demand unlimited work, so these limits apply:
 
-- References must point into the schema itself. The validator fetches nothing.
-- The size of a schema counts all references as if their targets were copied in. A recursive
-  reference is therefore rejected.
-- Patterns are matched in linear time, so look-around and back-references are rejected.
-- The work for a payload is estimated before it starts (`schema_cost.py`). A payload above the limit
+- References must point into the schema itself. The validator loads no other documents.
+- The size of a schema is counted as if each reference were replaced by its target. Recursive
+  references are therefore rejected.
+- Regular expressions must match in linear time. Look-around and back-references are rejected.
+- `schema_cost.py` estimates the work for a payload before the validation. A payload above the limit
   is rejected.
 
 Between the messages of a large batch, the validator lets other tasks of the event loop run.
@@ -32,13 +32,13 @@ from waystation.topics.model import TopicDefinition
 from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, SchemaCosts
 
 SCHEMA_BYTES_MAX = 65_536
-#: Limit of nested objects and arrays, with references replaced by their targets.
+#: Limit of the nesting of a schema, counted with each reference replaced by its target.
 SCHEMA_DEPTH_MAX = 100
-#: Limit of values, with references replaced by their targets.
+#: Limit of the JSON values in a schema, counted in the same way.
 SCHEMA_VALUES_MAX = 20_000
-#: Limit of steps for one payload: about half a second, in which the process does nothing else.
+#: Limit of the steps for one payload. They take about half a second and block the event loop.
 WORK_MAX = 30_000_000
-#: Number of steps after which other tasks run.
+#: Number of steps after which the validator lets other tasks run.
 _TURN = 1_000_000
 _DRAFTS = frozenset(
     {
@@ -48,10 +48,10 @@ _DRAFTS = frozenset(
         "https://json-schema.org/draft/2020-12/schema",
     }
 )
-#: Keywords whose target depends on more than the reference itself.
+#: Rejected keywords: their target is known only during a validation, so they cannot be measured.
 _REFUSED_WORDS = ("$dynamicRef", "$recursiveRef")
-#: Keywords that `unevaluated…` keywords do not evaluate again, because they concern only parts of
-#: the value, or nothing until a reference points to them.
+#: Keywords that the validator does not repeat for `unevaluated…` keywords. They validate only items
+#: or properties of the value, or hold definitions for references.
 _NOT_REPEATED = frozenset(
     {
         "$defs",
@@ -67,7 +67,7 @@ _NOT_REPEATED = frozenset(
     }
 )
 _COMPILED_MAX = 1000
-#: Errors of the JSON decoder for input that it cannot decode.
+#: Errors that the JSON decoder raises for invalid or too deeply nested input.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 _TEXT_MAX = 200
 
@@ -86,13 +86,17 @@ class _Compiled(NamedTuple):
 
 
 class _Known(NamedTuple):
-    #: Version of the topic and time of its creation, because a name can be used again.
+    #: Version and creation time of the topic, because a new topic can have the name of a purged
+    #: one.
     version: tuple[int, int]
     compiled: _Compiled
 
 
 class SchemaValidator:
-    """Validates payloads. The state is a cache of compiled schemas."""
+    """Validates payloads against the schemas of their topics.
+
+    The only state is a cache of compiled schemas.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}
@@ -100,10 +104,10 @@ class SchemaValidator:
     async def check(
         self, topic: TopicDefinition, envelopes: Sequence[Envelope], *, batch: bool
     ) -> None:
-        """Validate payloads if the topic has a schema.
+        """Validate payloads in order. Do nothing if the topic has no schema.
 
-        Raise SchemaMismatchError for the first payload that does not match, or TooLargeError for
-        the first one whose validation could take too long.
+        Raise SchemaMismatchError if a payload does not match, TooLargeError if its validation could
+        take too long.
         """
         if topic.options.json_schema is None:
             return
@@ -135,17 +139,17 @@ class SchemaValidator:
             found = _Known(version, _compile(schema))
             if len(self._known) >= _COMPILED_MAX:
                 self._known.pop(next(iter(self._known)))
-        # Insert at the end, so that the first key is the least recently used one.
+        # Insert the schema at the end, so that the first key is the least recently used one.
         self._known[key] = found
         return found.compiled
 
 
 def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
-    """Return the number of steps for a payload. Raise TooLargeError if it is above the limit."""
+    """Return the steps to validate a payload. Raise TooLargeError if they are above the limit."""
     try:
         steps = cost.steps(data, _decode, WORK_MAX)
     except _UNREADABLE:
-        return 0  # The validation reports the reason.
+        return 0  # `_mismatch` decodes the payload again and reports the error.
     if steps > WORK_MAX:
         raise TooLargeError(
             f"{which} is too large for the topic's schema: its validation can take {steps:,} steps;"
@@ -157,7 +161,7 @@ def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
 
 
 def _mismatch(validator: jsonschema_rs.Validator, data: bytes) -> tuple[str, str] | None:
-    """Return path and reason of the first mismatch of a payload; None if it matches."""
+    """Return the path and the reason of the first mismatch. Return None if the payload matches."""
     try:
         value = _decode(data)
         if validator.is_valid(value):
@@ -195,7 +199,7 @@ def _compile(schema: dict[str, object]) -> _Compiled:
             schema,
             validate_formats=True,
             offline=True,
-            # Errors and logs must not quote payloads, because these can be confidential.
+            # Mask values, because payloads can be confidential and errors are logged.
             mask="the value",
             pattern_options=jsonschema_rs.RegexOptions(),
         )
@@ -207,19 +211,20 @@ def _compile(schema: dict[str, object]) -> _Compiled:
     cost = SchemaCosts(measure.target).of(schema)
     if cost.value > WORK_MAX:
         raise _invalid(
-            f"Even one value can take {cost.value:,} steps to validate; the limit is {WORK_MAX:,}."
+            f"The validation of one value can take {cost.value:,} steps; the limit is {WORK_MAX:,}."
         )
     return _Compiled(validator, cost)
 
 
 class _Measure:
-    """Measures a schema with its references replaced by their targets."""
+    """Measures size and depth of a schema, with each reference replaced by its target."""
 
     def __init__(self, schema: dict[str, object]) -> None:
         self._schema = schema
-        #: Number of values and depth of measured parts, by `id`.
+        #: `id` of a measured part of the schema -> its number of values and its depth.
         self._known: dict[int, tuple[int, int]] = {}
-        #: `id` of the parts on the current path. A part found here again contains itself.
+        #: `id` of the part that is being measured, and of all parts around it. A part is recursive
+        #: if it contains a part of this set.
         self._open: set[int] = set()
 
     def take(self) -> None:
@@ -227,7 +232,10 @@ class _Measure:
         self._of(self._schema, 0)
 
     def _of(self, value: object, above: int) -> tuple[int, int]:
-        """Return the number of values in a part of the schema, and its depth."""
+        """Return the number of values in a part of the schema and its depth.
+
+        `above` is the depth at which the part stands in the schema.
+        """
         if not isinstance(value, dict | list):
             return 1, 0
         if id(value) in self._open:
@@ -242,8 +250,8 @@ class _Measure:
             self._known[id(value)] = known
         if known[0] > SCHEMA_VALUES_MAX:
             raise _invalid(
-                f"With its references replaced by their targets it has more than"
-                f" {SCHEMA_VALUES_MAX:,} values."
+                f"It has more than {SCHEMA_VALUES_MAX:,} values, counted with each reference"
+                " replaced by its target."
             )
         if above + known[1] > SCHEMA_DEPTH_MAX:
             raise _too_deep()
@@ -268,13 +276,13 @@ class _Measure:
             if isinstance(value.get(word), str):
                 raise _invalid(f"The keyword `{word}` is not supported.")
         if isinstance(value.get("$id"), str) and value is not self._schema:
-            # An inner `$id` would change the target of references.
+            # Reject an inner `$id`, because it would change the targets of references.
             raise _invalid("Only the root of the schema can have an `$id`.")
         reference = value.get("$ref")
         return [self.target(reference)] if isinstance(reference, str) else []
 
     def target(self, reference: str) -> object:
-        """Return the part of the schema to which a reference points."""
+        """Return the part of the schema that a `$ref` points to."""
         if reference != "#" and not reference.startswith("#/"):
             raise _invalid(
                 f"The reference {reference[:80]!r} does not point into the schema."
@@ -298,8 +306,8 @@ class _Measure:
 
 def _too_deep() -> SchemaInvalidError:
     return _invalid(
-        "With its references replaced by their targets it is more than"
-        f" {SCHEMA_DEPTH_MAX} levels deep."
+        f"It is more than {SCHEMA_DEPTH_MAX} levels deep, counted with each reference replaced by"
+        " its target."
     )
 
 

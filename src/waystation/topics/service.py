@@ -1,8 +1,8 @@
 """Topic service: creates, grows, switches, blocks, deletes, restores and purges topics.
 
-Each verb is a sequence of repeatable steps on the database, the logs and the cached definition. A
-process that finds the two copies of a definition different, or a log missing that the definition
-names, finishes the change that another process started.
+Each method changes the database, the logs and the cached definition in steps that can be repeated.
+A process can crash between two steps. Then the definitions in database and store differ, or a log
+is missing. The next process that detects this finishes the change.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from waystation.topics.router import is_advised
 from waystation.topics.schemas import check_schema
 from waystation.types.topic import TopicOptions
 
-#: Subscriptions that an error lists by name.
+#: Number of subscriptions that an error message lists.
 _NAMED_MAX = 10
 
 
 class TopicReaders(Protocol):
-    """The readers of topics. Subscriptions implement it, because they are above topics."""
+    """The subscriptions of topics. A protocol, because topics may not import subscriptions."""
 
     async def names(self, project: str, topic: str) -> list[str]:
-        """Return the names of the readers of a topic."""
+        """Return the names of the subscriptions that read a topic."""
         ...
 
     async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
-        """Return the readers that cannot continue with the storage topic of that index.
+        """Return the subscriptions that cannot continue with the storage topic at `index`.
 
-        A reader can continue if every group has the same shard there as in the storage topic
+        A subscription can continue if each group keeps the shard that it has in the storage topic
         before.
         """
         ...
 
     async def hold(self, topic: TopicDefinition) -> None:
-        """Let every reader hold the next storage topic before producers append to it."""
+        """Place a retention hold of each subscription on the next storage topic."""
         ...
 
 
@@ -103,40 +103,50 @@ class TopicService:
         self._logs = logs
         self._readers = readers
         self._clock = clock
-        #: Whether a number of partitions that splits badly is rejected.
+        #: Setting `topics.strict_partitions`: reject numbers of partitions with few divisors.
         self._strict = strict
 
     # -- Reading -----------------------------------------------------------------------------
 
     def known(self, project: str, name: str) -> TopicDefinition | None:
-        """Return the topic if this process read it within two seconds, in any state; never wait."""
+        """Return the topic if this process read it in the last two seconds; else None.
+
+        The topic can have any state. The method does not wait.
+        """
         return self._definitions.known(project, name)
 
     async def get(self, project: str, name: str) -> TopicDefinition:
-        """Return the topic. Raise TopicNotFoundError if it does not exist or is deleted."""
+        """Return the topic, which may be up to two seconds old.
+
+        Raise TopicNotFoundError if it does not exist or is deleted.
+        """
         topic = await self.get_any(project, name)
         if topic.state not in ALIVE:
             raise topic_not_found(name)
         return topic
 
     async def newest(self, project: str, name: str) -> TopicDefinition:
-        """Return the topic from the database. Raise TopicNotFoundError as `get` does.
+        """Return the latest version of the topic, which `get` may not return yet.
 
-        `get` may return a version that is up to two seconds old.
+        Raise TopicNotFoundError if it does not exist or is deleted.
         """
         copied = await self.get(project, name)
-        # The store may have a topic that this database never had.
+        # Fall back to the store, because a restored database may not have the topic yet.
         topic = await self._definitions.read_row(project, name) or copied
         if topic.state not in ALIVE:
             raise topic_not_found(name)
         return topic
 
     async def get_any(self, project: str, name: str) -> TopicDefinition:
-        """Return the topic, also if it is deleted."""
+        """Return the topic, even if it is deleted.
+
+        Raise TopicNotFoundError if it does not exist.
+        """
         require_name(name, field="topic")
         topic = await self._definitions.read_cached(project, name)
         if topic is None:
-            # The store is new, or a node crashed while it created the topic.
+            # Copy the topic from the database: the store is new, or a node crashed while it created
+            # the topic.
             read_at = self._clock.uptime_s()
             topic = await self._definitions.read_row(project, name)
             if topic is None:
@@ -150,12 +160,15 @@ class TopicService:
     async def list(
         self, project: str, *, after: str = "", limit: int, deleted: bool = False
     ) -> list[TopicDefinition]:
-        """Return topics of a project by name; deleted ones only with `deleted`."""
+        """Return topics of a project, sorted by name. Include deleted ones with `deleted`."""
         states = (*ALIVE, "deleted") if deleted else ALIVE
         return await self._definitions.page(project, states, after=after, limit=limit)
 
     def everything(self) -> AsyncIterator[Sequence[TopicDefinition]]:
-        """Return all topics of the database, of every project and state, page by page."""
+        """Return the topics of all projects in pages, in every state.
+
+        Read them from the database.
+        """
         return self._definitions.everything()
 
     # -- Changes -----------------------------------------------------------------------------
@@ -168,7 +181,7 @@ class TopicService:
         partitions: int = PARTITIONS_DEFAULT,
         options: TopicOptions | None = None,
     ) -> TopicDefinition:
-        """Create a topic. Raise ConflictError if it exists, also if it is deleted."""
+        """Create a topic. Raise ConflictError if one with this name exists, even a deleted one."""
         require_name(name, field="name")
         self._check_partitions(partitions)
         options = options or TopicOptions()
@@ -176,8 +189,8 @@ class TopicService:
         purged, written = await self._definitions.newest(project, name) or (None, None)
         if purged is not None and purged.state != "purged":
             raise ConflictError(f"Topic '{name}' already exists.")
-        # The store may have messages of a topic that this database never had. Continue with the
-        # next number, so that they are neither mixed with the new ones nor deleted.
+        # The store may have messages of a topic that this database does not know. Continue with the
+        # next number, so that the new topic neither contains nor deletes those messages.
         former = purged or await self._definitions.read_cached(project, name)
         number = former.next_number if former else 0
         topic = TopicDefinition(
@@ -206,8 +219,8 @@ class TopicService:
 
         A caller that passes the version can repeat the call after a lost reply. Raise
         GrowthStopsSubscriptionsError if a subscription could not continue with the storage topic,
-        unless `force` is set. A subscription that is created at the same time may be missed here;
-        `switch_produce` checks again.
+        unless `force` is set. The check can miss a subscription that is created at the same time.
+        `switch_produce` repeats the check.
         """
         self._check_partitions(partitions)
         topic = None
@@ -224,7 +237,7 @@ class TopicService:
     async def _add_to(
         self, present: TopicDefinition, partitions: int, version: int | None
     ) -> TopicDefinition | None:
-        """Add a storage topic; return None if another one was added since the check."""
+        """Add a storage topic. Return None if another process added one since the check."""
         fits = False
 
         def added(topic: TopicDefinition) -> TopicDefinition:
@@ -239,9 +252,9 @@ class TopicService:
     async def switch_produce(
         self, project: str, name: str, *, version: int | None = None, force: bool = False
     ) -> TopicDefinition:
-        """Move the produce pointer to the next storage topic; do nothing at the last one.
+        """Move the produce pointer to the next storage topic. Do nothing at the last one.
 
-        When this returns, older storage topics accept no further message. A caller that passes
+        When the call returns, older storage topics accept no further messages. A caller that passes
         the version can repeat the call after a lost reply. Raise GrowthStopsSubscriptionsError if
         a subscription could not continue with the next storage topic, unless `force` is set.
         """
@@ -261,12 +274,15 @@ class TopicService:
         return await self._definitions.change(project, name, checked)
 
     async def finish_switch(self, topic: TopicDefinition) -> TopicDefinition:
-        """Seal the current storage topic and move the pointer, also if another node started it."""
+        """Seal the current storage topic and move the produce pointer to the next one.
+
+        Any process can finish a switch that another one started. Do nothing at the last one.
+        """
         following = topic.produce_pointer + 1
         if following >= len(topic.storage):
             return topic
         await self.create_logs(topic)
-        # Hold before the first append, because trimming may delete messages without a hold.
+        # Place the holds before the first append, because trimming can delete messages without one.
         await self._readers.hold(topic)
         log = topic.log(topic.target)
 
@@ -276,8 +292,8 @@ class TopicService:
         await for_each(range(topic.target.partitions), seal)
 
         def moved(now: TopicDefinition) -> TopicDefinition:
-            # Compare numbers. Another process may have moved the pointer, or may have purged the
-            # topic and created another one with this name, whose logs are not sealed.
+            # Move the pointer only from the storage topic that was sealed. Another process may have
+            # moved it, or may have purged the topic and created a new one with this name.
             return now.switched() if now.target.number == topic.target.number else now
 
         return await self._definitions.change(topic.project, topic.name, moved)
@@ -285,7 +301,7 @@ class TopicService:
     async def change_options(
         self, project: str, name: str, options: TopicOptions, *, version: int
     ) -> TopicDefinition:
-        """Replace the options. Raise ConflictError if the topic has another version."""
+        """Replace the options of a topic. Raise ConflictError if it has another version."""
         _check_options(options)
 
         def changed(topic: TopicDefinition) -> TopicDefinition:
@@ -298,23 +314,23 @@ class TopicService:
         return topic
 
     async def block(self, project: str, name: str) -> TopicDefinition:
-        """Reject messages of producers from now on. Stored messages stay readable."""
+        """Block a topic: reject new messages. Stored messages stay readable."""
         return await self._definitions.change(
             project, name, lambda topic: topic.in_state("blocked")
         )
 
     async def unblock(self, project: str, name: str) -> TopicDefinition:
-        """Accept messages again."""
+        """Unblock a topic: accept messages again."""
         return await self._definitions.change(project, name, lambda topic: topic.in_state("active"))
 
     async def delete(self, project: str, name: str) -> TopicDefinition:
-        """Delete a topic. Its messages stay until `purge`, and `restore` brings it back."""
+        """Delete a topic. `restore` restores it with its messages until `purge` deletes them."""
         await self.get(project, name)
         await self._require_no_readers(project, name)
         return await self._definitions.change(project, name, lambda topic: topic.deleted())
 
     async def restore(self, project: str, name: str) -> TopicDefinition:
-        """Restore a deleted topic in the state that it had before, such as blocked."""
+        """Restore a deleted topic in the state before its deletion: active or blocked."""
 
         def restored(topic: TopicDefinition) -> TopicDefinition:
             if topic.state != "deleted":
@@ -345,33 +361,43 @@ class TopicService:
     # -- Recovery ----------------------------------------------------------------------------
 
     async def create_logs(self, topic: TopicDefinition) -> None:
-        """Create the missing logs from the pointer on; a node may have crashed before it did."""
+        """Create the missing logs of the current storage topic and of later ones.
+
+        A log can be missing because a node crashed after it stored the definition.
+        """
         for storage in topic.storage[topic.produce_pointer :]:
             await self._logs.create(topic.log(storage), storage.partitions, topic.retention)
 
     async def reconcile(self, topic: TopicDefinition) -> None:
-        """Make the cached definition equal to the database, after a crash between the two."""
+        """Make database and cached definition equal after a crash. The higher version wins."""
         copied = await self._definitions.cached_version(topic)
         if copied < topic.version:
             await self._publish(topic)
         elif copied > topic.version:
-            # The topic changed a moment ago, or the database was restored from a backup.
+            # The topic has just changed, or the database was restored from a backup. `change` reads
+            # both definitions again and writes the newer one to the database.
             await self._definitions.change(topic.project, topic.name, lambda now: now, states=EVERY)
 
     async def _publish(self, topic: TopicDefinition) -> None:
-        """Write the cached definition after its logs, because its readers expect them."""
+        """Create the logs of a topic, then write its definition to the store.
+
+        Processes that read the definition expect the logs.
+        """
         if topic.state in ALIVE:
             await self.create_logs(topic)
         await self._definitions.publish(topic)
 
     async def delete_purged_logs(self, topic: TopicDefinition, logs: dict[str, int]) -> None:
-        """Delete the logs of purged storage topics. `logs` has the partitions of existing logs."""
+        """Delete the logs of purged storage topics.
+
+        `logs` maps the names of existing logs to their numbers of partitions.
+        """
         for number in topic.purged_numbers:
             if partitions := logs.get(topic.log_of(number)):
                 await self._logs.delete(topic.log_of(number), partitions)
 
     async def _set_retention(self, topic: TopicDefinition, storage: StorageTopicDefinition) -> None:
-        """Write the retention of the topic to the existing partitions of a storage topic."""
+        """Set the retention of the topic in all existing partitions of a storage topic."""
         log = topic.log(storage)
 
         async def set_retention(partition: int) -> None:
@@ -381,7 +407,7 @@ class TopicService:
         await for_each(range(storage.partitions), set_retention)
 
     async def _require_consistent(self, topic: TopicDefinition, index: int) -> None:
-        """Raise GrowthStopsSubscriptionsError if a subscription could not continue."""
+        """Raise GrowthStopsSubscriptionsError if a subscription would stop before `index`."""
         stopped = await self._readers.stopped_by(topic, index)
         if not stopped:
             return
@@ -389,13 +415,12 @@ class TopicService:
         names = ", ".join(stopped[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
         base, partitions = topic.storage[index - 1].router.base, topic.storage[index].partitions
         raise GrowthStopsSubscriptionsError(
-            f"Subscriptions of topic '{topic.name}' would stop before storage topic {index} with"
-            f" {partitions} partitions, because a group could have another shard there:"
-            f" {names}.",
+            f"{partitions} partitions in storage topic {index} of topic '{topic.name}' could move"
+            f" groups to other shards. These subscriptions would stop there: {names}.",
             hint=(
-                f"A subscription continues if its shards divide {base} and the partitions are a"
-                f" multiple of {base}, or if it has 1 shard. To let these subscriptions stop there,"
-                " repeat with `force` (`--force`)."
+                f"Use a multiple of {base} partitions. The number of shards of each subscription"
+                f" must divide {base}, or be 1. To let the subscriptions stop, repeat with `force`"
+                " (`--force`)."
             ),
         )
 
@@ -415,7 +440,8 @@ class TopicService:
             )
         if self._strict and not is_advised(partitions):
             raise InvalidInputError(
-                f"{partitions} partitions split evenly over few numbers of shards.",
+                f"A subscription can split {partitions} partitions evenly only among few numbers of"
+                " shards.",
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or disable `topics.strict_partitions`.",
             )

@@ -1,9 +1,10 @@
--- log_append(log, at, payloads, always) appends messages to a partition in the slot of the calling
--- script, all of them or none. The script includes "logs/_trim" before this file.
--- `always` ignores the byte limit: record logs use it, because a full log must not stop the work that
--- it records.
--- Return the first offset and the time in ms; or nil, a reason ('missing', 'sealed', 'full') and a
--- detail (the continuation of a sealed partition, the max bytes of a full one).
+-- log_append(log, at, payloads, always) appends messages to a partition, all of them or none.
+-- The calling script runs in the slot of the partition and includes "logs/_trim" before this file.
+-- With `always`, ignore the byte limit. Record logs use it, because a full log must not stop the work
+-- that it records.
+-- Return the first offset and the time in ms. If the partition rejects the messages, return nil, the
+-- reason ('missing', 'sealed', 'full') and a detail: the storage topic that continues a sealed
+-- partition, or the max bytes of a full one.
 local function log_append(log, at, payloads, always)
   local head = log .. ':head'
   local state = redis.call(
@@ -35,7 +36,7 @@ local function log_append(log, at, payloads, always)
     end
   end
   local offset = tonumber(state[1])
-  -- Never earlier than the last message, because offset_at searches the log by time.
+  -- Times never decrease, because offset_at searches the log by time.
   local ms = math.max(tonumber(state[2]), at)
   local call, format, id = redis.call, string.format, string.format('%%d-%.0f', ms)
   for i = 1, count do
@@ -46,7 +47,7 @@ local function log_append(log, at, payloads, always)
     'bytes', format('%.0f', bytes + size)
   )
   if state[7] then
-    -- A reader waits at the end. One hint is enough, because a reader that waits again calls `watch` again.
+    -- A reader has called `watch`. Send one hint, because readers call `watch` before each wait.
     call('HDEL', head, 'watched')
     redis.pcall('PUBLISH', log .. ':more', '')
   end

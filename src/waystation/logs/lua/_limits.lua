@@ -1,7 +1,7 @@
 -- log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes) writes the limits of a
 -- partition. '' removes a limit. `unread_bytes` applies while no reader has a hold.
--- `version` is the version of the definition that sets the limits. Only a newer version replaces
--- stored limits, so that a late call undoes nothing; version 0 is always written.
+-- `version` is the version of the definition that sets the limits. Only a higher version replaces
+-- stored limits, so that a late call does not undo a newer one. Version 0 replaces any limits.
 local function log_limits(head, max_bytes, max_age_ms, policy, version, unread_bytes)
   local counted = tonumber(version) > 0
   if counted and tonumber(version) <= tonumber(redis.call('HGET', head, 'limits_version') or '0') then

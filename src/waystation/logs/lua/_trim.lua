@@ -1,10 +1,11 @@
--- log_trim(log, at, most, coming, short) deletes up to `most` of the oldest messages of a partition in
--- the slot of the calling script, as far as retention permits, to free space for `coming` bytes.
--- With `short` (memory of the store is short) it deletes messages that all readers have passed, whatever
--- the limits are. In a log that refuses, only a reader that does not yield enables this: history yields
--- because it only copies messages, and a message that no subscription has processed must stay.
--- A reader whose name starts with ~ yields: its hold protects messages from the age limit, but not
--- from the byte limit, and a log with only such readers counts as a log without readers there.
+-- log_trim(log, at, most, coming, short) deletes up to `most` of the oldest messages of a partition, as
+-- far as retention permits, to free space for `coming` bytes. The calling script runs in the slot of
+-- the partition.
+-- A reader whose name starts with ~ yields: its hold protects messages from the age limit only. For the
+-- byte limit, a log with only yielding readers is a log without readers.
+-- With `short`, the store is short of memory: also delete messages within the limits that all readers
+-- have passed. If the policy is `refuse`, do so only if a reader that does not yield has a hold.
+-- History yields because it only copies messages. A message that no subscription has processed stays.
 -- Return nil if the partition does not exist, or a table:
 --   removed, more (another call would delete more), first, end_, bytes,
 --   held (first offset that readers need; nil if no hold counts), slowest (reader of the lowest hold),
@@ -33,16 +34,18 @@ local function log_trim(log, at, most, coming, short)
   local room = state[4] and tonumber(state[4]) - coming
   local oldest = state[5] and at - tonumber(state[5])
   local drops = state[6] == 'drop_and_count'
-  -- A log that may drop stores little while no reader has a hold. A sealed one was read to its end.
+  -- A log that may drop stores less while no reader has a hold. This does not apply to a sealed log,
+  -- because its readers release their holds after they have read all of it.
   local unread = drops and state[9] and not any and not state[10]
   if unread then
     room = math.min(room or math.huge, tonumber(state[9]) - coming)
   end
   local passed = short and (firm or drops) and any or 0
   local removed, seen, chunk, finished = 0, 0, 1, false
-  -- Parse offsets instead of counting, because a damaged log may lack entries.
+  -- Parse offsets instead of counting them, because entries of a damaged log can be missing.
   local next_first = first
-  -- Read in chunks that grow while messages are small, so that one call does not read hundreds of large ones.
+  -- Start with small chunks and double them while messages are small, so that one call never reads
+  -- hundreds of large messages.
   while not finished and removed < most and seen < 1048576 do
     local count = math.min(chunk, most - removed)
     local from = string.format('%.0f', next_first)
@@ -54,8 +57,8 @@ local function log_trim(log, at, most, coming, short)
       local needed = any and offset >= any
       local old = oldest and tonumber(string.match(entry[1], '-(%d+)$')) < oldest
       local heavy = room and bytes > room
-      -- The age limit deletes messages that no reader needs. The byte limit deletes messages that all
-      -- readers that do not yield have passed; a log that may drop also loses messages that are needed.
+      -- The age limit deletes messages that no reader needs. The byte limit deletes any message if the
+      -- policy is `drop_and_count`, else only messages that all readers without ~ have passed.
       local expired = (old and not needed) or (heavy and (drops or (firm and offset < firm)))
       if not expired and offset >= passed then
         finished = true
@@ -69,7 +72,7 @@ local function log_trim(log, at, most, coming, short)
       chunk = size > 65536 and 1 or chunk
     end
     if removed == 0 and #entries == 0 and bytes > 0 and redis.call('XLEN', log) == 0 then
-      -- All entries are missing. Their bytes must not keep the log full.
+      -- All entries are missing. Set the size to 0, because a wrong size would keep the log full.
       bytes = 0
       redis.call('HSET', log .. ':head', 'bytes', '0')
     end
@@ -77,7 +80,7 @@ local function log_trim(log, at, most, coming, short)
   end
   if removed > 0 then
     first = next_first
-    -- An empty log has no bytes, even if missing entries were counted.
+    -- The size of an empty log is 0, even if it still includes entries that are missing.
     bytes = first == tonumber(state[2]) and 0 or bytes
     redis.call('XTRIM', log, 'MINID', string.format('%.0f', first))
     redis.call(

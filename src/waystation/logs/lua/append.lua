@@ -1,14 +1,14 @@
 #!lua
 -- Append a batch of messages to one partition of a log, all of them or none.
--- not repeatable: a second run appends the messages again. After a lost reply the caller decides;
--- `topics/append_once` is the script that recognises message ids.
+-- not repeatable: a second run appends the messages again. After a lost reply, the caller decides
+-- whether to repeat the call. `topics/append_once` detects duplicates by their ids.
 --
 -- KEYS    1 entries of the partition, 2 its head, 3 its retention holds. The includes derive 2 and 3
---         from 1; they are listed so that a cluster knows every key.
+--         from 1. The caller passes them because a cluster must know every key.
 -- ARGV    packed messages, in order
 -- Reply   {'appended', offset of the first message, time of all of them in ms}
 --         {'missing', ''}           the partition does not exist
---         {'sealed', following}     it accepts nothing more; `following` is the index of the storage
+--         {'sealed', following}     the partition is sealed; `following` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
 -- Errors  none of its own; a store without free memory rejects the call before it runs

@@ -1,6 +1,6 @@
 #!lua
 -- repeatable
--- Create one partition of a log. An existing partition stays as it is, its limits included.
+-- Create one partition of a log. Do nothing if the partition exists, even if it has other limits.
 -- A second run changes nothing and replies 0.
 --
 -- KEYS    1 head of the partition

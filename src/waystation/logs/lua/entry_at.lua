@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- repeatable
 -- Return the bounds of a partition and the first existing message at or after an offset.
--- One script reads both, so that neither an append nor a trim falls between the two reads.
+-- One script reads both, so that no append or trim changes the partition between the two reads.
 --
 -- KEYS    1 entries of the partition, 2 its head
 -- ARGV    1 offset

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 -- repeatable
--- Set the retention hold of a reader: the offset from which on it still needs the messages.
--- A hold moves in both directions, but stays between the first and the end offset. A call of an
--- earlier incarnation of the reader changes nothing, because it may arrive late.
+-- Set the retention hold of a reader: the offset of the first message that the reader still needs.
+-- A hold can move in both directions, between the first and the end offset. A call of an earlier
+-- incarnation of the reader changes nothing, because the call may arrive late.
 -- A second run sets the same hold again.
--- Runs in a full store too, because messages that all readers have passed can be trimmed.
+-- Runs in a full store too, because holds that advance let trimming free memory.
 --
 -- KEYS    1 head of the partition, 2 its retention holds
--- ARGV    1 reader, 2 offset, 3 incarnation of the reader; 0: it has none
+-- ARGV    1 reader, 2 offset, 3 incarnation of the reader; 0: the reader has no incarnations
 -- Reply   {1}                             the hold is set, or a later incarnation owns it
 --         {0}                             the partition does not exist
 --         {'range', first, end}           the offset is outside of the partition

@@ -13,9 +13,9 @@ if not state[1] then
 end
 local low, high = tonumber(state[1]), tonumber(state[2])
 local damaged = redis.call('XLEN', KEYS[1]) ~= high - low
--- The range excludes a message that is older than the time, so that its body, which may be large, is
--- not read. A log with missing entries reads the next existing message instead, because a missing one
--- would look like an older one.
+-- Request the range of ids from the time on, so that the store does not read the body of an older
+-- message, which may be large. In a log with missing entries, read the next existing message, because
+-- an empty range does not show whether the message is older or missing.
 local function is_older(offset)
   local id = string.format('%.0f', offset)
   if damaged then

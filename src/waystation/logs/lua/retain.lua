@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- repeatable
--- Change the limits of a partition, unless it has newer ones. The next trim applies them.
+-- Set the limits of a partition, unless it has limits of a higher version. The next trim applies them.
 -- A second run with a version changes nothing; with version 0 it writes the same limits again.
 -- Runs in a full store too, because lower limits free memory.
 --

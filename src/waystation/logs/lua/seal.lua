@@ -1,6 +1,6 @@
 #!lua
 -- repeatable
--- Seal a partition, so that it accepts no more messages, and name its continuation.
+-- Seal a partition, so that it rejects appends, and store which storage topic continues it.
 -- A second seal changes nothing.
 --
 -- KEYS    1 head of the partition

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Delete a bounded number of the oldest messages that retention permits, and keep the warning state
--- of the partition: it starts when the messages that readers need come near the limit.
+-- Delete a bounded number of the oldest messages, as far as retention permits. Update the warning state
+-- of the partition: the warning begins when the messages that readers need come near the byte limit.
 -- not repeatable: a second run deletes further messages and reports other counts.
 --
 -- KEYS    1 entries of the partition, 2 its head, 3 its retention holds
--- ARGV    1 max messages to delete, 2 percentage of max bytes from which on to warn,
+-- ARGV    1 max messages to delete, 2 percentage of max bytes at which the warning begins,
 --         3 '1' to delete also messages within the limits that all readers have passed, or '';
 --         optionally new limits to apply first: 4 max bytes or '', 5 max age in ms or '',
 --         6 'refuse' | 'drop_and_count', 7 version of these limits (0: unversioned),
@@ -28,7 +28,7 @@ end
 local kept = done.end_ - done.first
 local needed = done.policy == 'refuse' and done.bytes or 0
 if done.held and kept > 0 then
-  -- Estimate by the number of messages, because exact bytes would need a read of all of them.
+  -- Estimate the bytes from the number of messages, because exact bytes would need a read of all.
   needed = done.bytes * math.max(0, done.end_ - math.max(done.held, done.first)) / kept
 end
 local near = done.max_bytes and needed >= done.max_bytes * tonumber(ARGV[2]) / 100

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- repeatable
--- Ask the next append to publish a wake-up hint, and return the state of this moment.
--- A second run asks for one more hint if a message was appended in between.
+-- Request a wake-up hint from the next append, and return the present state of the partition.
+-- A second run requests another hint if a message was appended since the first run.
 -- Runs in a full store too, because readers free memory.
 --
 -- KEYS    1 head of the partition

@@ -1,18 +1,17 @@
 #!lua
 -- repeatable
--- Append the messages of a batch whose ids are new, all of them or none, and remember their ids.
--- An id that occurs twice in the batch is new once.
+-- Append the messages of a batch that have new ids, all of them or none, and store the ids.
+-- If two messages of the batch have the same id, the second one is a duplicate of the first.
 -- A second run finds the ids and returns the same positions, marked as duplicates.
 --
 -- KEYS    1 entries of the partition, 2 its head, 3 its retention holds. The script derives the keys of
 --         the ids from 1.
--- ARGV    1 time for which an id is remembered in ms, then two per message: id with its scope, packed
---         message
+-- ARGV    1 expiry of a stored id in ms, then two per message: id with its scope, packed message
 -- Reply   {'appended', position, duplicate, position, duplicate, ...}
 --           position   '<offset>-<ms>' of the message, or of the first one with this id
 --           duplicate  1 the id was known, 0 the message was appended
 --         {'missing', ''}           the partition does not exist
---         {'sealed', following}     it accepts nothing more; `following` is the index of the storage
+--         {'sealed', following}     the partition is sealed; `following` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
 -- Errors  none of its own; a store without free memory rejects the call before it runs

@@ -1,6 +1,7 @@
 #!lua flags=no-writes
 -- repeatable
--- Return the time since a partition was sealed, by the store's clock, by which message ids expire.
+-- Return the time since a partition was sealed.
+-- Uses the store's clock, because stored message ids expire by it.
 --
 -- KEYS    1 head of the partition
 -- ARGV    none
