@@ -1,4 +1,4 @@
-"""Files of the data directory are readable by their owner alone, new ones and old ones."""
+"""Permissions of the data directory: new and existing files are private to their owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Files and folders below a folder that group or others have any permission on."""
+    """Return the files and folders below `folder` that other users have a permission on."""
     return sorted(
         f"{path.relative_to(folder)} {mode(path):04o}"
         for path in folder.rglob("*")
@@ -96,7 +96,7 @@ async def test_database_file_of_another_owner_is_refused(
 
 
 async def test_second_connection_to_a_database_keeps_the_locks_of_the_first(data: Path) -> None:
-    """Closing another descriptor of the file would release every lock of this process."""
+    """Closing a second descriptor of the file would release all locks of this process."""
     catalogue = catalogue_at("", folder=data)
     await catalogue.open()
     holder = sqlite3.connect(data / "catalogue.db", isolation_level=None)

@@ -1,4 +1,4 @@
-"""Durations: the form of Go that DSPS clients send, and our wider form."""
+"""Durations: the text form of Go that DSPS clients send, and days, numbers and timedeltas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error tree: stable codes, statuses and exit codes, and the way over HTTP and back."""
+"""Error classes: stable codes, statuses and exit codes, and their transport over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON values: NaN and Infinity are refused with their path; texts are compared by content."""
+"""JSON values: refusal of NaN and Infinity with their path, and comparison by content."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ SENT: dict[str, tuple[Callable[[Waystation], object], str]] = {
 @pytest.mark.parametrize("verb", SENT)
 def test_client_value_that_is_not_finite_is_refused_before_it_is_sent(verb: str) -> None:
     send, path = SENT[verb]
-    # Nobody listens there: the request is refused before it is made.
+    # No server has this address. The client refuses the payload before it connects.
     with Waystation("http://127.0.0.1:9") as ws, pytest.raises(NotFiniteError) as refused:
         send(ws)
     assert refused.value.field == path

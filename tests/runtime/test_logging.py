@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Puts logging back as pytest had it."""
+    """Restore the logging configuration of pytest."""
     root, ours = logging.getLogger(), logging.getLogger("waystation")
     before = root.handlers[:], root.level, ours.level
     yield

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import waystation.api.server  # noqa: F401 (declares all metrics of a node)
 from waystation.runtime.metrics import CountFamily, Histogram, registry
 
-#: Name without `waystation_`, type and labels of all metrics. Dashboards and alerts use them, so a
-#: line is only ever added.
+#: Name without `waystation_`, type and labels of all metrics. Dashboards and alerts use them, so
+#: add lines, but never change or remove one.
 FAMILIES = """
     archive_batch_seconds histogram
     archive_oldest_seconds gauge

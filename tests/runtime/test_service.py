@@ -1,4 +1,4 @@
-"""Service: start, stop within its limits, crash, spawned work, loops that no error ends."""
+"""Service: start, stop within its limits, crash, spawned work, and loops that survive errors."""
 
 from __future__ import annotations
 

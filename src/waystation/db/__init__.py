@@ -1,1 +1,1 @@
-"""Databases: definitions of topics, subscriptions and pools."""
+"""Definitions of topics, subscriptions and pools, stored in the database and cached."""

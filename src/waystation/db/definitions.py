@@ -1,7 +1,8 @@
 """Versioned definitions of topics, subscriptions and pools, in three places.
 
-The catalogue has the row of a definition, which decides. The store has the cached definition, which
-all nodes read; its version only grows. Each process remembers what it read for two seconds.
+The catalogue has the row of a definition, which is authoritative. The store has the cached
+definition, which all nodes read and whose version never decreases. Each process remembers the
+definitions that it read for two seconds.
 
 A change is written to the row first, against the version that it was made from, then to the cache.
 Versions under one name never decrease: a creation after a deletion, or in a new catalogue,
@@ -116,8 +117,8 @@ class Definitions(ABC, Generic[_D]):
     async def newest(self, project: str, name: str) -> tuple[_D, int] | None:
         """Return the newest definition and the version of its row; None if there is no row.
 
-        The cache is read before the row. It never has a version that no row had, so it can be newer
-        only if the catalogue was restored from a backup.
+        The cache is read before the row, and a change writes the row first. The cached version is
+        therefore newer only if the catalogue was restored from a backup.
         """
         cached = await self.read_cached(project, name)
         row = await self.read_row(project, name)
@@ -189,8 +190,8 @@ class Definitions(ABC, Generic[_D]):
                     raise self.not_found(name)
                 changed = change(definition)
             except WaystationError:
-                # Update the cache, because the caller decided by it, and the process that made the
-                # last change may have crashed before it did.
+                # Update the cache, because the caller relied on it. The process that made the last
+                # change may have crashed before it wrote the cache.
                 await self.publish(definition)
                 raise
             if changed.version != row_version:

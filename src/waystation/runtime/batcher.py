@@ -98,7 +98,7 @@ class Batcher(Generic[Key, Item, Result]):
                 self._start(key)
 
     async def quiet(self) -> None:
-        """Wait until no call is in flight; unless paused, also until no item is queued."""
+        """Wait until no call is in flight and, unless the batcher is paused, no item is queued."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))
 
@@ -134,8 +134,8 @@ class Batcher(Generic[Key, Item, Result]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # A task that was cancelled before its first step has settled nothing, and while the
-        # batcher is paused, queues have no task.
+        # Items can remain here: a task that was cancelled before its first step settles none, and
+        # a paused batcher has queues without a task.
         self._tasks.clear()
         if unsent := self.take_all():
             self._fail(unsent, asyncio.CancelledError())
@@ -174,7 +174,7 @@ class Batcher(Generic[Key, Item, Result]):
                 self._start(key)
 
     def _next_batch(self, queue: deque[Item]) -> list[Item]:
-        # All at once if they fit, which saves most of the work per item.
+        # Send all items in one call if they fit, which saves most of the work per item.
         if len(queue) <= self._items_max and sum(map(self._size_of, queue)) <= self.bytes_max:
             batch = list(queue)
             queue.clear()

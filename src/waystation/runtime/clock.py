@@ -38,7 +38,7 @@ class Clock:
         return time.monotonic() + self._shift_ms / 1000
 
     def uptime_s(self) -> float:
-        """Return monotonic seconds that the test time never moves, such as for ages of caches."""
+        """Return monotonic seconds without the shift of the test time, such as to expire caches."""
         return time.monotonic()
 
     def shift_to(self, shift_ms: int) -> None:

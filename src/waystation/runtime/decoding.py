@@ -1,4 +1,4 @@
-"""JSON decoders that several threads can ask for at once.
+"""JSON decoders that several threads can request concurrently.
 
 msgspec builds its description of a struct class when the class is first decoded into, and makes it
 visible to other threads before it is complete. A thread that decodes into the class meanwhile
@@ -37,8 +37,8 @@ def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
     try:
         return _kept(kind)
     except TypeError:
-        # The type is not hashable, such as Annotated with a list, or not supported. In the second
-        # case this call raises the error again.
+        # A type that is not hashable, such as Annotated with a list, cannot be cached. For a type
+        # that msgspec does not support, this call raises the error again.
         return _built(kind)
 
 

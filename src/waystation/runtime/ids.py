@@ -43,7 +43,7 @@ class IdSource(Protocol):
 
 
 class RandomIds:
-    """Random ids of the operating system. Nobody can guess them, so they can be secrets."""
+    """Random ids of the operating system. They cannot be guessed, so they can be secrets."""
 
     def token(self, size: int) -> str:
         return secrets.token_hex(size)

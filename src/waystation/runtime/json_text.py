@@ -27,14 +27,14 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def is_json(text: bytes, *, lone_surrogates: bool = True) -> bool:
-    """Return True if the text is one JSON value in UTF-8, by default with lone surrogates.
+    """Return True if the text is one JSON value in UTF-8. NaN and Infinity are not JSON.
 
-    NaN and Infinity are not JSON.
+    Lone surrogates are accepted by default.
     """
     try:
         _decode_any(text)
     except msgspec.ValidationError:
-        pass  # "Number out of range": 1e999 is JSON all the same.
+        pass  # "Number out of range", such as 1e999, which is JSON.
     except msgspec.DecodeError:
         if not lone_surrogates or b"\\u" not in text:
             return False
@@ -67,8 +67,8 @@ def load_json(text: bytes) -> Any:
 def lone_surrogate_path(text: bytes, *, root: str = "") -> str | None:
     """Return the path of a string or name with a lone surrogate, or None.
 
-    A name with a lone surrogate counts for the object that it is in. `root` is what the path begins
-    with. A text that is not JSON gives None.
+    For a name with a lone surrogate, return the path of the object that contains the name. Paths
+    start with `root`. Return None for a text that is not JSON.
     """
     if not is_json(text):
         return None

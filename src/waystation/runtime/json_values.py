@@ -121,7 +121,7 @@ def _same(first: Any, second: Any) -> bool:
     pairs = [(first, second)]
     while pairs:
         a, b = pairs.pop()
-        # By type, because Python takes True for 1.
+        # Compare the types first, because True == 1 in Python.
         if type(a) is not type(b):
             return False
         if isinstance(a, dict):

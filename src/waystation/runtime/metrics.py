@@ -24,7 +24,7 @@ ProcessCollector(registry=registry)
 
 #: Upper limits of the default buckets, in seconds. One more bucket has all longer times.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
-#: Labels whose values are names of pools or subscriptions, as `<project>.<name>`.
+#: Labels with the name of a pool or subscription as `<project>.<name>`.
 _NAME_LABELS = ("pool", "subscription")
 
 
@@ -37,7 +37,7 @@ class Count:
         self.value = 0
 
     def inc(self, amount: int = 1) -> None:
-        """Add to the number."""
+        """Increase the count by `amount`."""
         self.value += amount
 
 
@@ -51,7 +51,7 @@ class CountFamily(Collector):
         self._counts: dict[tuple[str, ...], Count] = {}
 
     def of(self, *values: str) -> Count:
-        """Return the count of some label values. It is exposed from the first call on."""
+        """Return the count of these label values. Prometheus sees the count from this call on."""
         return self._counts.setdefault(values, Count())
 
     def collect(self) -> Iterator[Metric]:
@@ -73,13 +73,13 @@ class Histogram:
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Count one time."""
+        """Add one duration to its bucket and to the sum."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.seconds += seconds
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """The buckets of Prometheus, each with the counts of all smaller ones."""
+        """The buckets for Prometheus. Each contains the counts of all smaller ones."""
         names = [*map(str, self.bounds), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 
@@ -129,7 +129,7 @@ class _ProjectMetrics:
         self._owns_bare_names = owns_bare_names
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have such samples, without their other samples."""
+        """Yield the metrics that have samples of the project, with only these samples."""
         for metric in registry.collect():
             own = [each for each in metric.samples if self._is_own(each.labels)]
             if own:

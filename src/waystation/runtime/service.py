@@ -40,7 +40,7 @@ _ON_STOP_S_MAX = 1.0
 class Wakeup:
     """A flag that one task waits for.
 
-    Clear it, then read the state, then wait: a hint that arrives in between ends the wait.
+    Clear the flag, read the state, then wait. A hint that arrives in between ends the wait.
     """
 
     __slots__ = ("_future", "_recheck_s", "_set")
@@ -48,7 +48,7 @@ class Wakeup:
     def __init__(self, *, recheck_s: float = math.inf) -> None:
         self._set = False
         self._future: asyncio.Future[None] | None = None
-        #: Longest wait. Finite for hints that can be lost, such as those of pub/sub.
+        #: Limit of one wait. It is finite if hints can be lost, as those of pub/sub.
         self._recheck_s = recheck_s
 
     def set(self) -> None:
@@ -81,9 +81,9 @@ class Wakeup:
 class Service:
     """Base of all parts that run in the background. A service is started once and stopped once."""
 
-    #: How long `stop` waits for work in progress before it cancels the work. Set 0 if a step may
-    #: be cancelled anywhere: a node stops its services one after the other, and while the store
-    #: does not answer, each of them takes its whole grace time.
+    #: Time for which `stop` waits for work in progress before it cancels the work. Set 0 if a step
+    #: may be cancelled at any point. A node stops its services one after the other, and each takes
+    #: all of its grace time while the store does not answer.
     grace_s = 1.0
 
     def __init__(self, name: str, *, clock: Clock) -> None:
@@ -215,7 +215,7 @@ class Service:
                     self._log.info("task resumed", task=_name_of(step))
                     backoff.reset()
                 await self.pause(rest_s)
-                # One turn of the loop, or else a step that never waits would stop the process.
+                # Yield to the event loop, because a step that never waits would block all tasks.
                 await asyncio.sleep(0)
                 if not self.stopping:
                     await wakeup.wait((every_s if pause_s is None else pause_s) - rest_s)

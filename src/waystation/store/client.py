@@ -49,7 +49,7 @@ _CURSOR_END = 2**64
 
 
 class Store:
-    """The store as all coroutines of one event loop share it."""
+    """Client of the store, which all coroutines of one event loop share."""
 
     _connection_type: ClassVar[type[ServerConnection]] = ServerConnection
 
@@ -92,7 +92,7 @@ class Store:
 
     @property
     def last_problem(self) -> str:
-        """Why the last attempt to connect failed; empty if connected."""
+        """Error of the last attempt to connect; empty if connected."""
         return self._sender.last_problem
 
     # -- Calling -----------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Cluster:
 
     @property
     def last_problem(self) -> str:
-        """Why a node or the slot map could not be reached; empty if there is no problem."""
+        """Error of the last request to a node or for the slot map; empty after a success."""
         problems = [each.last_problem for each in self._connections.values() if each.last_problem]
         return problems[0] if problems else self._problem
 
@@ -148,7 +148,7 @@ class Cluster:
     # -- Router of the connections ---------------------------------------------------------------
 
     def redirect(self, connection: ServerConnection, call: Call, reply: str) -> bool:
-        """Take over a call that its node did not run; see `CallRouter`."""
+        """Send a call that its node did not run to the owner of the slot; see `CallRouter`."""
         kind = error_kind(reply)
         if kind is ErrorKind.MOVED:
             slot, node = self._slot_map.redirection(reply, connection.address)

@@ -88,7 +88,7 @@ class Call:
         self.script = script
         #: True if the call was sent and its reply was lost.
         self.maybe_ran = False
-        #: Of a script: number of keys, keys, arguments. Needed again after NOSCRIPT.
+        #: Number of keys, keys and arguments of a script, which the reply NOSCRIPT needs again.
         self.arguments = arguments
 
 
@@ -155,7 +155,10 @@ def end(call: Call, error: StoreError) -> None:
 
 
 def end_unapplied(call: Call, error: StoreError) -> None:
-    """End a call that did not run this time; with an unknown outcome if it was sent before."""
+    """End a call whose last attempt did not run.
+
+    The outcome is unknown if an earlier attempt was sent and its reply was lost.
+    """
     end(call, OutcomeUnknownError(error.message) if call.maybe_ran else error)
 
 
@@ -171,7 +174,7 @@ def closed_error() -> StoreUnavailableError:
 
 def refused_error(reply: str) -> StoreUnavailableError:
     """Return the error of a call that the server refused to run."""
-    return StoreUnavailableError(f"The store answered: {reply}")
+    return StoreUnavailableError(f"The store refused the call: {reply}")
 
 
 def busy_error() -> BusyError:
@@ -230,7 +233,7 @@ class RespProtocol(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the connection is ending, so that writes are no longer sent."""
+        """Whether the connection is closing. A closing connection drops all writes."""
         return self.transport is None or self.transport.is_closing()
 
     def abort(self) -> None:
@@ -445,7 +448,7 @@ class ServerConnection:
                 if self._protocol is not None:
                     self._protocol.abort()
             case ErrorKind.FULL:
-                end_unapplied(call, StoreFullError(f"The store answered: {reply}"))
+                end_unapplied(call, StoreFullError(f"The store refused the call: {reply}"))
             case _:
                 end_with_reply(call, reply)
 

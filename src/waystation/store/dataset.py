@@ -1,4 +1,4 @@
-"""IdSource of the data in a store: its stamp, and the check that it is still there.
+"""Data set of a store: its stamp, and the check of each connection that the data is still there.
 
 A store that lost its data (an empty volume, a deleted append-only directory) looks like a new one.
 The stamp (`waystation.format`) therefore contains the id of the data set, and each new connection
@@ -34,7 +34,7 @@ from waystation.store.scripts import script
 from waystation.store.slots import SLOTS, slot_of
 
 if TYPE_CHECKING:
-    # The client itself checks the data set.
+    # The client imports this module, so an import at run time would be circular.
     from waystation.store.client import Store
 
 #: Format of the data that this release writes. Raise it with every change that an older release
@@ -156,7 +156,7 @@ class DataSet:
         raise lost_error(self.known, found, accepted=accepted)
 
     def forget(self, server: Address) -> None:
-        """Drop the result of a server that is no longer used."""
+        """Drop the result of the last check of a server, because the client left the server."""
         self._lost.pop(server, None)
 
 

@@ -29,7 +29,7 @@ class MaintenanceStep(Protocol):
         """Do one bounded pass. Return the seconds until the next, or None for the usual period."""
 
     def stand_down(self) -> None:
-        """Reset gauges that only the leader reports, because this node does not lead."""
+        """Reset the gauges that only the leader reports. Called when this node stops leading."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Leader(Service):
     time of the next pass of each step.
     """
 
-    #: A step may be cancelled anywhere: every change that it makes is one script.
+    #: A step may be cancelled at any point, because each of its changes is one script.
     grace_s = 0.0
 
     def __init__(

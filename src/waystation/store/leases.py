@@ -56,7 +56,7 @@ class RenewalSource(Protocol):
         """Length of the leases. The thread renews them three times in this time."""
 
     def calls(self) -> list[RenewalCall]:
-        """Return the script calls that renew the leases; empty if there are none."""
+        """Return the script calls that renew the leases; empty without leases."""
 
     def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
         """Take the replies to the last `calls`, with errors in their places.
@@ -89,7 +89,7 @@ class LeaseRenewer:
         self._wakeups: dict[int, asyncio.Event] = {}
 
     def now(self) -> float:
-        """Return seconds that only grow and that the test time never moves."""
+        """Return seconds that never decrease and that the test time never moves."""
         return self._clock.uptime_s()
 
     def add(self, source: RenewalSource) -> None:
@@ -184,8 +184,8 @@ class LeaseRenewer:
             try:
                 await self._renew(store, source)
             except Exception as error:
-                # Also an error of the source itself: without renewals the node would lose all
-                # its leases.
+                # Handle also errors of the source itself, because the node would lose all leases
+                # without this loop.
                 if backoff.is_new(error):
                     log_failure(_log, "lease renewal", error)
                 backoff.failures += 1

@@ -28,7 +28,7 @@ class Membership(Service):
     seconds two processes can have different counts.
     """
 
-    #: A beat may be cancelled anywhere: the next one repeats it.
+    #: A beat may be cancelled at any point, because the next one repeats it.
     grace_s = 0.0
 
     def __init__(

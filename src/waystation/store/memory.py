@@ -62,7 +62,7 @@ class StoreMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether a server is at its warning level; maintenance then deletes settled messages."""
+        """Whether a server is at its warning level. Maintenance then deletes settled messages."""
         return self.usage.share >= WARN_SHARE
 
     @property

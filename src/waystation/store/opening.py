@@ -169,7 +169,7 @@ async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str
     """
     if not known:
         raise InvalidInputError(
-            "The database names no data set of this store, so no loss can be accepted.",
+            "The database does not name a data set of this store, so no loss can be accepted.",
             hint="Name the lost data set with --lost; the error and the log show its id.",
         )
     newest, *earlier = known
@@ -242,7 +242,7 @@ class ServerFacts:
     """Version and configuration of a server, as far as it shows them."""
 
     version: str
-    #: Redis version that the server is compatible with.
+    #: Version of Redis with which the server is compatible.
     compatible: tuple[int, ...]
     eviction_policy: str
     append_only: bool

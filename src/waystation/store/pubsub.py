@@ -32,7 +32,7 @@ from waystation.store.connection import pack
 
 #: Longest wait for a hint, because pub/sub can lose it.
 RECHECK_S = 10.0
-#: How long a topic without waiters stays subscribed, and how often the connection is checked.
+#: Time for which a topic without waiters stays subscribed; period of the connection checks.
 _LINGER_S = 30.0
 _CHECK_S = 3.0
 #: Checks without a reply, also to pings, after which the connection is dropped.
@@ -73,7 +73,7 @@ class PubSub(Service, asyncio.Protocol):
     The mutable state is the topics with their wake-ups and listeners, and the connection.
     """
 
-    #: The connection is dropped at a stop anyway.
+    #: No grace time, because a stop drops the connection.
     grace_s = 0.0
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -87,7 +87,7 @@ class PubSub(Service, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = hiredis.Reader()
         self._silent_checks = 0
-        #: Ends the pause between checks, so that a lost connection is replaced immediately.
+        #: Set when the connection is lost. The pause between checks then ends immediately.
         self._lost = asyncio.Event()
 
     def __repr__(self) -> str:

@@ -151,7 +151,7 @@ class SlotMap:
         """Replace the map by a reply to READ_SLOT_MAP. Raise ConnectionError if it is empty."""
         if not reply:
             # The server has not joined a cluster yet, or has left it.
-            raise ConnectionError("it knows no slots")
+            raise ConnectionError("its slot map is empty")
         slots: list[Address | None] = [None] * SLOTS
         replicas = []
         for first, last, primary, *others in reply:

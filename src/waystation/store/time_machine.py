@@ -25,14 +25,14 @@ _ADVANCE = script("waystation.store", "advance_time")
 _FOLLOWER_SILENT_MS_MAX = 3000
 _BEAT_S = 1.0
 _ADVANCE_S_MAX = 10.0
-#: A longer jump would overflow nothing, but is certainly a mistake.
+#: Limit of one jump. A longer one is certainly a mistake.
 _ADVANCE_DAYS_MAX = 3660
 
 
 class TimeMachine(Service):
-    """Moves the time of the store, and keeps the clock of this process equal to it."""
+    """Moves the time of the store. The clock of this process follows it."""
 
-    #: A beat may be cancelled anywhere: it only reads and registers.
+    #: A beat may be cancelled at any point, because it only reads and registers.
     grace_s = 0.0
 
     def __init__(
@@ -41,7 +41,7 @@ class TimeMachine(Service):
         super().__init__("time_machine", clock=clock)
         self._store = store
         self._pubsub = pubsub
-        #: The name under which this process reports the time that it has.
+        #: Name under which this process reports its shift to the store.
         self._follower = (ids or RandomIds()).token(8)
 
     async def on_start(self) -> None:

@@ -11,7 +11,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     """A channel."""
 
     name: str
-    #: Clock of the newest message; 0 before the first one.
+    #: Clock (sequence number) of the newest message; 0 before the first one.
     clock: int
     #: Seconds until the channel expires unless it is used.
     expires_s: float
@@ -21,7 +21,7 @@ class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
     """A subscriber of a channel."""
 
     name: str
-    #: Clock of the last message that the subscriber acknowledged.
+    #: Clock (sequence number) of the last message that the subscriber acknowledged.
     cursor: int
     #: Number of messages that the subscriber has not acknowledged, including expired ones.
     lag: int

@@ -25,7 +25,7 @@ Pointers = Annotated[tuple[Pointer, ...], Meta(max_length=POINTERS_MAX)]
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """Part of a list."""
+    """A page of a list, in the order of the list."""
 
     items: list[T]
     #: Text that continues the list behind this page; empty on the last page.

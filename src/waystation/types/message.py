@@ -66,7 +66,7 @@ class JsonMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def payload(self) -> bytes:
-        """The payload; JSON is on one line."""
+        """The payload in bytes. JSON is on one line."""
         if self.text is not None:
             return self.text.encode()
         return bytes(self.data) if self.base64 is None else b64decode(self.base64)

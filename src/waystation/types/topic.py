@@ -98,7 +98,7 @@ class StoredMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_ms: int
     #: The message. An unreadable entry has an empty id, and the stored bytes as payload.
     message: JsonMessage
-    #: Reason for which the entry is not a message; empty if it is one.
+    #: Problem of an unreadable entry; empty for a message.
     unreadable: str = ""
 
 
@@ -131,7 +131,7 @@ class GroupPartition(Struct, frozen=True, kw_only=True):
     #: Index of the storage topic.
     storage: int
     partition: int
-    #: None if the query had no number of shards.
+    #: Shard of the group; None if the query did not name the number of shards.
     shard: int | None
     #: Whether producers append to this storage topic.
     current: bool
@@ -143,7 +143,7 @@ class GroupLocation(Struct, frozen=True, kw_only=True):
     group: str
     hash: int
     positions: list[GroupPartition]
-    #: Whether every group stays in one shard; None if the query had no number of shards.
+    #: Whether every group stays in one shard; None if the query did not name that number.
     consistent: bool | None
 
 
@@ -164,7 +164,7 @@ class Partition(Struct, frozen=True, kw_only=True):
     dropped: int
     #: Whether the partition accepts no more messages.
     sealed: bool
-    #: Time since when needed messages fill at least 70 % of the limit; 0: they do not.
+    #: Time at which needed messages reached 70 % of the limit; 0: they are below it.
     warned_ms: int
 
 
