@@ -422,7 +422,7 @@ async def _pushed(outbox: Outbox, raw: bytes) -> bool:
 
 
 async def _restart(server: EmbeddedServer) -> None:
-    """kill -9 of the server; its keeper starts it again."""
+    """Kill the server. Its supervisor restarts it."""
     probe = Store(server.address)
     info = (await probe.call("INFO", "server")).decode()
     await probe.close()

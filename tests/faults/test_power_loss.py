@@ -131,7 +131,7 @@ def test_level_disk_loses_nothing_in_a_power_cut(tmp_path: Path) -> None:
     assert len(cut.acknowledged) > 500
     assert cut.file.syncs > 50
     assert set(cut.acknowledged) - found == set(), "acknowledged and lost"
-    assert "did not stop in order" in notes[0]
+    assert "did not stop cleanly" in notes[0]
 
 
 def test_level_memory_loses_at_most_its_last_second_and_says_so(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_level_memory_loses_at_most_its_last_second_and_says_so(tmp_path: Path) 
     assert cut.file.syncs >= 3
     assert cut.file.widest_seconds <= _SECOND + tolerance
     # And what was acknowledged before is all there, and the restart is reported
-    assert "did not stop in order" in notes[0]
+    assert "did not stop cleanly" in notes[0]
     assert "up to two seconds of acknowledged writes may be missing" in notes[0]
 
 

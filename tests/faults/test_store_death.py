@@ -147,7 +147,7 @@ async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
         await kill_store(running.node)
         status, said = await readiness(running)
         assert (status, said["ready"]) == (200, True)
-        assert "did not stop in order" in said["notes"][0]
+        assert "did not stop cleanly" in said["notes"][0]
 
 
 async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Config) -> None:
@@ -165,7 +165,7 @@ async def test_a_torn_tail_is_cut_and_told_in_the_readiness(settings: Config) ->
 
     async with serving(settings) as running:
         notes = running.node.opened.notes
-        assert [note for note in notes if "torn tail" in note]
+        assert [note for note in notes if "ended within a command" in note]
         status, said = await readiness(running)
         assert (status, said["notes"]) == (200, notes)
         # And only the torn end is missing

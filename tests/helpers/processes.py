@@ -72,7 +72,7 @@ def ended(process_id: int, *, seconds: float = 15.0) -> bool:
 
 
 def parent_of(process_id: int) -> int:
-    """The parent of a process; of the embedded server that is its keeper."""
+    """Return the parent of a process. The parent of the embedded server is its supervisor."""
     return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -63,7 +63,7 @@ class PlainServer:
         """Returns when the server has loaded its data, or raises when it ends before."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + _READY_SECONDS_MAX
-        while not supervisor.answers(self.address.path):
+        while not supervisor.is_ready(self.address.path):
             assert self.process.poll() is None, (self.folder / "server.log").read_text()
             assert time.monotonic() < until, "the server does not answer"
             time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Start-up checks: a store that would lose data is refused with the reason and the way out."""
+"""Start-up checks: a store that would lose data is refused with the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 async def refusal(
     *options: str, durability: Durability = "memory", ephemeral: bool = False, login: str = ""
 ) -> str:
-    """What opening a server with these options says; empty when it may be used."""
+    """Return the error of opening a server with these options; empty if it opens."""
     with plain_server(*options) as server:
         url = f"unix://{login}{server.address.path}"
         store = StoreConfig(url=url, durability=durability, ephemeral=ephemeral)
@@ -30,21 +30,21 @@ async def refusal(
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-async def test_a_store_that_evicts_is_refused(policy: str) -> None:
-    """F-21."""
+async def test_open_store_that_evicts_keys_is_refused(policy: str) -> None:
+    """F-21: accepted data must not be evicted."""
     said = await refusal("--appendonly", "yes", "--maxmemory-policy", policy)
     assert f"maxmemory-policy {policy}" in said
     assert "Set maxmemory-policy noeviction on the store." in said
 
 
-async def test_a_store_without_persistence_is_refused_unless_that_was_said() -> None:
+async def test_open_store_without_persistence_requires_ephemeral() -> None:
     said = await refusal("--appendonly", "no")
     assert "loses all data at a restart (appendonly no)" in said
     assert "--ephemeral" in said
     assert not await refusal("--appendonly", "no", ephemeral=True)
 
 
-async def test_level_disk_is_refused_on_a_store_that_syncs_every_second() -> None:
+async def test_open_store_with_sync_every_second_refuses_durability_disk() -> None:
     options = ("--appendonly", "yes", "--appendfsync", "everysec")
     said = await refusal(*options, durability="disk")
     assert "appendfsync everysec" in said
@@ -63,20 +63,20 @@ async def test_level_disk_is_refused_on_a_store_that_syncs_every_second() -> Non
     ],
     ids=["without a file", "with pauses"],
 )
-async def test_level_disk_is_refused_where_a_reply_may_come_before_its_fsync(
+async def test_open_store_with_replies_before_fsync_refuses_durability_disk(
     options: tuple[str, ...], why: str
 ) -> None:
     said = await refusal(*options, durability="disk", ephemeral=True)
     assert f"needs an fsync before every reply, but the store has {why}" in said
 
 
-async def test_level_memory_is_refused_on_a_store_that_never_syncs_unless_that_was_said() -> None:
+async def test_open_store_without_fsync_requires_ephemeral() -> None:
     options = ("--appendonly", "yes", "--appendfsync", "no")
     assert "but the store has appendfsync no" in await refusal(*options)
     assert not await refusal(*options, ephemeral=True)
 
 
-async def test_a_store_whose_user_may_not_publish_is_refused() -> None:
+async def test_open_store_as_user_without_publish_is_refused() -> None:
     anna = ("--appendonly", "yes", "--user", "anna", "on", ">hush", "~*", "+@all")
     said = await refusal(*anna, "resetchannels", login="anna:hush@")
     assert "refuses to publish wake-ups: NOPERM" in said
@@ -84,18 +84,18 @@ async def test_a_store_whose_user_may_not_publish_is_refused() -> None:
     assert not await refusal(*anna, "allchannels", login="anna:hush@")
 
 
-async def test_level_disk_is_accepted_on_a_store_that_always_syncs() -> None:
+async def test_open_store_with_fsync_before_replies_accepts_durability_disk() -> None:
     assert not await refusal(*ALWAYS, durability="disk")
 
 
-async def test_level_disk_is_refused_on_a_store_that_hides_its_settings() -> None:
+async def test_open_store_with_hidden_settings_refuses_durability_disk() -> None:
     options = (*ALWAYS, "--rename-command", "CONFIG", "")
     assert "does not show its appendfsync" in await refusal(*options, durability="disk")
-    # And at the lesser level what INFO says is enough
+    # Durability `memory` needs only the facts that INFO reports.
     assert not await refusal(*options, durability="memory")
 
 
-async def test_a_store_that_is_too_old_is_refused() -> None:
+async def test_check_server_of_old_version_is_refused() -> None:
     info = b"redis_version:6.2.14\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n"
 
     def answer(command: list[bytes]) -> bytes | None:
@@ -110,13 +110,13 @@ async def test_a_store_that_is_too_old_is_refused() -> None:
         check_server(facts, durability="memory", ephemeral=False)
 
 
-async def test_a_store_that_is_not_there_is_told_as_such() -> None:
+async def test_open_store_without_server_raises_unavailable() -> None:
     store = StoreConfig(url="redis://127.0.0.1:1", call_seconds_max=0.2)
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 is unavailable"):
         await open_store(Config(store=store), clock=Clock())
 
 
-async def test_the_time_machine_refuses_a_store_that_is_not_embedded() -> None:
+async def test_open_store_by_url_with_time_machine_is_refused() -> None:
     wanted = Config(store=StoreConfig(url="redis://127.0.0.1:1"), time_machine=True)
     with pytest.raises(SettingsError, match="works only with the embedded store"):
         await open_store(wanted, clock=Clock())

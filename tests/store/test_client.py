@@ -1,4 +1,4 @@
-"""The contract of the store client while the store is well: order, sharing, cancelling, errors."""
+"""Store client on a healthy store: order of calls, shared writes, cancellation, errors, close."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = script("tests.store", "count")
 
 @pytest.fixture
 def echoes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many ECHO calls each write carried; other stores of this process may write as well."""
+    """Record the number of ECHO calls of each write, because other clients may write too."""
     counts: list[int] = []
     write = RespProtocol.write
 
@@ -45,7 +45,7 @@ def count_of(name: str) -> float:
     return value
 
 
-async def test_calls_arrive_in_the_order_they_were_made_whoever_made_them(
+async def test_call_of_concurrent_callers_keeps_the_order_of_calls(
     store_server: EmbeddedServer,
 ) -> None:
     made: list[bytes] = []
@@ -57,13 +57,13 @@ async def test_calls_arrive_in_the_order_they_were_made_whoever_made_them(
 
     async with store_at(store_server.address) as store:
         await store.call("DEL", "order")
-        # Given callers that begin before there is a connection, and go on at their own pace
+        # The callers start before the client is connected.
         await asyncio.gather(*(caller(store, f"caller-{each}") for each in range(50)))
 
         assert await store.call("LRANGE", "order", 0, -1) == made
 
 
-async def test_calls_of_one_turn_share_one_write(
+async def test_call_in_the_same_turn_shares_one_write(
     store_server: EmbeddedServer, echoes: list[int]
 ) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
@@ -73,10 +73,10 @@ async def test_calls_of_one_turn_share_one_write(
         async def caller(number: int) -> bytes:
             return bytes(await store.call("ECHO", number))
 
-        # When a hundred coroutines call in the same turn
+        # A hundred coroutines call in the same turn.
         replies = await asyncio.gather(*(caller(number) for number in range(100)))
 
-        # Then each has its own reply, and one write carried them all
+        # Each gets its own reply, and all calls share one write.
         assert replies == [str(number).encode() for number in range(100)]
         assert echoes == [100]
         assert count_of("calls") >= calls + 100
@@ -84,7 +84,7 @@ async def test_calls_of_one_turn_share_one_write(
         assert proxy.chunks == chunks + 1
 
 
-async def test_calls_made_before_the_connection_share_one_write_too(
+async def test_call_before_connection_shares_one_write(
     store_server: EmbeddedServer, echoes: list[int]
 ) -> None:
     async with store_at(store_server.address) as store:
@@ -93,11 +93,11 @@ async def test_calls_made_before_the_connection_share_one_write_too(
         assert echoes == [10]
 
 
-async def test_a_call_cancelled_before_its_turn_ends_is_never_sent(
+async def test_call_cancelled_in_its_turn_is_not_sent(
     store_server: EmbeddedServer,
 ) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
-        # Given one call cancelled while there is no connection yet, one in the turn of its making
+        # One call is cancelled before the connection, the other in the turn in which it is made.
         early = store.call("SET", "cancelled-early", 1)
         early.cancel()
         await store.connect()
@@ -110,7 +110,7 @@ async def test_a_call_cancelled_before_its_turn_ends_is_never_sent(
         assert b"cancelled-late" not in proxy.received
 
 
-async def test_the_reply_of_a_call_cancelled_later_is_dropped_and_disturbs_nobody(
+async def test_call_cancelled_after_sending_runs_and_drops_its_reply(
     store_server: EmbeddedServer,
 ) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
@@ -120,17 +120,19 @@ async def test_the_reply_of_a_call_cancelled_later_is_dropped_and_disturbs_nobod
         behind = asyncio.ensure_future(store.call("ECHO", "mine"))
         await proxy.met.wait()
 
-        # When its caller gives it up after it was sent
+        # The caller cancels the call after the client has sent it.
         given_up.cancel()
         await proxy.set_fates()
 
-        # Then it ran all the same, and the others have their own replies
+        # The call ran, and the other calls get their own replies.
         assert await behind == b"mine"
         assert given_up.cancelled()
         assert await store.call("GET", "counter") == b"1"
 
 
-async def test_an_error_reaches_its_own_caller_only(store_server: EmbeddedServer) -> None:
+async def test_call_with_error_reply_raises_for_its_caller_only(
+    store_server: EmbeddedServer,
+) -> None:
     async with store_at(store_server.address) as store:
         await store.call("SET", "text", "word")
         good, bad, also_good = await asyncio.gather(
@@ -144,7 +146,9 @@ async def test_an_error_reaches_its_own_caller_only(store_server: EmbeddedServer
         assert bad.reply.startswith("ERR value is not an integer")
 
 
-async def test_a_pipeline_has_errors_in_the_place_of_replies(store_server: EmbeddedServer) -> None:
+async def test_pipeline_with_failed_call_returns_error_in_its_place(
+    store_server: EmbeddedServer,
+) -> None:
     async with store_at(store_server.address) as store:
         await store.call("SET", "text", "word")
         replies = await store.pipeline([("GET", "text"), ("INCR", "text"), ("STRLEN", "text")])
@@ -153,10 +157,10 @@ async def test_a_pipeline_has_errors_in_the_place_of_replies(store_server: Embed
         assert replies[2] == 4
 
 
-async def test_a_flushed_script_is_sent_whole_and_applied_once(
+async def test_script_after_flush_is_sent_as_text_and_runs_once(
     store_server: EmbeddedServer,
 ) -> None:
-    """F-23."""
+    """F-23: the store may lose its scripts at any time."""
     async with store_at(store_server.address) as store:
         await store.call("DEL", "count")
         assert await store.run(COUNT, ["count"], []) == 1
@@ -165,17 +169,17 @@ async def test_a_flushed_script_is_sent_whole_and_applied_once(
 
         assert await store.run(COUNT, ["count"], []) == 2
         assert await store.call("GET", "count") == b"2"
-        # And the store knows it again: the next call is short.
+        # The store has the script again, so the next call sends only its hash.
         assert await store.call("SCRIPT", "EXISTS", COUNT.shas[0]) == [1]
 
 
-async def test_a_pipeline_of_flushed_scripts_is_applied_once_each_and_in_order(
+async def test_script_flushed_during_pipeline_runs_once_per_call_in_order(
     store_server: EmbeddedServer,
 ) -> None:
-    """F-23."""
+    """F-23: the store may lose its scripts at any time."""
     async with store_at(store_server.address) as store:
         await store.call("DEL", "count")
-        # When the scripts are flushed in the middle of a pipeline
+        # The flush is in the middle of the calls.
         before = [store.run(COUNT, ["count"], []) for _ in range(10)]
         flush = store.call("SCRIPT", "FLUSH")
         after = [store.run(COUNT, ["count"], []) for _ in range(50)]
@@ -186,14 +190,14 @@ async def test_a_pipeline_of_flushed_scripts_is_applied_once_each_and_in_order(
         assert counts == list(range(1, 61))
 
 
-async def test_a_script_error_is_the_error_of_its_call(store_server: EmbeddedServer) -> None:
+async def test_script_with_error_raises_for_its_caller(store_server: EmbeddedServer) -> None:
     async with store_at(store_server.address) as store:
         await store.call("SET", "count", "word")
         with pytest.raises(StoreReplyError, match="not an integer"):
             await store.run(COUNT, ["count"], [])
 
 
-async def test_pages_show_every_key_and_all_can_be_deleted(store_server: EmbeddedServer) -> None:
+async def test_scan_returns_every_key_and_unlink_deletes_all(store_server: EmbeddedServer) -> None:
     async with store_at(store_server.address) as store:
         wanted = {f"page.{n}".encode() for n in range(500)}
         await asyncio.gather(*(store.call("SET", name, 1) for name in wanted))
@@ -210,14 +214,14 @@ async def test_pages_show_every_key_and_all_can_be_deleted(store_server: Embedde
                 await store.scan(bad, match="*", count=1)
 
 
-async def test_more_calls_than_the_bound_are_refused_before_they_are_made(
+async def test_call_above_limit_raises_busy_error(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CALLS_MAX", 10)
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
         await store.connect()
         await proxy.set_fates(replies=Fate.HOLD)
-        # Given as many calls as allowed, five of them already on their way
+        # The calls reach the limit. Five of them are sent.
         first = [store.call("PING") for _ in range(5)]
         await proxy.met.wait()
         second = [store.call("PING") for _ in range(5)]
@@ -225,13 +229,13 @@ async def test_more_calls_than_the_bound_are_refused_before_they_are_made(
         with pytest.raises(BusyError):
             store.call("PING")
 
-        # And when they are answered there is room again
+        # After their replies the client accepts calls again.
         await proxy.set_fates()
         await asyncio.gather(*first, *second)
         assert await store.call("PING") == b"PONG"
 
 
-async def test_closing_ends_every_call_with_the_truth_about_it(
+async def test_close_ends_sent_calls_as_unknown_and_unsent_as_unavailable(
     store_server: EmbeddedServer,
 ) -> None:
     async with proxy_to(store_server.address) as proxy:
@@ -255,7 +259,7 @@ async def test_closing_ends_every_call_with_the_truth_about_it(
         assert repr(store).endswith("[closed, 0 waiting, 0 sent]>")
 
 
-async def test_closing_while_connecting_ends_the_attempt(store_server: EmbeddedServer) -> None:
+async def test_close_while_connecting_ends_the_attempt(store_server: EmbeddedServer) -> None:
     async with proxy_to(store_server.address) as proxy:
         await proxy.set_fates(requests=Fate.HOLD)
         store = Store(proxy.address)

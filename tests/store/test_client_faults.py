@@ -1,4 +1,4 @@
-"""The contract of the store client when things break: lost replies, silence, refusals, restarts."""
+"""Store client on a failing store: lost replies, silent connections, error replies, restarts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEEP = script("tests.store", "keep")
 # -- A lost connection -----------------------------------------------------------------------
 
 
-async def test_a_lost_reply_leaves_the_outcome_of_a_call_unknown(
+async def test_call_with_lost_reply_raises_outcome_unknown(
     store_server: EmbeddedServer,
 ) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
@@ -35,13 +35,13 @@ async def test_a_lost_reply_leaves_the_outcome_of_a_call_unknown(
         with pytest.raises(OutcomeUnknownError):
             await store.run(COUNT, ["count"], [])
 
-        # Then it was not sent again, and the next call finds a new connection
+        # The call was not repeated. The next call uses a new connection.
         await proxy.set_fates()
         assert await store.call("GET", "count") == b"1"
         assert proxy.connections == 2
 
 
-async def test_a_repeatable_script_whose_reply_was_lost_is_silently_sent_again(
+async def test_repeatable_script_with_lost_reply_is_repeated(
     store_server: EmbeddedServer,
 ) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
@@ -55,13 +55,13 @@ async def test_a_repeatable_script_whose_reply_was_lost_is_silently_sent_again(
         assert await store.call("GET", "runs") == b"2"
 
 
-async def test_calls_that_are_sent_again_keep_their_order(store_server: EmbeddedServer) -> None:
+async def test_repeated_calls_keep_their_order(store_server: EmbeddedServer) -> None:
     async with proxy_to(store_server.address) as proxy, store_at(proxy.address) as store:
         await store.call("DEL", "list")
         await proxy.set_fates(requests=Fate.CUT)
         calls = [store.call("RPUSH", "list", number, repeatable=True) for number in range(5)]
         await proxy.met.wait()
-        # And one more that is made while there is no connection
+        # The last call is made while the client is disconnected.
         calls.append(store.call("RPUSH", "list", 5, repeatable=True))
         await proxy.set_fates()
 
@@ -70,7 +70,7 @@ async def test_calls_that_are_sent_again_keep_their_order(store_server: Embedded
         assert await store.call("LRANGE", "list", 0, -1) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_a_call_that_was_never_sent_is_told_so_with_address_and_reason(
+async def test_unsent_call_raises_unavailable_with_address_and_reason(
     tmp_path: Path,
 ) -> None:
     nobody = Address(path=str(tmp_path / "nobody.sock"), password="hush")
@@ -84,24 +84,24 @@ async def test_a_call_that_was_never_sent_is_told_so_with_address_and_reason(
         assert store.last_problem
 
 
-async def test_a_call_waits_for_a_server_that_comes_back() -> None:
+async def test_call_waits_for_restart_of_server() -> None:
     with plain_server("--appendonly", "yes") as server:
         async with store_at(server.address) as store:
             await store.call("SET", "kept", "1")
             server.kill()
             while store.connected:
                 await asyncio.sleep(0)
-            # When a call that must not be repeated is made while nobody is there
+            # The call is not repeatable, and the server is unavailable when it is made.
             waiting = asyncio.ensure_future(store.call("GET", "kept"))
 
             await asyncio.to_thread(server.start)
 
             assert await waiting == b"1"
-            # And scripts run there without having been loaded by hand
+            # The client loads its scripts into the restarted server.
             assert await store.run(COUNT, ["count"], []) == 1
 
 
-async def test_a_half_open_connection_is_dropped_and_work_goes_on(
+async def test_half_open_connection_is_replaced(
     store_server: EmbeddedServer,
 ) -> None:
     async with (
@@ -113,18 +113,18 @@ async def test_a_half_open_connection_is_dropped_and_work_goes_on(
         loop = asyncio.get_running_loop()
         began = loop.time()
 
-        # When the store falls silent without a word, each call ends within its time
+        # Each call on a silent connection ends within its deadline.
         with pytest.raises(OutcomeUnknownError):
             await store.call("INCR", "half-open")
         assert loop.time() - began < 5
 
-        # Then the next one goes over a new connection
+        # The next call uses a new connection.
         await proxy.set_fates()
         assert await store.call("ECHO", "again") == b"again"
         assert proxy.connections == 2
 
 
-async def test_a_slow_store_that_still_speaks_keeps_its_connection(
+async def test_connection_to_slow_store_is_kept(
     store_server: EmbeddedServer,
 ) -> None:
     async with (
@@ -133,13 +133,13 @@ async def test_a_slow_store_that_still_speaks_keeps_its_connection(
     ):
         await store.connect()
         proxy.delay_seconds = 0.3
-        # Each reply is slow, together they take longer than a deadline
+        # Each reply takes less than the deadline, all together take longer.
         for number in range(4):
             assert await store.call("ECHO", number) == str(number).encode()
         assert proxy.connections == 1
 
 
-async def test_a_call_that_may_have_run_never_claims_that_it_did_not(
+async def test_call_with_lost_reply_and_no_store_raises_outcome_unknown(
     store_server: EmbeddedServer,
 ) -> None:
     async with (
@@ -147,13 +147,13 @@ async def test_a_call_that_may_have_run_never_claims_that_it_did_not(
         store_at(proxy.address, call_seconds_max=2.0) as store,
     ):
         await store.call("DEL", "runs")
-        # Given a repeatable call that ran, whose reply was lost, and then no store to repeat it on
+        # The call runs, but its reply is lost each time.
         await proxy.set_fates(replies=Fate.CUT)
         with pytest.raises(OutcomeUnknownError):
             await store.run(KEEP, ["value", "runs"], ["v"])
 
 
-async def test_a_call_repeated_on_a_loading_store_does_not_claim_that_it_did_not_run() -> None:
+async def test_call_repeated_on_loading_store_raises_outcome_unknown() -> None:
     sets = 0
 
     def answer(command: list[bytes]) -> bytes | None:
@@ -169,7 +169,7 @@ async def test_a_call_repeated_on_a_loading_store_does_not_claim_that_it_did_not
         assert sets > 1
 
 
-async def test_a_connection_that_dies_with_its_last_handshake_reply_is_replaced() -> None:
+async def test_connection_lost_with_last_handshake_reply_is_replaced() -> None:
     connections = loads = 0
 
     def answer(command: list[bytes]) -> bytes | None:
@@ -187,7 +187,7 @@ async def test_a_connection_that_dies_with_its_last_handshake_reply_is_replaced(
         assert connections == 2
 
 
-async def test_a_server_that_answers_no_list_of_scripts_is_not_a_store() -> None:
+async def test_connection_without_list_of_scripts_is_refused() -> None:
     def answer(command: list[bytes]) -> bytes | None:
         return b"+OK" if command[0] == b"SCRIPT" else None
 
@@ -197,7 +197,7 @@ async def test_a_server_that_answers_no_list_of_scripts_is_not_a_store() -> None
 
 
 @pytest.mark.parametrize("noise", [b"?what", b"+one\r\n+two"], ids=["garbage", "one too many"])
-async def test_a_stream_that_is_out_of_step_is_not_trusted(noise: bytes) -> None:
+async def test_client_with_unexpected_reply_reconnects(noise: bytes) -> None:
     confused = True
 
     def answer(command: list[bytes]) -> bytes | None:
@@ -211,11 +211,11 @@ async def test_a_stream_that_is_out_of_step_is_not_trusted(noise: bytes) -> None
 
     async with peer_that(answer) as address, store_at(address) as store:
         await asyncio.gather(store.call("ECHO", "first"), return_exceptions=True)
-        # Then nobody gets a reply that was meant for another
+        # The second call must not get a reply to the first one.
         assert await store.call("ECHO", "second", repeatable=True) == b"second"
 
 
-# -- A store that says no --------------------------------------------------------------------
+# -- Error replies ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,7 @@ async def test_a_stream_that_is_out_of_step_is_not_trusted(noise: bytes) -> None
         ("WRONGTYPE Operation against a key holding the wrong kind", StoreReplyError),
     ],
 )
-async def test_a_refusal_becomes_the_error_that_tells_what_to_do(
-    reply: str, error: type[Exception]
-) -> None:
+async def test_error_reply_raises_the_error_of_its_kind(reply: str, error: type[Exception]) -> None:
     def answer(command: list[bytes]) -> bytes | None:
         return f"-{reply}".encode() if command[0] == b"SET" else None
 
@@ -244,7 +242,7 @@ async def test_a_refusal_becomes_the_error_that_tells_what_to_do(
         assert reply in str(caught.value)
 
 
-async def test_a_server_that_became_a_replica_is_left_for_where_the_address_leads_now() -> None:
+async def test_client_of_new_replica_reconnects_to_the_address() -> None:
     connections = 0
 
     def answer(command: list[bytes]) -> bytes | None:
@@ -259,7 +257,7 @@ async def test_a_server_that_became_a_replica_is_left_for_where_the_address_lead
         assert await store.call("SET", "k", "v") == b"OK"
 
 
-async def test_a_full_store_is_told_as_full_and_the_call_was_not_applied() -> None:
+async def test_call_on_full_store_raises_store_full_and_does_not_run() -> None:
     with plain_server("--maxmemory", "1") as server:
         async with store_at(server.address) as store:
             with pytest.raises(StoreFullError):
@@ -269,25 +267,25 @@ async def test_a_full_store_is_told_as_full_and_the_call_was_not_applied() -> No
             assert await store.call("EXISTS", "more", "count") == 0
 
 
-async def test_a_loading_store_is_asked_again_until_it_has_loaded() -> None:
+async def test_call_on_loading_store_is_retried_until_it_has_loaded() -> None:
     said: list[bytes] = []
 
     def answer(command: list[bytes]) -> bytes | None:
-        # Loading during the handshake once, and once more at the first call
+        # The store is loading once during the handshake and once at the first call.
         if command[0] in (b"SCRIPT", b"INCR") and said.count(command[0]) < 2:
             said.append(command[0])
             return b"-LOADING Valkey is loading the dataset in memory"
         return b":1" if command[0] == b"INCR" else None
 
     async with peer_that(answer) as address, store_at(address) as store:
-        # When a call that must not be repeated meets it: it had not run, so it may be sent again
+        # A call that is not repeatable is sent again too, because a loading store did not run it.
         assert await store.call("INCR", "count") == 1
         assert said.count(b"SCRIPT") == 2
         assert said.count(b"INCR") == 2
 
 
 @pytest.mark.parametrize("word", [b"SCRIPT", b"INCR"], ids=["at the handshake", "at the call"])
-async def test_a_store_that_loads_beyond_the_deadline_is_unavailable(word: bytes) -> None:
+async def test_call_on_store_that_loads_beyond_the_deadline_raises_unavailable(word: bytes) -> None:
     def answer(command: list[bytes]) -> bytes | None:
         return b"-LOADING the dataset" if command[0] == word else None
 
@@ -296,7 +294,7 @@ async def test_a_store_that_loads_beyond_the_deadline_is_unavailable(word: bytes
             await store.call("INCR", "count")
 
 
-async def test_a_busy_store_is_asked_again_and_the_call_runs_once() -> None:
+async def test_call_on_busy_store_is_retried_and_runs_once() -> None:
     with plain_server("--busy-reply-threshold", "20") as server:
         async with store_at(server.address) as store, store_at(server.address) as other:
             await asyncio.gather(store.connect(), other.connect())
@@ -305,7 +303,7 @@ async def test_a_busy_store_is_asked_again_and_the_call_runs_once() -> None:
 
             counting = asyncio.gather(*(store.call("INCR", "count") for _ in range(3)))
             done, _ = await asyncio.wait([counting], timeout=0.2)
-            assert not done, "nobody can count while the script runs"
+            assert not done, "a call ran while the store was busy"
 
             assert await _ask(server.address, b"SCRIPT KILL") == b"+OK\r\n"
             assert await counting == [1, 2, 3]

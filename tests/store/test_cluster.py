@@ -1,4 +1,4 @@
-"""Hash tags from the first day: every script runs on a real cluster of one node."""
+"""Hash tags of keys: on a cluster of one node, each script uses keys of one slot."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def cluster() -> Iterator[PlainServer]:
     with plain_server(*options) as server:
         path = server.address.path
         assert supervisor.ask(path, b"CLUSTER ADDSLOTSRANGE 0 16383") == b"+OK\r\n"
-        # A primary waits two seconds of its own before it takes writes.
+        # A primary accepts no writes in its first two seconds.
         while b"cluster_state:ok" not in supervisor.ask(path, b"CLUSTER INFO"):
             time.sleep(0.02)
         yield server
 
 
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
-async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, project: str) -> None:
+async def test_channel_keys_are_in_one_slot(cluster: PlainServer, project: str) -> None:
     async with store_at(cluster.address) as store:
         channels = ChannelService(
             store, PubSub(store.address), clock=Clock(), settings=ChannelConfig()
         )
 
-        # When every verb is used
+        # Call every method of a channel.
         assert await channels.subscribe(project, "orders", "me")
         await channels.publish(project, "orders", "m-1", b"1")
         assert (await channels.publish(project, "orders", "m-1", b"1")).duplicate
@@ -101,7 +101,7 @@ async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, pr
         await channels.subscribe(project, "orders", "other")
         assert await channels.unsubscribe(project, "orders", "other")
 
-        # Then all keys of the channel lie in one slot
+        # All keys of the channel are in one slot.
         tag = channel_keys.channel_tag(project, "orders")
         found = await store.call("KEYS", f"c.{tag}.*")
         assert len(found) == 6
@@ -109,15 +109,15 @@ async def test_every_verb_of_a_channel_runs_in_one_slot(cluster: PlainServer, pr
         assert slots == {await store.call("CLUSTER", "KEYSLOT", channel_keys.pubsub_topic(tag))}
 
 
-async def test_two_projects_have_different_channels_of_the_same_name(cluster: PlainServer) -> None:
+async def test_channel_name_in_two_projects_names_two_channels(cluster: PlainServer) -> None:
     async with store_at(cluster.address) as store:
         ours = await store.call("CLUSTER", "KEYSLOT", channel_keys.channel_tag("default", "orders"))
         theirs = await store.call("CLUSTER", "KEYSLOT", channel_keys.channel_tag("shop", "orders"))
         assert ours != theirs
 
 
-async def test_the_cluster_would_notice_a_script_that_leaves_its_slot(cluster: PlainServer) -> None:
-    """The proof that the test above can fail."""
+async def test_script_that_leaves_its_slot_is_refused_by_cluster(cluster: PlainServer) -> None:
+    """Show that the cluster detects a script with keys of several slots."""
     stray = "#!lua\nreturn redis.call('SET', 'c.{elsewhere}.clock', '1')"
     async with store_at(cluster.address) as store:
         with pytest.raises(StoreReplyError, match=r"(?i)slot|node"):
@@ -125,7 +125,7 @@ async def test_the_cluster_would_notice_a_script_that_leaves_its_slot(cluster: P
 
 
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
-async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
+async def test_outbox_keys_of_webhook_are_in_slot_of_channel(
     cluster: PlainServer, project: str
 ) -> None:
     rule = ChannelRule(pattern=".+", webhooks=(WebhookRule(name="crm", url="http://127.0.0.1/"),))
@@ -140,7 +140,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
         lane = channel_keys.outbox_lane(channel_keys.channel_tag(project, "hooked"), "crm")
         outbox, states = Outbox(store), EndpointStates(store)
 
-        # When everything that a deliverer and an operator do is done
+        # Call all methods that the delivery and an operator use.
         claim = await outbox.claim(lane, most=2, claim_ms=1000, token="t")
         done, failed = Decision(Verdict.DONE), Decision(Verdict.FAILED, 0.0, "no")
         assert await outbox.settle(lane, claim.items[0], done, Outcome(status=200), at_ms=0)
@@ -155,7 +155,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
         assert await desk.redrive(Selection(project, "crm")) == 1
         assert await desk.discard(Selection(project, "crm"), waiting=True) == 2
 
-        # Then the lane is empty and off the register, and all its keys lay in the channel's slot
+        # The queue is empty and not registered, and its keys are in the slot of the channel.
         assert lane not in await outbox.lanes()
         found = await store.call("KEYS", f"{lane}.*")
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in (*found, lane)}
@@ -163,9 +163,7 @@ async def test_webhooks_go_through_the_outbox_in_the_channel_s_own_slot(
 
 
 @pytest.mark.parametrize("cell", [0, 1])
-async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell(
-    cluster: PlainServer, cell: int
-) -> None:
+async def test_transaction_keys_are_in_slot_of_cell(cluster: PlainServer, cell: int) -> None:
     terms = Terms(dataset="ds-1", archive_delay_ms=1, external_id_ms=1000)
     async with store_at(cluster.address) as store:
         await open_cells(store, StreamLogs(store), 2)
@@ -205,9 +203,7 @@ async def test_everything_that_holds_a_transaction_works_in_the_slot_of_its_cell
 
 
 @pytest.mark.parametrize("cell", [0, 1])
-async def test_what_is_archived_and_brought_back_stays_in_the_slot_of_its_cell(
-    cluster: PlainServer, cell: int
-) -> None:
+async def test_archive_and_restore_use_slot_of_cell(cluster: PlainServer, cell: int) -> None:
     terms = Terms(dataset="ds-1", archive_delay_ms=0, external_id_ms=1000, load_ms=0)
     async with store_at(cluster.address) as store:
         await store.call("FLUSHALL")
@@ -238,7 +234,7 @@ async def test_what_is_archived_and_brought_back_stays_in_the_slot_of_its_cell(
         assert (await archiving.turn(cell, node="n", most=0, confirmed=done)).set_aside == 1
         assert await archiving.retry(cell) == 1
 
-        # When each way back is taken
+        # Restore the transactions in each way.
         for verb in (signals.wake("shop", late), signals.set_switch("shop", late, "go", 1)):
             with pytest.raises(TransactionUnknownError):
                 await verb
@@ -259,9 +255,7 @@ async def test_what_is_archived_and_brought_back_stays_in_the_slot_of_its_cell(
         assert slots == {await store.call("CLUSTER", "KEYSLOT", names.log(cell))}
 
 
-async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
-    cluster: PlainServer, tmp_path: Path
-) -> None:
+async def test_topic_keys_are_in_slot_of_partition(cluster: PlainServer, tmp_path: Path) -> None:
     catalogue, clock = SqliteCatalogue(tmp_path / "catalogue.db"), Clock()
     await catalogue.open()
     async with store_at(cluster.address) as store:
@@ -275,7 +269,7 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
             assert isinstance(result, Receipt)
             return result.duplicate
 
-        # When every verb is used, with and without deduplication, over a switch
+        # Call every method, with and without deduplication, in two storage topics.
         topic = await topics.create("default", "orders", partitions=2)
         assert not await produce("plain")
         options = TopicOptions(dedup_seconds=60, max_bytes=1000, full_policy="drop_and_count")
@@ -293,7 +287,7 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
         async with Membership(store, keys.PROCESSES, "me", on_change=lambda _: None, clock=clock):
             pass
 
-        # Then all keys of a partition lie in one slot, and partitions lie in several
+        # All keys of a partition are in one slot. Partitions are in several slots.
         slots = defaultdict(set)
         for key in await store.call("KEYS", "{t.default.orders*"):
             tag = key.partition(b"}")[0]
@@ -307,9 +301,7 @@ async def test_every_verb_of_a_topic_runs_in_the_slot_of_its_partition(
 
 
 @pytest.mark.parametrize("project", [keys.DEFAULT_PROJECT, "shop"])
-async def test_every_script_of_a_shard_runs_in_its_own_slot(
-    cluster: PlainServer, project: str
-) -> None:
+async def test_shard_keys_are_in_slot_of_shard(cluster: PlainServer, project: str) -> None:
     place = Place(project, "crm", 0, 3)
     async with store_at(cluster.address) as store:
         logs, machine = StreamLogs(store), TimeMachine(store, PubSub(store.address), Clock())
@@ -351,21 +343,21 @@ async def test_every_script_of_a_shard_runs_in_its_own_slot(
         assert await slot.operating.freeze(place, "a new generation")
         assert await slot.operating.thaw(place)
 
-        # Then all keys of the shard lie in one slot
+        # All keys of the shard are in one slot.
         found = await store.call("KEYS", f"{place.tag}*")
         assert len(found) >= 17
         assert len({await store.call("CLUSTER", "KEYSLOT", key) for key in found}) == 1
         assert await slot.operating.reset(place, 2, {"0.0": 0})
 
 
-async def test_every_verb_of_a_subscription_runs_in_its_own_slot(
+async def test_subscription_keys_are_in_slot_of_subscription(
     cluster: PlainServer, tmp_path: Path
 ) -> None:
     catalogue = SqliteCatalogue(tmp_path / "catalogue.db")
     await catalogue.open()
     async with store_at(cluster.address) as store:
         bench = bench_on(catalogue, store)
-        # When every verb is used, with operations of all kinds
+        # Call every method, with operations of all kinds.
         await bench.topics.create("default", "bills", partitions=3)
         made = await bench.create("sms", topic="bills", shards=2)
         owner = await own(bench, made)
@@ -382,7 +374,7 @@ async def test_every_verb_of_a_subscription_runs_in_its_own_slot(
         await bench.subscriptions.pause("default", "sms")
         await bench.upkeep.mend()
 
-        # Then what belongs to the subscription as a whole lies in one slot
+        # All keys of the subscription that belong to no shard are in one slot.
         found = await store.call("KEYS", "{sub.default.sms}:*")
         assert len(found) == 2
         assert len({await store.call("CLUSTER", "KEYSLOT", key) for key in found}) == 1
@@ -393,13 +385,13 @@ async def test_every_verb_of_a_subscription_runs_in_its_own_slot(
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "consistent_hash"])
-async def test_every_verb_of_a_pool_runs_in_its_own_slot(cluster: PlainServer, policy: str) -> None:
+async def test_pool_keys_are_in_slot_of_pool(cluster: PlainServer, policy: str) -> None:
     place, terms = PoolPlace("shop", policy), PoolTerms(policy=policy)  # type: ignore[arg-type]
     async with store_at(cluster.address) as store:
         members, mail, assignments = Members(store), Mail(store), Assignments(store)
         await members.open(place, terms)
 
-        # When every verb is used, with keys that look like tags
+        # Call every method, with recipient keys that contain braces.
         letters = [Letter(f"{{m}}{i}", f"{{k{i % 3}}}", b"x") for i in range(6)]
         await mail.enqueue(place, terms, letters[:3], remember_ms=60_000)
         session = await members.register(place, terms, "w-1", nonce="n")
@@ -421,7 +413,7 @@ async def test_every_verb_of_a_pool_runs_in_its_own_slot(cluster: PlainServer, p
         assert await assignments.look_at(place, terms, "{k0}")
         await members.leave(place, terms, session)
 
-        # Then all its keys lie in one slot
+        # All keys of the pool are in one slot.
         found = await store.call("KEYS", f"{place.tag}*")
         assert len(found) > 12
         slots = {await store.call("CLUSTER", "KEYSLOT", key) for key in found}

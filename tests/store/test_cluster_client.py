@@ -1,4 +1,4 @@
-"""The client on a real cluster of three nodes: writes, scripts, errors, pages."""
+"""Store client on a cluster of three nodes: shared writes, seeds, scripts, errors, scans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[RealCluster]:
         yield cluster
 
 
-async def test_calls_of_one_turn_leave_in_one_write_for_each_node_and_in_order(
+async def test_cluster_calls_of_one_turn_share_one_write_per_node(
     cluster: RealCluster,
 ) -> None:
     async with store_at(cluster.address) as store:
@@ -40,14 +40,14 @@ async def test_calls_of_one_turn_leave_in_one_write_for_each_node_and_in_order(
         calls = [store.call("RPUSH", lists[n % 3], n) for n in range(300)]
         await asyncio.gather(*calls)
         made = (registry.get_sample_value("waystation_store_writes_total") or 0) - writes
-        # Three, and those of a station that may be at work in this process.
+        # At least three, because a server of another test in this process may write too.
         assert 3 <= made < 30
         for first, name in enumerate(lists):
             found = await store.call("LRANGE", name, 0, -1)
             assert found == [str(n).encode() for n in range(first, 300, 3)]
 
 
-async def test_one_node_is_enough_to_find_all(cluster: RealCluster) -> None:
+async def test_cluster_client_with_one_seed_finds_all_nodes(cluster: RealCluster) -> None:
     async with store_at(cluster.primaries[2].address.clustered()) as store:
         replies = await store.call_each("PING")
         assert set(replies) == {f"127.0.0.1:{node.port}" for node in cluster.primaries}
@@ -56,13 +56,13 @@ async def test_one_node_is_enough_to_find_all(cluster: RealCluster) -> None:
         assert refusals(*cluster.primaries, kind="MOVED") == before
 
 
-async def test_a_first_node_that_is_away_is_passed_over(cluster: RealCluster) -> None:
+async def test_cluster_client_with_unavailable_seed_uses_the_next(cluster: RealCluster) -> None:
     gone = Address(host="127.0.0.1", port=1)
     async with store_at(gone.clustered(cluster.primaries[1].address)) as store:
         await store.ping()
 
 
-async def test_each_node_knows_every_script_and_one_that_forgot_is_sent_it_whole(
+async def test_cluster_script_is_loaded_by_each_node_and_after_flush(
     cluster: RealCluster,
 ) -> None:
     names = [cluster.key_of(node, "scripts") for node in cluster.primaries]
@@ -76,7 +76,9 @@ async def test_each_node_knows_every_script_and_one_that_forgot_is_sent_it_whole
             assert await store.run(ACQUIRE, [name], ["me", 1000]) == [1]
 
 
-async def test_an_error_of_a_call_is_its_own(cluster: RealCluster) -> None:
+async def test_cluster_call_with_error_reply_raises_for_its_caller_only(
+    cluster: RealCluster,
+) -> None:
     async with store_at(cluster.address) as store:
         with pytest.raises(StoreReplyError, match="CROSSSLOT"):
             await store.call("UNLINK", "a", "b")
@@ -85,7 +87,7 @@ async def test_an_error_of_a_call_is_its_own(cluster: RealCluster) -> None:
         await store.ping()
 
 
-async def test_pages_show_every_key_of_every_node_and_all_can_be_deleted(
+async def test_cluster_scan_returns_keys_of_all_nodes(
     cluster: RealCluster,
 ) -> None:
     async with store_at(cluster.address) as store:
@@ -106,7 +108,7 @@ async def test_pages_show_every_key_of_every_node_and_all_can_be_deleted(
                 await store.scan(bad, match="*", count=1)
 
 
-async def test_a_closed_client_ends_what_waits_for_a_node() -> None:
+async def test_cluster_client_close_ends_calls_that_wait_for_a_node() -> None:
     nobody = Store(Address(host="127.0.0.1", port=1).clustered())
     waiting = asyncio.ensure_future(nobody.ping())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Nodes of a real cluster die: calls, leases, wake-ups and a whole station go on."""
+"""Crashes of cluster nodes: calls, leases, wake-ups and a server continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[RealCluster]:
 
 
 async def next_problem(store: Store) -> str:
-    """Looks until the store is not ready, and says why."""
+    """Ping the store until it fails. Return the error."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -40,7 +40,7 @@ async def next_problem(store: Store) -> str:
 
 
 @pytest.mark.slow
-async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
+async def test_failover_to_replica_continues_calls_leases_and_wake_ups(
     cluster: RealCluster,
 ) -> None:
     dying, replica = cluster.primaries[0], cluster.replicas[0]
@@ -52,18 +52,18 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
             lease = await leases.acquire(lease_key)
             assert lease is not None
             await store.call("SET", name, "kept")
-            # Level `memory` promises no more than what the replica has.
+            # Durability `memory` guarantees only data that the replica has.
             await asyncio.to_thread(
                 cluster.wait, lambda: replica.ask("DBSIZE") == dying.ask("DBSIZE")
             )
 
-            # When the primary dies while calls are under way
+            # The primary crashes while calls are in flight.
             dying.kill()
             waiting = [store.call("GET", name, repeatable=True) for _ in range(20)]
             elsewhere = cluster.key_of(cluster.primaries[1], "other")
             assert await store.call("SET", elsewhere, 1) == b"OK"
 
-            # Then they end by the new primary's answer
+            # The calls get their replies from the new primary.
             assert await asyncio.gather(*waiting) == [b"kept"] * 20
             assert store.address.cluster is not None
             assert replica.address in store.address.cluster.primaries().values()
@@ -79,19 +79,19 @@ async def test_a_replica_takes_over_and_calls_leases_and_wake_ups_go_on(
                 await store.call("PUBLISH", b"{topic}", "new")
                 assert await woken(waiter)
 
-            # And the old one comes back as a replica, and nobody asks it
+            # The old primary restarts as a replica. The client does not use it.
             await asyncio.to_thread(dying.start)
             await asyncio.to_thread(cluster.wait, cluster.settled)
             assert await store.run(ACQUIRE, [cluster.key_of(dying, "new")], ["me", 1000]) == [1]
         renewer.close()
 
 
-async def test_a_node_without_replica_that_comes_back_is_used_again(cluster: RealCluster) -> None:
+async def test_node_without_replica_is_used_after_its_restart(cluster: RealCluster) -> None:
     dying = cluster.primaries[1]
     name = cluster.key_of(dying, "value")
     async with store_at(cluster.address, call_seconds_max=20) as store:
         await store.call("RPUSH", name, 0)
-        # When it dies with a call under way that must not run twice
+        # The node crashes with a call in flight that is not repeatable.
         dying.ask("CLIENT", "PAUSE", 60_000, "ALL")
         lost = store.call("RPUSH", name, 1)
         repeated = store.call("LLEN", name, repeatable=True)
@@ -100,7 +100,7 @@ async def test_a_node_without_replica_that_comes_back_is_used_again(cluster: Rea
         dying.kill()
         with pytest.raises(OutcomeUnknownError):
             await lost
-        # Then readiness says so, as soon as the others know
+        # A ping fails as soon as the other nodes have noticed the crash.
         problem = await next_problem(store)
         assert "does not serve all" in problem
         await asyncio.to_thread(dying.start)
@@ -111,7 +111,7 @@ async def test_a_node_without_replica_that_comes_back_is_used_again(cluster: Rea
 
 
 async def connected(store: Store) -> None:
-    """To each node, which takes longer than a call may where the machine is busy."""
+    """Wait for a connection to each node. A busy machine needs more time than one call has."""
     async with asyncio.timeout(20):
         while True:
             with suppress(StoreUnavailableError):
@@ -119,7 +119,7 @@ async def connected(store: Store) -> None:
                 return
 
 
-async def test_calls_to_a_node_that_stays_away_end_in_time_and_unapplied(
+async def test_call_to_unavailable_node_ends_within_its_deadline(
     cluster: RealCluster,
 ) -> None:
     dying = cluster.primaries[2]
@@ -135,7 +135,7 @@ async def test_calls_to_a_node_that_stays_away_end_in_time_and_unapplied(
         assert loop.time() - began < 5
 
 
-async def test_the_node_of_the_subscription_dies_and_another_is_taken(
+async def test_pubsub_after_crash_of_its_node_subscribes_at_another(
     cluster: RealCluster,
 ) -> None:
     async with store_at(cluster.address) as store:
@@ -145,7 +145,7 @@ async def test_the_node_of_the_subscription_dies_and_another_is_taken(
                 await settled(waiter)
                 at = next(node for node in cluster.nodes if node.address == ours._node)
                 at.kill()
-                # It is woken by the new subscription, and then by what is published.
+                # The new subscription wakes the waiter, and so does a publish on it.
                 assert await woken(waiter)
                 waiter.clear()
                 alive = next(node for node in cluster.nodes if node is not at)
@@ -153,10 +153,10 @@ async def test_the_node_of_the_subscription_dies_and_another_is_taken(
                 assert await woken(waiter)
 
 
-async def test_a_node_that_left_the_cluster_is_not_subscribed_at_any_longer(
+async def test_pubsub_at_node_that_left_the_cluster_moves_to_another(
     cluster: RealCluster,
 ) -> None:
-    """It would answer every ping, and pass on nothing."""
+    """The node still answers pings but receives no messages of the cluster."""
     replica = cluster.replicas[0]
     async with store_at(cluster.address) as store:
         await store.ping()
@@ -173,7 +173,7 @@ async def test_a_node_that_left_the_cluster_is_not_subscribed_at_any_longer(
 
 
 @pytest.mark.slow
-async def test_a_whole_station_serves_on_a_cluster_and_over_the_death_of_a_node(
+async def test_server_on_cluster_serves_after_crash_of_a_node(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     store = StoreConfig(url=cluster.url, durability="memory", call_seconds_max=15.0)

@@ -1,4 +1,4 @@
-"""Slots of a real cluster that move: calls, scripts and lines follow, and nothing is halved."""
+"""Slot migration in a cluster: calls, scripts and leases follow, and scripts stay atomic."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def cluster() -> Iterator[RealCluster]:
 
 
 async def refused_again(node: Node) -> None:
-    """Waits until a node has refused several calls more."""
+    """Wait until the node has refused four more calls."""
     before = refusals(node)
     async with asyncio.timeout(10):
         while refusals(node) < before + 4:
             await asyncio.sleep(0.02)
 
 
-async def test_a_call_follows_a_slot_that_has_moved_and_runs_once(cluster: RealCluster) -> None:
+async def test_call_to_moved_slot_runs_once_on_its_new_node(cluster: RealCluster) -> None:
     source, target = cluster.primaries[:2]
     name = cluster.key_of(source, "moved")
     slot = slot_of(name)
@@ -48,7 +48,7 @@ async def test_a_call_follows_a_slot_that_has_moved_and_runs_once(cluster: RealC
         await store.call("SET", name, 1)
         cluster.move(slot, source, target)
         try:
-            # Not repeatable: MOVED says that it did not run.
+            # The calls are not repeatable. A call with the reply MOVED did not run.
             replies = await asyncio.gather(*(store.call("INCR", name) for _ in range(50)))
             assert sorted(replies) == list(range(2, 52))
             assert await store.run(ACQUIRE, [name.replace("x", "lease")], ["me", 1000]) == [1]
@@ -59,14 +59,14 @@ async def test_a_call_follows_a_slot_that_has_moved_and_runs_once(cluster: RealC
             assert store.address.cluster is not None
             assert store.address.cluster.node_of(slot) == target.address
             async with asyncio.timeout(10):
-                # And the whole map is asked for, not only the slot that was told.
+                # The client reads the whole slot map after a MOVED reply.
                 while store.address.cluster.primaries()[0] != source.address:
                     await asyncio.sleep(0.01)
         finally:
             cluster.move(slot, target, source)
 
 
-async def test_a_command_follows_a_slot_on_the_move_to_either_side(cluster: RealCluster) -> None:
+async def test_call_to_moving_slot_reaches_source_and_target(cluster: RealCluster) -> None:
     source, target = cluster.primaries[1:]
     name = cluster.key_of(source, "asked")
     here, there, fresh = (name.replace("x", each) for each in ("here", "there", "new"))
@@ -76,7 +76,7 @@ async def test_a_command_follows_a_slot_on_the_move_to_either_side(cluster: Real
         cluster.begin_move(slot, source, target)
         cluster.move_keys(slot, source, target)
         try:
-            # When one key is on the new node, and the map says the old one
+            # The target has one key, while the slot map names the source.
             assert await store.call("GET", there) == b"there"
             replies = await asyncio.gather(*(store.call("INCR", fresh) for _ in range(20)))
             assert sorted(replies) == list(range(1, 21))
@@ -88,10 +88,10 @@ async def test_a_command_follows_a_slot_on_the_move_to_either_side(cluster: Real
             cluster.move(slot, target, source)
 
 
-async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
+async def test_script_in_moving_slot_waits_and_runs_atomically(
     cluster: RealCluster,
 ) -> None:
-    """Its keys lie on both sides, and of those it names by itself no node knows beforehand."""
+    """The source and the target each have some keys of the script, some of them undeclared."""
     source, target = cluster.primaries[:2]
     number = next(n for n in range(99) if cluster.home(f"c.{{moving{n}}}.clock") is source)
     channel = f"moving{number}"
@@ -103,7 +103,7 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
         await channels.subscribe("default", channel, "me")
         for n in range(10):
             await channels.publish("default", channel, f"m-{n}", b"1")
-        # When its slot moves, at first with no key, then half of them, then all on the other side
+        # Move the slot in three steps: the target has no key, then some keys, then all keys.
         cluster.begin_move(slot, source, target)
         calls = []
         for most in (0, 12, 1000):
@@ -117,7 +117,7 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
         assert target.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 22
         cluster.end_move(slot, target)
         try:
-            # Then all of them run, and nothing was written by halves or seen in part
+            # All calls run, and no call sees part of another one's writes.
             await asyncio.gather(*calls)
             fetched = await channels.fetch("default", channel, "me", limit=64)
             ids = [each.id for each in fetched.messages]
@@ -129,8 +129,8 @@ async def test_a_script_waits_while_its_slot_moves_and_then_runs_whole(
             cluster.move(slot, target, source)
 
 
-async def test_without_that_a_script_would_be_cut_off_in_the_middle(cluster: RealCluster) -> None:
-    """The proof that the look at the slot is needed, and that the test above can fail."""
+async def test_script_sent_to_moving_slot_stops_in_its_middle(cluster: RealCluster) -> None:
+    """Show that the client must check the slot before it sends a script."""
     source, target = cluster.primaries[:2]
     name = cluster.key_of(source, "halves")
     halves = "#!lua\nredis.call('INCR', KEYS[1])\nreturn redis.call('SET', KEYS[1] .. '.new', '1')"
@@ -148,7 +148,9 @@ async def test_without_that_a_script_would_be_cut_off_in_the_middle(cluster: Rea
         cluster.move(slot_of(name), target, source)
 
 
-async def test_a_slot_that_moves_for_too_long_ends_a_script_unapplied(cluster: RealCluster) -> None:
+async def test_script_in_slot_that_moves_beyond_the_deadline_raises_unavailable(
+    cluster: RealCluster,
+) -> None:
     source, target = cluster.primaries[:2]
     name = cluster.key_of(source, "long")
     cluster.begin_move(slot_of(name), source, target)
@@ -156,7 +158,7 @@ async def test_a_slot_that_moves_for_too_long_ends_a_script_unapplied(cluster: R
         async with store_at(cluster.address, call_seconds_max=0.3) as store:
             with pytest.raises(StoreUnavailableError, match="ASK"):
                 await store.run(ACQUIRE, [name], ["me", 1000])
-            # And nobody else has to wait for it.
+            # Scripts in other slots do not wait.
             other = cluster.key_of(source, "quick")
             assert await store.run(ACQUIRE, [other], ["me", 1000]) == [1]
     finally:
@@ -165,8 +167,8 @@ async def test_a_slot_that_moves_for_too_long_ends_a_script_unapplied(cluster: R
         cluster.move(slot_of(name), target, source)
 
 
-async def test_a_server_that_moves_slots_whole_is_followed_under_load(cluster: RealCluster) -> None:
-    """Valkey 9 moves a slot in one step: nobody has to wait longer than for that."""
+async def test_atomic_slot_migration_under_load_loses_no_call(cluster: RealCluster) -> None:
+    """Valkey 9 moves a slot in one step, so no call has to wait for its keys."""
     source, target = cluster.primaries[:2]
     name = cluster.key_of(source, "whole")
     slot = slot_of(name)
@@ -201,7 +203,7 @@ def _owns(node: Node, slot: int) -> bool:
     return any(low <= slot <= high and at[1] == node.port for low, high, at, *_ in rows)
 
 
-async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_follows_slots(
+async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_moved_slots(
     cluster: RealCluster,
 ) -> None:
     source, target = cluster.primaries[:2]
@@ -213,7 +215,7 @@ async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_follows_s
         assert all(acquired)
 
         async def renewed(*which: int) -> None:
-            """Wait until these leases were renewed after this call."""
+            """Wait until the leases with these indexes were renewed after this call."""
             now = renewer.now()
             async with asyncio.timeout(10):
                 while any(each.asked_at < now for n, each in enumerate(acquired) if n in which):  # type: ignore[union-attr]
@@ -225,7 +227,7 @@ async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_follows_s
         cluster.begin_move(slot, source, target)
         cluster.move_keys(slot, source, target)
         try:
-            # A script does not follow ASK. The other nodes renew their leases all the same.
+            # The renewal of a lease does not follow ASK. Leases on other nodes are renewed.
             await renewed(1, 2)
         finally:
             cluster.end_move(slot, target)

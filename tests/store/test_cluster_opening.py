@@ -1,4 +1,4 @@
-"""A cluster is opened by its URL, checked node by node, and heard wherever it is spoken to."""
+"""Opening of a cluster: its URL, checks of every node, and wake-ups from every node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster() -> Iterator[RealCluster]:
         yield cluster
 
 
-async def test_what_is_published_at_any_node_is_heard(cluster: RealCluster) -> None:
+async def test_pubsub_receives_wake_ups_published_at_any_node(cluster: RealCluster) -> None:
     async with store_at(cluster.address) as store, pubsub_at(store.address) as ours:
         topics = [cluster.key_of(node, "topic").encode() for node in cluster.primaries]
         for topic in topics:
@@ -35,7 +35,7 @@ async def test_what_is_published_at_any_node_is_heard(cluster: RealCluster) -> N
                 assert await woken(waiter)
 
 
-async def test_a_cluster_opens_by_its_url_and_every_node_is_checked(cluster: RealCluster) -> None:
+async def test_open_store_of_cluster_checks_every_node(cluster: RealCluster) -> None:
     wanted = StoreConfig(url=cluster.url, durability="memory")
     opened = await open_store(Config(store=wanted), clock=Clock())
     await opened.store.ping()
@@ -49,20 +49,20 @@ async def test_a_cluster_opens_by_its_url_and_every_node_is_checked(cluster: Rea
         strict.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-async def test_a_cluster_that_is_taken_for_one_server_is_refused(cluster: RealCluster) -> None:
+async def test_open_store_of_cluster_node_by_plain_url_is_refused(cluster: RealCluster) -> None:
     alone = StoreConfig(url=f"redis://127.0.0.1:{cluster.primaries[0].port}", durability="memory")
     with pytest.raises(StoreRefusedError, match=r"redis\+cluster://"):
         await open_store(Config(store=alone), clock=Clock())
 
 
-async def test_one_server_that_is_taken_for_a_cluster_says_so() -> None:
+async def test_cluster_client_of_plain_server_raises_unavailable() -> None:
     with plain_server() as server:
         async with store_at(server.address.clustered(), call_seconds_max=0.5) as store:
             with pytest.raises(StoreUnavailableError, match="cluster support disabled"):
                 await store.ping()
 
 
-async def test_options_of_the_embedded_store_are_refused_beside_a_url() -> None:
+async def test_open_store_by_url_with_embedded_options_is_refused() -> None:
     for option in ({"cluster": True}, {"port": 6379}):
         wanted = StoreConfig(url="redis://127.0.0.1:1", **option)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match="embedded store"):

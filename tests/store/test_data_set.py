@@ -1,4 +1,4 @@
-"""The data set of a store is checked on every connection: a store that lost it is refused."""
+"""Data set of a store: each connection checks it and refuses a store that lost its data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings_of(server: PlainServer, *, ephemeral: bool = False) -> Config:
 
 
 async def call_until_refused(store: Store) -> StoreDataLostError:
-    """Call until the loss is noticed; the first calls may meet the end of the old connection."""
+    """Call until the client refuses. The first calls may fail with the old connection."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -138,7 +138,7 @@ async def test_ping_after_flushall_on_a_live_connection_refuses_later_calls(
         await opened.close()
 
 
-async def test_another_data_set_in_the_store_is_refused_and_named(server: PlainServer) -> None:
+async def test_store_with_another_data_set_is_refused_with_its_id(server: PlainServer) -> None:
     opened = await open_store(settings_of(server), clock=Clock())
     try:
         async with store_at(server.address) as other:
@@ -195,14 +195,14 @@ def test_marker_keys_lie_in_equal_ranges_of_slots() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_cluster_with_one_emptied_primary_gets_no_call_from_a_running_client() -> None:
+async def test_store_client_of_cluster_with_one_emptied_primary_sends_no_call() -> None:
     with real_cluster() as cluster:
         store = Store(cluster.address)
         try:
             store.data_set.known = await stamp_dataset(store, RandomIds())
             emptied, other = cluster.nodes[:2]
             await store.call("SET", cluster.key_of(emptied), 1)
-            # A node that restarts keeps its slots, and says CLUSTERDOWN until it has joined again.
+            # A restarted node keeps its slots and replies CLUSTERDOWN until it has joined again.
             empty(emptied.server)
             async with asyncio.timeout(60):
                 while store.data_set.lost is None:

@@ -1,4 +1,4 @@
-"""The embedded server: quick, shared, kept alive by its users and by nobody else."""
+"""Embedded server: start and stop, sharing, crashes, socket, durability."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from waystation.store.embedded.supervisor import ask
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a server that is gone when the test is over."""
+    """Folder of an embedded server. The test ends after the server has stopped."""
     folder = tmp_path / "store"
     yield folder
     if folder.exists():
         with open(folder / "users.lock", "a") as users:
-            # The keeper frees it after the stop; to get it means that nothing runs any more.
+            # The supervisor releases the lock after it has stopped the server.
             fcntl.flock(users, fcntl.LOCK_EX)
 
 
@@ -35,7 +35,7 @@ def say(server: EmbeddedServer, command: str) -> bytes:
     return ask(server.address.path, command.encode())
 
 
-def keeper_lives(folder: Path) -> bool:
+def supervisor_runs(folder: Path) -> bool:
     with open(folder / "keeper.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -44,31 +44,31 @@ def keeper_lives(folder: Path) -> bool:
     return False
 
 
-def wait_for_another_keeper(folder: Path, dead: int) -> None:
-    assert ended(dead)
+def wait_for_another_supervisor(folder: Path, crashed: int) -> None:
+    assert ended(crashed)
     until = time.monotonic() + 10
-    while not keeper_lives(folder):
-        assert time.monotonic() < until, "nobody started another keeper"
+    while not supervisor_runs(folder):
+        assert time.monotonic() < until, "no user started another supervisor"
         time.sleep(0.01)
 
 
 # -- Starting and stopping -------------------------------------------------------------------
 
 
-def test_a_server_starts_in_a_moment(folder: Path, record_property: pytest.RecordProperty) -> None:
+def test_server_starts_without_notes(folder: Path, record_property: pytest.RecordProperty) -> None:
     began = time.monotonic()
     with EmbeddedServer(folder) as server:
         took = time.monotonic() - began
         assert say(server, "PING") == b"+PONG\r\n"
         assert server.notes == []
     record_property("start_ms", round(took * 1000))
-    assert took < 20, "generous: it is about a hundredth of that"
+    assert took < 20, "a start normally takes about 0.2 seconds"
 
 
-def test_a_server_runs_with_the_allocator_that_the_machine_has(
+def test_server_starts_with_allocator_of_the_machine(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any library shows it: what counts is that the server is started with it."""
+    """The C library stands in for jemalloc, because the machine may not have jemalloc."""
     library = tmp_path / "lib" / server_module._ALLOCATOR
     library.parent.mkdir()
     maps = Path("/proc/self/maps").read_text().split()
@@ -80,7 +80,7 @@ def test_a_server_runs_with_the_allocator_that_the_machine_has(
         assert say(server, "PING") == b"+PONG\r\n"
 
 
-def test_data_survives_a_stop_and_a_start(folder: Path) -> None:
+def test_server_keeps_data_over_restart(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
         say(server, "SET kept 1")
         first = server.process_id
@@ -89,12 +89,12 @@ def test_data_survives_a_stop_and_a_start(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
         assert server.process_id != first
         assert say(server, "GET kept") == b"$1\r\n1\r\n"
-        # And an orderly stop leaves nothing to tell
+        # A clean stop adds no note.
         assert server.notes == []
 
 
-def test_processes_that_name_the_same_folder_share_one_server(folder: Path) -> None:
-    # Given processes that start at the same moment, none of which finds a server
+def test_server_is_shared_by_processes_of_one_folder(folder: Path) -> None:
+    # The processes start concurrently, and no server runs yet.
     users = [User(folder) for _ in range(3)]
     servers = {user.server_id for user in users}
     with EmbeddedServer(folder) as server:
@@ -105,7 +105,7 @@ def test_processes_that_name_the_same_folder_share_one_server(folder: Path) -> N
     assert ended(servers.pop())
 
 
-def test_the_server_survives_the_one_that_started_it(folder: Path) -> None:
+def test_server_survives_crash_of_the_process_that_started_it(folder: Path) -> None:
     starter = User(folder)
     server_id = starter.server_id
     with EmbeddedServer(folder) as server:
@@ -116,10 +116,10 @@ def test_the_server_survives_the_one_that_started_it(folder: Path) -> None:
     assert ended(server_id)
 
 
-def test_the_server_stops_when_the_last_user_is_gone_however_it_died(folder: Path) -> None:
+def test_server_stops_after_the_last_user_closed_or_crashed(folder: Path) -> None:
     users = [User(folder) for _ in range(3)]
     server_id = users[0].server_id
-    keeper_id = parent_of(server_id)
+    supervisor_id = parent_of(server_id)
     for user in users:
         assert user.server_id == server_id
     users[0].leave()
@@ -129,17 +129,17 @@ def test_the_server_stops_when_the_last_user_is_gone_however_it_died(folder: Pat
     users[2].kill()
 
     assert ended(server_id)
-    assert ended(keeper_id)
+    assert ended(supervisor_id)
 
 
 @pytest.mark.slow
-def test_a_start_that_races_a_stop_waits_and_then_works(folder: Path) -> None:
+def test_server_start_during_stop_waits_for_its_end(folder: Path) -> None:
     rounds, seed = 20, random.randrange(1 << 32)
     rng = random.Random(seed)
     for number in range(rounds):
         child = os.fork()
         if child == 0:
-            # Comes, counts, and is gone without a word.
+            # The child process exits without closing its handle.
             code = 1
             try:
                 server = EmbeddedServer(folder)
@@ -148,54 +148,54 @@ def test_a_start_that_races_a_stop_waits_and_then_works(folder: Path) -> None:
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0, f"round {number} with seed {seed}"
-        # The next one comes while the server still runs, stops, or has just stopped.
+        # The next child starts while the server runs, stops or has just stopped.
         time.sleep(rng.uniform(0, 0.15))
     with EmbeddedServer(folder) as server:
         assert say(server, "GET count") == b"$2\r\n%d\r\n" % rounds
         assert server.notes == []
 
 
-# -- Deaths ----------------------------------------------------------------------------------
+# -- Crashes ---------------------------------------------------------------------------------
 
 
-def test_another_keeper_adopts_the_same_server(folder: Path) -> None:
+def test_supervisor_after_crash_of_another_adopts_its_server(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
-        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        server_id, supervisor_id = server.process_id, parent_of(server.process_id)
         say(server, "SET kept 1")
 
-        os.kill(keeper_id, signal.SIGKILL)
+        os.kill(supervisor_id, signal.SIGKILL)
 
-        wait_for_another_keeper(folder, keeper_id)
+        wait_for_another_supervisor(folder, supervisor_id)
         assert server.process_id == server_id
         assert say(server, "GET kept") == b"$1\r\n1\r\n"
-    # And the new keeper does its duty, though the server is not its child
+    # The new supervisor stops the server, although the server is not its child.
     assert ended(server_id)
     with EmbeddedServer(folder) as server:
         assert server.notes == []
 
 
-def test_a_keeper_that_dies_before_it_could_tell_leaves_a_server_that_is_found(
+def test_supervisor_without_state_file_adopts_running_server(
     folder: Path,
 ) -> None:
     with EmbeddedServer(folder) as server:
-        server_id, keeper_id = server.process_id, parent_of(server.process_id)
-        os.kill(keeper_id, signal.SIGSTOP)
+        server_id, supervisor_id = server.process_id, parent_of(server.process_id)
+        os.kill(supervisor_id, signal.SIGSTOP)
         (folder / "server.json").unlink()
-        os.kill(keeper_id, signal.SIGKILL)
-        wait_for_another_keeper(folder, keeper_id)
+        os.kill(supervisor_id, signal.SIGKILL)
+        wait_for_another_supervisor(folder, supervisor_id)
         with EmbeddedServer(folder) as other:
             assert other.process_id == server_id
     assert ended(server_id)
 
 
 @pytest.mark.slow
-def test_a_server_too_busy_to_answer_is_never_joined_by_a_second_one(folder: Path) -> None:
+def test_supervisor_of_unresponsive_server_starts_no_second_one(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
-        server_id, keeper_id = server.process_id, parent_of(server.process_id)
+        server_id, supervisor_id = server.process_id, parent_of(server.process_id)
         os.kill(server_id, signal.SIGSTOP)
-        os.kill(keeper_id, signal.SIGKILL)
-        wait_for_another_keeper(folder, keeper_id)
-        # Longer than a keeper waits for an answer
+        os.kill(supervisor_id, signal.SIGKILL)
+        wait_for_another_supervisor(folder, supervisor_id)
+        # Two seconds is the limit of the supervisor's wait for a reply.
         assert not ended(server_id, seconds=2.5)
         os.kill(server_id, signal.SIGCONT)
         assert say(server, "SET one 1") == b"+OK\r\n"
@@ -203,7 +203,7 @@ def test_a_server_too_busy_to_answer_is_never_joined_by_a_second_one(folder: Pat
     assert ended(server_id)
 
 
-def test_a_killed_server_comes_back_with_its_data_and_tells(folder: Path) -> None:
+def test_server_after_kill_restarts_with_data_and_note(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
         say(server, "SET kept 1")
         first = server.process_id
@@ -214,28 +214,28 @@ def test_a_killed_server_comes_back_with_its_data_and_tells(folder: Path) -> Non
         with EmbeddedServer(folder) as other:
             assert other.process_id != first
             assert say(other, "GET kept") == b"$1\r\n1\r\n"
-        assert "did not stop in order" in server.notes[0]
+        assert "did not stop cleanly" in server.notes[0]
 
 
-def test_a_server_killed_together_with_its_users_is_not_taken_for_stopped(folder: Path) -> None:
+def test_server_killed_with_its_users_is_noted_as_unclean(folder: Path) -> None:
     user = User(folder)
     server_id = user.server_id
-    keeper_id = parent_of(server_id)
-    os.kill(keeper_id, signal.SIGSTOP)
+    supervisor_id = parent_of(server_id)
+    os.kill(supervisor_id, signal.SIGSTOP)
     os.kill(server_id, signal.SIGKILL)
     user.kill()
-    # When the keeper, back at work, finds both gone at once
-    os.kill(keeper_id, signal.SIGCONT)
-    assert ended(keeper_id)
+    # The resumed supervisor finds neither a server nor a user.
+    os.kill(supervisor_id, signal.SIGCONT)
+    assert ended(supervisor_id)
 
     with EmbeddedServer(folder) as server:
-        assert "did not stop in order" in server.notes[0]
+        assert "did not stop cleanly" in server.notes[0]
 
 
-# -- Where it lives, what it promises --------------------------------------------------------
+# -- Socket, permissions and durability ------------------------------------------------------
 
 
-def test_the_socket_has_a_short_path_outside_of_the_data_directory(tmp_path: Path) -> None:
+def test_socket_has_short_path_outside_of_data_directory(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-rather-long-name-of-a-folder"] * 6)
     with EmbeddedServer(deep) as server:
         path = Path(server.address.path)
@@ -249,7 +249,7 @@ def test_the_socket_has_a_short_path_outside_of_the_data_directory(tmp_path: Pat
     assert not path.exists()
 
 
-def test_a_socket_folder_that_belongs_to_another_is_not_used(
+def test_socket_folder_that_is_not_private_is_not_used(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = tmp_path / "runtime"
@@ -261,7 +261,7 @@ def test_a_socket_folder_that_belongs_to_another_is_not_used(
         assert trap not in Path(server.address.path).parents
 
 
-def test_a_server_whose_socket_was_deleted_comes_back_at_the_same_place(folder: Path) -> None:
+def test_server_with_deleted_socket_restarts_at_the_same_path(folder: Path) -> None:
     with EmbeddedServer(folder) as server:
         say(server, "SET kept 1")
         path, server_id = server.address.path, server.process_id
@@ -274,7 +274,7 @@ def test_a_server_whose_socket_was_deleted_comes_back_at_the_same_place(folder: 
             assert say(other, "GET kept") == b"$1\r\n1\r\n"
 
 
-def test_the_data_is_its_owners_alone_also_in_a_folder_that_others_can_enter(folder: Path) -> None:
+def test_server_files_in_readable_folder_are_private(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     with EmbeddedServer(folder) as server:
         say(server, "SET secret 1")
@@ -283,20 +283,20 @@ def test_the_data_is_its_owners_alone_also_in_a_folder_that_others_can_enter(fol
         assert [each for each in written if each.stat().st_mode & 0o077] == []
 
 
-def test_the_strictest_durability_of_all_users_wins_and_outlives_the_server(folder: Path) -> None:
+def test_server_with_several_users_keeps_the_strictest_durability(folder: Path) -> None:
     always, everysec = (f"$11\r\nappendfsync\r\n${n}\r\n" for n in (6, 8))
     with EmbeddedServer(folder, durability="memory") as first:
         assert everysec.encode() in say(first, "CONFIG GET appendfsync")
         with EmbeddedServer(folder, durability="disk") as strict:
             assert always.encode() in say(strict, "CONFIG GET appendfsync")
             server_id = strict.process_id
-        # When the server dies it comes back as strict as it was
+        # A restarted server keeps the strictest durability.
         os.kill(server_id, signal.SIGKILL)
         assert ended(server_id)
         with EmbeddedServer(folder, durability="memory") as second:
             assert always.encode() in say(second, "CONFIG GET appendfsync")
             server_id = second.process_id
-    # And after the last user has gone, the next one decides afresh
+    # A start after the last close applies only the durability of the new user.
     assert ended(server_id)
     with EmbeddedServer(folder, durability="memory") as later:
         assert everysec.encode() in say(later, "CONFIG GET appendfsync")
@@ -310,7 +310,7 @@ def test_start_that_times_out_behind_a_stop_closes_its_lock_file(
     monkeypatch.setattr(server_module, "_WAIT_SECONDS_MAX", 0.05)
     stopping = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # As a supervisor does while it stops the server.
+        # A supervisor has this lock while it stops the server.
         fcntl.flock(stopping, fcntl.LOCK_EX)
         before = len(os.listdir("/dev/fd"))
         server = EmbeddedServer(folder)

@@ -1,4 +1,4 @@
-"""The embedded store as a cluster of one node: all slots, over restarts, and open to others."""
+"""Embedded store as a cluster of one node: slots, restarts, data of a plain server, and port."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from waystation.testing import private_server
 ACQUIRE = script("waystation.store", "lease_acquire")
 
 
-async def test_it_serves_all_slots_from_its_first_answer_on(tmp_path: Path) -> None:
+async def test_embedded_cluster_serves_all_slots_after_start(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "store", cluster=True) as server:
         async with store_at(server.address) as store:
             await store.ping()
             told = await store.call("CLUSTER", "INFO")
             assert b"cluster_slots_ok:%d" % SLOTS in told
             assert await store.run(ACQUIRE, ["{a}:lease"], ["me", 1000]) == [1]
-            # And whoever comes to the same folder finds a cluster, whatever they wished for.
+            # Another user without the option gets the running cluster.
             with EmbeddedServer(tmp_path / "store") as other:
                 assert other.address.cluster is not None
 
 
 @pytest.mark.slow
-async def test_it_is_the_same_cluster_after_it_was_killed(tmp_path: Path) -> None:
+async def test_embedded_cluster_after_kill_keeps_id_and_data(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "store", cluster=True) as server:
         async with store_at(server.address, call_seconds_max=30) as store:
             name = await store.call("CLUSTER", "MYID")
             await store.call("SET", "kept", 1)
             os.kill(server.process_id, signal.SIGKILL)
-            # Calls wait while it is away, and while it takes no writes yet.
+            # The calls wait until the server has restarted and accepts writes.
             assert await store.call("INCR", "kept", repeatable=True) == 2
             assert await store.call("CLUSTER", "MYID", repeatable=True) == name
 
 
-async def test_data_of_a_server_by_itself_is_there_when_it_becomes_a_cluster(
+async def test_embedded_cluster_keeps_data_of_plain_server(
     tmp_path: Path,
 ) -> None:
     for cluster in (False, True, False):
@@ -57,7 +57,7 @@ async def test_data_of_a_server_by_itself_is_there_when_it_becomes_a_cluster(
             await asyncio.sleep(0.01)
 
 
-async def test_its_port_is_open_on_this_machine_alone(tmp_path: Path) -> None:
+async def test_embedded_cluster_port_is_bound_to_loopback(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -69,17 +69,17 @@ async def test_its_port_is_open_on_this_machine_alone(tmp_path: Path) -> None:
         assert await reader.readline() == b":15495\r\n"
         writer.close()
         async with store_at(server.address) as store:
-            # The way over the port that it tells of is good as well.
+            # The client also reaches the server by the port that the slot map names.
             assert await store.call("SET", "a", 1) == b"OK"
 
 
-def test_a_kind_of_store_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_server_of_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAYSTATION_TEST_STORE", "sentinel")
     with pytest.raises(Exception, match="'server' or 'cluster'"), private_server():
         pass
 
 
-async def test_the_environment_makes_stores_of_tests_clusters(
+async def test_private_server_in_cluster_environment_is_a_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WAYSTATION_TEST_STORE", "cluster")

@@ -1,4 +1,4 @@
-"""The embedded server and its append-only file: torn, spoiled, or simply large."""
+"""Embedded server and its append-only file: torn ends, damage, and long loading."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from waystation.errors import StoreRefusedError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.embedded.supervisor import ask
 
-#: So many commands take the server long enough to be seen loading.
+#: Number of commands whose loading takes long enough for a test to observe it.
 MANY = 300_000
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder in which a server has run and stopped in order, leaving two values."""
+    """Return the folder of a server that stopped cleanly and stored two values."""
     folder = tmp_path / "store"
     with EmbeddedServer(folder) as server:
         ask(server.address.path, b"SET first 1")
@@ -34,45 +34,45 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_torn_tail_is_cut_off_and_reported(folder: Path) -> None:
-    """F-08."""
+def test_server_with_torn_tail_starts_without_it_and_adds_note(folder: Path) -> None:
+    """F-08: the server cuts off an incomplete end."""
     tear(folder)
     with EmbeddedServer(folder) as server:
         assert ask(server.address.path, b"GET first") == b"$1\r\n1\r\n"
         assert ask(server.address.path, b"GET second") == b"$-1\r\n"
         (note,) = server.notes
-        assert "torn tail" in note
+        assert "ended within a command" in note
 
 
-def test_a_file_spoiled_in_its_middle_is_refused_and_left_as_it_is(folder: Path) -> None:
-    """F-08."""
+def test_server_with_damaged_middle_is_refused_and_file_unchanged(folder: Path) -> None:
+    """F-08: data before the damage is not discarded silently."""
     before = spoil(folder)
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format.*append only file"):
         EmbeddedServer(folder).start()
     assert newest_part(folder).read_bytes() == before
-    # And again, with the same words: nothing was repaired behind our back
+    # A second start fails in the same way, because nothing repaired the file.
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format"):
         EmbeddedServer(folder).start()
 
 
-def test_a_large_file_spoiled_in_its_middle_is_refused_after_it_began_to_load(
+def test_server_with_damage_found_during_load_is_refused(
     folder: Path,
 ) -> None:
-    """F-08: a server that loads already answers, which is not yet a start."""
+    """F-08: a server that is loading answers, but its start has not succeeded yet."""
     grow(folder, MANY)
     spoil(folder)
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format"):
         EmbeddedServer(folder).start()
 
 
-def test_a_start_waits_until_the_data_is_there(folder: Path) -> None:
+def test_server_start_waits_until_data_is_loaded(folder: Path) -> None:
     grow(folder, MANY)
     with EmbeddedServer(folder) as server:
         assert ask(server.address.path, b"DBSIZE") == b":%d\r\n" % (MANY + 2)
         assert server.notes == []
 
 
-def test_a_server_killed_while_it_loads_is_started_again(folder: Path) -> None:
+def test_server_killed_during_load_is_restarted(folder: Path) -> None:
     grow(folder, MANY)
     server = EmbeddedServer(folder)
     starting = threading.Thread(target=server.start)
@@ -81,7 +81,7 @@ def test_a_server_killed_while_it_loads_is_started_again(folder: Path) -> None:
         time.sleep(0.001)
     killed = server.process_id
     while not ask(server.address.path, b"PING").startswith(b"-LOADING"):
-        assert starting.is_alive(), "it loaded before anybody could look; make it load more"
+        assert starting.is_alive(), "the server loaded too fast for this test; increase MANY"
         time.sleep(0.001)
 
     os.kill(killed, signal.SIGKILL)

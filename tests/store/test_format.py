@@ -1,4 +1,4 @@
-"""The stamp of a data set: written once, kept; a newer format and another archive are refused."""
+"""Stamp of a data set: written once; newer formats and other archives are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waystation.store.migrations import FORMAT_VERSION
 from waystation.store.opening import stamp_dataset
 
 
-async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
+async def test_stamp_of_new_data_set_is_written_once(
     store_server: EmbeddedServer,
 ) -> None:
     async with store_at(store_server.address) as store:
@@ -33,7 +33,7 @@ async def test_a_new_data_set_is_stamped_and_the_stamp_is_kept(
         assert await store.call("TTL", keys.FORMAT) == -1
 
 
-async def test_processes_that_start_together_agree_on_one_data_set(
+async def test_stamp_by_concurrent_processes_is_the_same(
     store_server: EmbeddedServer,
 ) -> None:
     async with store_at(store_server.address) as one, store_at(store_server.address) as two:
@@ -42,7 +42,9 @@ async def test_processes_that_start_together_agree_on_one_data_set(
         assert len(set(await asyncio.gather(*stamps))) == 1
 
 
-async def test_a_newer_format_is_refused_and_left_alone(store_server: EmbeddedServer) -> None:
+async def test_stamp_with_newer_format_is_refused_and_unchanged(
+    store_server: EmbeddedServer,
+) -> None:
     async with store_at(store_server.address) as store:
         await store.call("DEL", keys.FORMAT)
         newer = FORMAT_VERSION + 1
@@ -54,7 +56,7 @@ async def test_a_newer_format_is_refused_and_left_alone(store_server: EmbeddedSe
 
 
 @pytest.mark.parametrize("stamp", [("version", "soon", "dataset", "ds-1"), ("version", "1")])
-async def test_an_unreadable_stamp_is_refused(
+async def test_stamp_that_is_unreadable_is_refused(
     store_server: EmbeddedServer, stamp: tuple[str, ...]
 ) -> None:
     async with store_at(store_server.address) as store:
@@ -65,7 +67,7 @@ async def test_an_unreadable_stamp_is_refused(
         await store.call("DEL", keys.FORMAT)
 
 
-async def test_of_archives_that_come_together_one_is_that_of_the_data_set(
+async def test_stamp_archive_by_concurrent_processes_accepts_one(
     store_server: EmbeddedServer,
 ) -> None:
     async with store_at(store_server.address) as one, store_at(store_server.address) as two:
@@ -79,5 +81,5 @@ async def test_of_archives_that_come_together_one_is_that_of_the_data_set(
         ]
         refused = [error for error in done if error is not None]
         assert all(isinstance(error, ArchiveForeignError) for error in refused)
-        assert all(kept in str(error) for error in refused), "it says which one it is"
+        assert all(kept in str(error) for error in refused), "an error does not name the archive"
         await one.call("HDEL", keys.FORMAT, "archive")

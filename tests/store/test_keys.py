@@ -1,4 +1,4 @@
-"""Key reference (docs/reference/keys.md): all keys are listed, and all listed keys appear."""
+"""Key reference (docs/reference/keys.md): it lists all keys, and all listed keys appear."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class KeyRow:
-    """One row of the tables."""
+    """Row of a table in the key reference."""
 
     pattern: str
     type: str
@@ -168,7 +168,7 @@ def matches(row: KeyRow, key: bytes) -> bool:
 
 
 async def use_migration(opened: OpenStore) -> None:
-    """Migrate the data set by a step that does nothing."""
+    """Run a migration whose step does nothing, and restore the format version."""
 
     async def step(_: Store) -> None:
         pass
@@ -179,7 +179,7 @@ async def use_migration(opened: OpenStore) -> None:
 
 
 async def use_everything(opened: OpenStore, clock: Clock) -> None:
-    """Every verb of every part that writes to the store, in two projects."""
+    """Write every kind of key, for channels in two projects."""
     await use_migration(opened)
     channels = ChannelService(opened.store, opened.wakeups, clock=clock, settings=ChannelConfig())
     for project in (keys.DEFAULT_PROJECT, "shop"):
@@ -212,7 +212,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
 
 
 async def use_delivery(opened: OpenStore, clock: Clock) -> None:
-    """An outbox lane with an item that waits and one that was given up, and a lease."""
+    """Fill an outbox queue with a pending and a failed item. Acquire a lease."""
     outbox, lane = Outbox(opened.store), "{unit}.out.crm"
     for number in range(2):
         await outbox.add(lane, f"m-{number}", Item(url="http://crm.example/"))
@@ -239,7 +239,7 @@ async def use_delivery(opened: OpenStore, clock: Clock) -> None:
 
 
 async def use_topics(opened: OpenStore, clock: Clock) -> None:
-    """A topic with deduplication, a message of strange names, and a reader that holds it."""
+    """Create a topic with deduplication, a message with unusual names, and a retention hold."""
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
         await catalogue.open()
@@ -255,7 +255,7 @@ async def use_topics(opened: OpenStore, clock: Clock) -> None:
 
 
 async def use_transactions(opened: OpenStore, clock: Clock) -> None:
-    """Transactions in every state, a pipeline that is paused, a node, and somebody who waits."""
+    """Create transactions in every state, a paused pipeline, a node and a waiting client."""
     store, terms = opened.store, Terms(dataset="ds", archive_delay_ms=1, external_id_ms=60_000)
     await open_cells(store, StreamLogs(store), 1)
     entry, holding, progress = Entry(store, terms), Holding(store, terms), Progress(store, terms)
@@ -300,7 +300,7 @@ async def use_transactions(opened: OpenStore, clock: Clock) -> None:
         await nodes.register(NodeRecord(node_group="main", node_id=f"nodeId-{'0' * 40}"))
         now, counts = (await signals.look(0)).now_ms, CountSlots(store)
         for slot_ms in (100_000, 1_000_000):
-            # As if the slot were over.
+            # A time after the end of the current slot, so that the counts are rolled up.
             await counts.roll_up(0, now // slot_ms * slot_ms + slot_ms + 3_000)
         await catalogue.close()
     await use_archive(opened, terms)
@@ -308,7 +308,7 @@ async def use_transactions(opened: OpenStore, clock: Clock) -> None:
 
 
 async def use_replies(opened: OpenStore, terms: Terms) -> None:
-    """One with three receivers: two replies were given up, of which one is kept; one waits."""
+    """Finish a transaction with three reply receivers. Two replies fail, and one is pending."""
     wanted = Wanted(webhook="https://crm.example/", channel="orders", topic="orders")
     word = reply_word("default", wanted)
     active = await opened.store.call("HGET", names.pipeline(0, "default", "refund"), "active")
@@ -328,7 +328,7 @@ async def use_replies(opened: OpenStore, terms: Terms) -> None:
 
 
 async def use_archive(opened: OpenStore, terms: Terms) -> None:
-    """An archiver who is refused what he was given, and somebody who wants what is nowhere."""
+    """Reject a transaction from the archive, and request a transaction that does not exist."""
     archiving = Archiving(opened.store, terms, role_ms=60_000, grace_ms=5_000)
     (given,) = (turn := await archiving.turn(0, node="me", most=1)).items
     version = parse(given.fields[b"head"]).version
@@ -344,7 +344,7 @@ async def use_archive(opened: OpenStore, terms: Terms) -> None:
 
 
 async def use_subscriptions(opened: OpenStore) -> None:
-    """A shard with messages in every place where they can be, and with other workers."""
+    """Fill a shard with messages in every state, and register another worker."""
     store, logs, place = opened.store, StreamLogs(opened.store), Place("default", "crm", 0, 0)
     await logs.create(place.record_log, 1, Retention())
     shard, commits = ShardStore(store), Commits(store)
@@ -389,7 +389,7 @@ async def use_subscriptions(opened: OpenStore) -> None:
 
 
 async def use_pools(opened: OpenStore) -> None:
-    """A pool whose messages wait, are taken and are dead, under keys of strange names."""
+    """Fill a pool with pending, leased and dead messages under unusual recipient keys."""
     place, terms = PoolPlace("default", "agents"), PoolTerms()
     members, mail = Members(opened.store), Mail(opened.store)
     await members.open(place, terms)
@@ -408,7 +408,7 @@ async def use_pools(opened: OpenStore) -> None:
 
 
 async def use_acapy(opened: OpenStore) -> None:
-    """A message of an agent that is taken, one that is due again, and a dead letter."""
+    """Store an agent's message that is leased, one in retry, and a dead letter."""
     store = opened.store
     outbound, retries = (
         OutboundQueue(store, "acapy_outbound"),
@@ -421,7 +421,7 @@ async def use_acapy(opened: OpenStore) -> None:
 
 
 async def use_mirror(opened: OpenStore, clock: Clock) -> None:
-    """A pool that an agent serves, which has popped one of two messages."""
+    """Mirror a pool to an agent that has popped one of two messages."""
     store = opened.store
     with TemporaryDirectory() as folder:
         catalogue = SqliteCatalogue(Path(folder) / "catalogue.db")
@@ -446,7 +446,7 @@ async def use_mirror(opened: OpenStore, clock: Clock) -> None:
 
 
 async def use_definitions(opened: OpenStore, clock: Clock) -> None:
-    """Definitions of that subscription and that pool, and an operation that is open."""
+    """Define a subscription and a pool, and start an operation."""
 
     async def check(project: str, endpoint: str) -> None:
         assert (project, endpoint) == ("default", "channel:crm")
@@ -466,7 +466,7 @@ async def use_definitions(opened: OpenStore, clock: Clock) -> None:
         operations = Operations(subscriptions, store, **parts, keep_ms=1)
         begun = await operations.begin("default", "crm", Asked(kind="redrive"))
         for operation in ("", begun.id):
-            # So low that the buckets are there when the keys are looked at
+            # With a low rate the buckets still exist when the test reads the keys.
             await take_permits(store, rate_key("default", "crm", operation), 0.01, 1)
         pools = Pools(catalogue, store, opened.wakeups, clock=clock, settings=PoolConfig())
         await pools.create("default", "agents")
@@ -488,7 +488,7 @@ async def with_everything_used(
 async def test_store_keys_are_listed_with_type_and_lifetime(settings: Config) -> None:
     async def look(opened: OpenStore) -> None:
         found = await opened.store.call("KEYS", "*")
-        # Counts fall into one time slot, or into two.
+        # The counts may fall into one time slot or into two.
         others = [key for key in found if b":metric" not in key and b".dataset." not in key]
         markers = [key for key in found if b".dataset." in key]
         assert len(markers) == (MARKERS if opened.store.address.cluster else 0)

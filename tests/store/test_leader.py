@@ -149,7 +149,7 @@ async def test_leader_that_loses_the_lease_during_a_step_starts_no_other_step(
     taken: list[Lease] = []
 
     async def lose() -> None:
-        # As if this node had been suspended for longer than its lease.
+        # The state after this node was suspended for longer than its lease.
         while not taken:
             await store.call("HSET", KEY, "until_ms", "1")
             if (lease := await other.acquire(KEY)) is not None:
@@ -214,7 +214,7 @@ async def test_leader_runs_all_steps_after_a_jump_of_test_time(server: EmbeddedS
         await until(lambda: step.passes == 2)
 
 
-async def test_leader_step_of_functions_is_run_and_stood_down(server: EmbeddedServer) -> None:
+async def test_leader_step_of_functions_runs_and_stands_down(server: EmbeddedServer) -> None:
     step = Step()
     async with leader_of(server, "one", MaintenanceFunctions(step.run, step.stand_down)) as leader:
         await until(lambda: step.passes > 0)

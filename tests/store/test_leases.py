@@ -33,7 +33,7 @@ async def leases_of(
     lease_ms: int = 10_000,
     renewals: Address | None = None,
 ) -> AsyncIterator[Leases]:
-    """Leases of one process; `renewals` is the address by which its thread reaches the store."""
+    """Yield the leases of one process. Its renewal thread connects to `renewals`."""
     store, renewer = Store(server.address), LeaseRenewer(renewals or server.address)
     try:
         yield Leases(store, renewer, owner=owner, lease_ms=lease_ms)
@@ -101,14 +101,14 @@ async def test_lease_commit_with_an_old_epoch_writes_nothing(server: EmbeddedSer
 
 
 async def test_lease_renewer_with_blocked_event_loop_renews(server: EmbeddedServer) -> None:
-    """F-14"""
+    """F-14: a step that blocks the event loop must not lose the lease."""
     async with (
         leases_of(server, "first", lease_ms=1000) as first,
         leases_of(server, "second", lease_ms=1000) as second,
     ):
         lease = await first.acquire(KEY)
         assert lease is not None
-        time.sleep(3.0)  # A step that computes for three lease lengths.
+        time.sleep(3.0)  # The step computes for three lease periods.
 
         assert await second.acquire(KEY) is None
         assert lease.sure
@@ -142,7 +142,7 @@ async def test_lease_that_was_not_renewed_in_time_is_lost_to_another_process(
         assert await first.acquire(KEY) is None, "a late release must not free the lease"
 
 
-async def test_lease_renewer_survives_a_crash_of_the_store() -> None:
+async def test_lease_renewer_after_crash_of_store_renews() -> None:
     # With durability `disk`, because a killed server may otherwise lose the last second.
     with private_server(durability="disk") as server:
         async with leases_of(server, "first", lease_ms=4_000) as first:
@@ -170,7 +170,7 @@ async def test_lease_renewer_after_script_flush_renews(server: EmbeddedServer) -
 
 @pytest.mark.single_server
 @pytest.mark.parametrize("fate", [Fate.HOLD, Fate.SWALLOW], ids=["held", "swallowed"])
-async def test_lease_renewer_on_silent_store_closes_at_once(fate: Fate) -> None:
+async def test_lease_renewer_on_silent_store_closes_without_waiting(fate: Fate) -> None:
     with private_server() as server:
         async with proxy_to(server.address) as proxy:
             renewer = LeaseRenewer(proxy.address)
@@ -180,7 +180,7 @@ async def test_lease_renewer_on_silent_store_closes_at_once(fate: Fate) -> None:
                 asked_at = lease.asked_at
                 await until(lambda: lease.asked_at > asked_at)
                 await proxy.set_fates(requests=fate)
-                await asyncio.sleep(0.2)  # A renewal waits for its reply.
+                await asyncio.sleep(0.2)  # A renewal is waiting for its reply.
 
                 began = time.monotonic()
                 renewer.close()
@@ -190,7 +190,7 @@ async def test_lease_renewer_on_silent_store_closes_at_once(fate: Fate) -> None:
 
 
 class Source:
-    """A source whose every renewal fails in this process."""
+    """A source of renewals that always raises an error."""
 
     lease_ms = 60
 
@@ -224,13 +224,13 @@ async def test_lease_renewer_with_failing_source_renews_the_others(
     assert caplog.text.count("task failed") == 1
 
 
-# -- Sure by the own clock -------------------------------------------------------------------
+# -- Checks by the local clock ---------------------------------------------------------------
 
 
-async def test_lease_is_sure_until_its_last_renewal_is_older_than_it(
+async def test_lease_is_sure_until_its_period_after_the_last_renewal(
     server: EmbeddedServer,
 ) -> None:
-    """F-13: a process that was suspended knows by its own clock, before it asks the store."""
+    """F-13: a process that was suspended detects it by its clock, without a call to the store."""
     async with leases_of(server, "first", lease_ms=1500) as first:
         lease = await first.acquire(KEY)
         assert lease is not None
@@ -247,7 +247,7 @@ async def test_lease_is_sure_until_its_last_renewal_is_older_than_it(
         assert not lease.sure
 
 
-async def test_lease_whose_reply_was_late_is_not_sure(server: EmbeddedServer) -> None:
+async def test_lease_with_late_reply_is_not_sure(server: EmbeddedServer) -> None:
     async with proxy_to(server.address) as proxy, store_at(proxy.address) as store:
         renewer = LeaseRenewer(server.address)
         leases = Leases(store, renewer, owner="first", lease_ms=400)
@@ -267,7 +267,7 @@ async def test_lease_whose_reply_was_late_is_not_sure(server: EmbeddedServer) ->
 def test_lease_of_a_suspended_process_is_lost_when_the_process_continues(
     store_server: EmbeddedServer,
 ) -> None:
-    """F-13"""
+    """F-13: a suspended process must not act on a lease that has expired."""
     program = f"""
 import asyncio, sys
 from waystation.store.client import Store

@@ -127,7 +127,7 @@ async def test_membership_starts_and_stops_on_silent_store() -> None:
 
 @asynccontextmanager
 async def two_stations(folder: Path) -> AsyncIterator[tuple[Serving, Serving]]:
-    """On one store and one catalogue."""
+    """Run two servers on one store and one database."""
     with private_server(cluster=False) as server:
         store = StoreConfig(durability="memory", url=f"unix://{server.address.path}")
         settings = quick_settings(str(folder), store=store)

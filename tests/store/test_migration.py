@@ -1,4 +1,4 @@
-"""Migrations of a store: each step once, in order, by one node, and again after a crash."""
+"""Migrations of a store: steps run once, in order, on one node, and again after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waystation.store.migrations import FORMAT_VERSION, STEPS, Step, migrate
 
 
 class CrashError(Exception):
-    """The process ends here."""
+    """A crash of the process."""
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def version(store: Store) -> int:
     return int(await store.call("HGET", keys.FORMAT, "version"))
 
 
-def test_steps_lead_to_the_format_of_this_release() -> None:
+def test_migration_steps_end_at_the_current_format() -> None:
     assert all(1 < number <= FORMAT_VERSION for number in STEPS)
 
 
@@ -61,7 +61,7 @@ async def test_migrate_runs_each_missing_step_once_in_order(
         assert (ran, await version(store)) == ([2, 3], 3)
 
 
-async def test_migrate_after_a_crash_repeats_the_step_that_was_under_way(
+async def test_migrate_after_crash_repeats_the_interrupted_step(
     store_server: EmbeddedServer,
 ) -> None:
     async with old_store(store_server) as store:
@@ -79,7 +79,7 @@ async def test_migrate_after_a_crash_repeats_the_step_that_was_under_way(
         assert (ran, await version(store)) == ([2, 3, 3], 3)
 
 
-async def test_migrate_by_two_nodes_at_once_runs_a_step_once(
+async def test_migrate_by_two_nodes_runs_each_step_once(
     store_server: EmbeddedServer,
 ) -> None:
     async with old_store(store_server) as store:
@@ -100,7 +100,7 @@ async def test_migrate_under_a_lost_lease_leaves_the_format_to_the_new_holder(
         async def overtaken(store: Store) -> None:
             ran.append(2)
             if len(ran) == 1:
-                # Another node took over while this one stood still, and is at the step itself
+                # Another node acquired the lease while this one was suspended, and runs the step.
                 await store.call("HSET", keys.MIGRATION, "epoch", 99, "until_ms", 0)
 
         await migrate(store, 1, RandomIds(), newest=2, steps={2: overtaken})
@@ -117,7 +117,7 @@ async def test_migrate_without_a_step_is_refused_and_changes_nothing(
         assert (ran, await version(store)) == ([], 1)
 
 
-async def test_migrate_beside_processes_at_work_is_refused(
+async def test_migrate_with_running_processes_is_refused(
     store_server: EmbeddedServer,
 ) -> None:
     async with old_store(store_server) as store:

@@ -19,7 +19,7 @@ from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import PubSub
 
 TOPIC = b"topic"
-#: A wake-up comes within milliseconds; RECHECK_S is 10. What lies between is a miss.
+#: Time limit in which a wake-up counts as sent. It is shorter than RECHECK_S, which is 10.
 SOON = 8.0
 
 
@@ -30,7 +30,7 @@ async def pubsub_at(address: Address) -> AsyncIterator[PubSub]:
 
 
 async def woken(waiter: Wakeup) -> bool:
-    """Whether a wake-up came soon, so that the recheck cannot have been its reason."""
+    """Return True if a wake-up arrives earlier than the recheck would end the wait."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     await waiter.wait(SOON)
@@ -38,7 +38,7 @@ async def woken(waiter: Wakeup) -> bool:
 
 
 async def settled(waiter: Wakeup) -> None:
-    """Waits for the wake-up that comes with the subscription itself, and forgets it."""
+    """Wait for the wake-up by the subscription itself, and clear it."""
     assert await woken(waiter)
     waiter.clear()
 
@@ -69,10 +69,10 @@ async def test_publish_between_read_and_wait_ends_the_wait(
             await settled(waiter)
             await settled(witness)
             waiter.clear()
-            # Here the caller has looked and found nothing. When a publish lands now
+            # The caller has read and found nothing. A publish arrives before it waits.
             await store.call("PUBLISH", TOPIC, "new message")
             assert await woken(witness)
-            # Then a wait that begins later ends at once
+            # The later wait ends immediately.
             assert await woken(waiter)
 
 
@@ -85,7 +85,7 @@ async def test_subscription_taking_effect_wakes_waiter(
         await proxy.set_fates(requests=Fate.HOLD)
         with ours.waiting(b"second") as waiter:
             await proxy.met.wait()
-            # What is published now reaches nobody here, since the subscription is still on its way
+            # The subscription has not arrived, so this publish has no receiver.
             async with store_at(store_server.address) as store:
                 assert await store.call("PUBLISH", "second", "lost") == 0
             await proxy.set_fates()
@@ -125,10 +125,10 @@ async def test_reconnect_wakes_all_waiters(store_server: EmbeddedServer) -> None
 
             proxy.cut()
 
-            # At once, not at the next tick: what was published meanwhile reached nobody
+            # Both wake immediately, because messages during the reconnect are lost.
             assert await woken(one)
             assert await woken(two)
-            # And the new connection carries wake-ups again
+            # The new connection receives wake-ups.
             one.clear()
             async with store_at(store_server.address) as store:
                 assert await store.call("PUBLISH", "one", "") == 1
@@ -162,18 +162,18 @@ async def test_topic_without_waiters_is_unsubscribed_later(
 
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
-        # Given a poller that comes back within the time: its topic is still subscribed
+        # The topic stays subscribed for a while, for a poller that waits again.
         await asyncio.sleep(0.1)
         assert await subscribers() == 1
         assert repr(ours) == "<PubSub [1 topics, 0 waiters]>"
 
-        # When nobody comes back
+        # End the time without a waiter.
         monkeypatch.setattr(pubsub, "_LINGER_S", 0.0)
         while await subscribers():
             await asyncio.sleep(0.01)
         assert repr(ours) == "<PubSub [0 topics, 0 waiters]>"
 
-        # Then the next one subscribes afresh
+        # The next waiter subscribes again.
         with ours.waiting(TOPIC) as waiter:
             await settled(waiter)
             await store.call("PUBLISH", TOPIC, "")
@@ -195,7 +195,7 @@ async def test_waiters_share_one_connection_and_leave_no_state(
                 ]
                 for waiter in waiters:
                     await settled(waiter)
-                # Then the subscriptions of one turn travelled together
+                # The subscriptions of one turn share one write.
                 assert proxy.chunks == chunks + 1
                 assert repr(ours) == "<PubSub [501 topics, 2001 waiters]>"
                 async with store_at(store_server.address) as store:
@@ -242,7 +242,7 @@ async def test_pubsub_started_before_store_connects_later() -> None:
         server.kill()
         async with pubsub_at(server.address) as ours:
             with ours.waiting(TOPIC) as waiter:
-                # Given an attempt that has failed
+                # Wait for a failed attempt.
                 await asyncio.sleep(0.05)
                 await asyncio.to_thread(server.start)
                 assert await woken(waiter)
@@ -251,7 +251,7 @@ async def test_pubsub_started_before_store_connects_later() -> None:
 async def test_subscription_while_connecting_follows_handshake(
     tmp_path: Path,
 ) -> None:
-    """Before it, the store would refuse it, or refuse the handshake."""
+    """Before the handshake the store would refuse the subscription or the handshake."""
     heard: list[bytes] = []
     path = str(tmp_path / "s")
 
@@ -266,7 +266,7 @@ async def test_subscription_while_connecting_follows_handshake(
         waits = PubSub(Address(path=path, password="open sesame"))
         await waits.start()
         for turn in range(100):
-            # Asked for in every turn, so also in the one in which the connection is made.
+            # Subscribe in every turn, including the turn in which the client connects.
             with waits.waiting(f"topic-{turn}".encode()):
                 await asyncio.sleep(0)
         with waits.waiting(b"last"):
@@ -296,7 +296,7 @@ async def test_listener_gets_payloads_of_its_topic_in_order(
         two: list[bytes | None] = []
         ends = [ours.listen(TOPIC, one.append), ours.listen(TOPIC, two.append)]
         await heard_until(one, 1)
-        # The subscription takes effect: before it, something may have been missed.
+        # The subscription takes effect now. Earlier messages may be lost.
         assert one == two == [None]
         for payload in (b"a", b"", b"b c"):
             await store.call("PUBLISH", TOPIC, payload)

@@ -63,7 +63,7 @@ def sets(first: int, count: int) -> list[bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A stopped store: five values in the base file, twenty in the incremental file."""
+    """Create a stopped store with five values in its base file and twenty in the other one."""
     folder = tmp_path / "data" / "store"
     write_and_stop(folder, *sets(0, 5), b"BGREWRITEAOF", *sets(5, VALUES))
     return folder
@@ -75,7 +75,7 @@ def part(folder: Path, pattern: str) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of the store by name, as the server sees them."""
+    """Return the content of the store's files by name, as the server reads them."""
     directory = folder / "appendonlydir"
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir())}
 
@@ -107,7 +107,7 @@ def keys(count: int) -> list[str]:
 
 
 def keys_before(folder: Path, offset: int) -> list[str]:
-    """The keys that the base file and the incremental file set before an offset."""
+    """Return the keys of the base file, and those of the incremental file before an offset."""
     before = newest_part(folder).read_bytes()[:offset]
     return keys(5 + len(re.findall(rb"key:\d+", before)))
 
@@ -172,7 +172,7 @@ def test_repair_of_torn_tail_keeps_all_complete_commands(folder: Path) -> None:
     assert keys_in(folder) == keys(24)
 
 
-def test_repair_of_torn_transaction_cuts_it_as_a_whole(folder: Path) -> None:
+def test_repair_of_torn_transaction_removes_all_of_it(folder: Path) -> None:
     with newest_part(folder).open("ab") as file:
         file.write(b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$7\r\nkey:900\r\n$1\r\nx\r\n")
     found, _ = check_and_repair(folder)
@@ -207,7 +207,7 @@ def test_repair_of_damaged_middle_keeps_everything_before_it(folder: Path) -> No
     assert keys_in(folder) == expected
 
 
-def test_repair_of_unknown_command_cuts_the_file_there_after_a_refused_start(folder: Path) -> None:
+def test_repair_after_refused_start_cuts_at_unknown_command(folder: Path) -> None:
     file = newest_part(folder)
     file.write_bytes(re.sub(rb"\$3\r\nSET(?=\r\n\$7\r\nkey:010)", rb"$3\r\nSEV", file.read_bytes()))
     with pytest.raises(StoreFileDamagedError, match="unknown command 'SEV'"):
@@ -281,7 +281,7 @@ def test_repair_of_damaged_manifest_and_middle_repairs_both(folder: Path) -> Non
 
 
 def test_repair_of_manifest_with_two_base_files_is_refused(folder: Path) -> None:
-    """Two base files overlap: only the manifest says which one is current."""
+    """Both base files contain the early commands, and only the manifest names the current one."""
     directory = folder / "appendonlydir"
     shutil.copy(directory / "appendonly.aof.2.base.rdb", directory / "appendonly.aof.1.base.rdb")
     (directory / "appendonly.aof.manifest").unlink()
@@ -345,10 +345,10 @@ def test_repair_without_base_file_is_refused(folder: Path) -> None:
 
 
 class CrashError(BaseException):
-    """End of the process, as far as the files can tell."""
+    """A crash of the process at a change of a file."""
 
 
-#: Everything that changes a file, in the module and in the libraries that it uses.
+#: All functions that change a file, in the module and in the libraries that it uses.
 CHANGES = (
     (os, "fsync"),
     (shutil, "copyfileobj"),
@@ -362,7 +362,7 @@ CHANGES = (
 
 @pytest.fixture
 def damaged(folder: Path) -> Path:
-    """A store whose repair takes every step: copies, removed file, manifest and a cut."""
+    """Create a store whose repair needs every step: copies, a removal, a manifest and a cut."""
     directory = folder / "appendonlydir"
     (directory / "appendonly.aof.3.incr.aof").write_bytes(b"*1\r\n$4\r\nPING\r\n")
     with (directory / "appendonly.aof.manifest").open("a") as manifest:
@@ -453,7 +453,7 @@ def test_start_with_damaged_file_names_the_remedy_first_in_its_hint(folder: Path
 
 
 def test_start_without_manifest_of_empty_store_succeeds(tmp_path: Path) -> None:
-    """A crash during the first start leaves the base file of an empty store."""
+    """A crash during the first start leaves a base file without data and no manifest."""
     write_and_stop(tmp_path / "store")
     (tmp_path / "store" / "appendonlydir" / "appendonly.aof.manifest").unlink()
     with EmbeddedServer(tmp_path / "store") as server:
@@ -480,7 +480,7 @@ def run_check(
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a terminal."""
+    """Open a pseudo-terminal. Yield its two ends."""
     ends = pty.openpty()
     yield ends
     for end in ends:
@@ -583,5 +583,5 @@ def test_store_check_of_running_store_exits_with_conflict(folder: Path) -> None:
 def test_store_check_without_store_exits_with_not_found(tmp_path: Path) -> None:
     done = run_check(tmp_path / "store")
     assert done.returncode == 3
-    assert "There is no embedded store" in done.stderr
+    assert "No embedded store exists" in done.stderr
     assert not (tmp_path / "store").exists()

@@ -146,7 +146,7 @@ async def test_connection_loads_all_scripts_before_first_call(
 # -- Rules for Lua files ---------------------------------------------------------------------
 
 
-def test_lua_file_with_underscore_is_an_include_and_only_that() -> None:
+def test_lua_file_with_underscore_is_included_and_not_registered() -> None:
     assert len(SCRIPTS) > 100
     for file in FILES:
         assert file.read_text().startswith("#!lua") != file.name.startswith("_"), file

@@ -1,4 +1,4 @@
-"""Slots: which one a key has, and which one a command goes to."""
+"""Slots: the slot of a key, the slot of a command, and keys in the slot of another key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cluster() -> Iterator[RealCluster]:
         yield cluster
 
 
-def test_a_key_has_the_slot_that_a_node_says(cluster: RealCluster) -> None:
+def test_slot_of_key_is_that_of_the_server(cluster: RealCluster) -> None:
     names = ["", "a", "{a}b", "{}a", "{a", "}a{", "a{b}{c}", "{{a}}b", "ä{ö}ü", "x" * 3000]
     for name in names:
         assert (
@@ -43,14 +43,14 @@ def test_a_key_has_the_slot_that_a_node_says(cluster: RealCluster) -> None:
         (("SCAN", 0, "MATCH", "a"), None),
     ],
 )
-def test_a_command_goes_where_its_first_key_is(
+def test_slot_of_command_is_that_of_its_first_key(
     command: tuple[str | int, ...], key: str | None
 ) -> None:
     assert slot_of_command(pack(command)) == (None if key is None else slot_of(key))
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "a{b", "{t}a", "a{t}b", "{t}{u}", "{{t}", "a{t}}"])
-def test_key_beside_name_shares_its_slot(name: str) -> None:
+def test_key_beside_name_is_in_slot_of_name(name: str) -> None:
     beside = key_beside(name, "taken")
     assert slot_of(beside) == slot_of(name)
     assert beside != name

@@ -1,4 +1,4 @@
-"""The time machine: a jump moves the store, every TTL and every process before it returns."""
+"""Time machine: a jump moves the store's time, every TTL and the clock of every process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ asyncio.run(main())
 
 
 class Follower:
-    """Another process with a clock of its own, which tells when it jumped and how far."""
+    """A second process with its own clock, which reports each jump."""
 
     def __init__(self, data: str) -> None:
         self.process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Follower:
         assert self._said() == "ready"
 
     def jump(self) -> tuple[int, int]:
-        """(shift in ms, when it happened on the monotonic clock that all processes share)"""
+        """Return the shift in ms, and the time of the jump on the shared monotonic clock."""
         shift, at = self._said().split()
         return int(shift), int(at)
 
@@ -83,7 +83,7 @@ async def machine_of(
 async def test_advance_moves_now_and_every_ttl_once(settings: Config) -> None:
     async with machine_of(settings, Clock()) as (opened, machine):
         store = opened.store
-        # Given so many keys that the store has to rearrange its tables while half of them go
+        # So many keys that the store resizes its hash tables while half of them expire.
         await store.pipeline([("SET", f"short-{n}", 1, "EX", 50) for n in range(10_000)])
         await store.pipeline([("SET", f"long-{n}", 1, "EX", 1000) for n in range(10_000)])
         await store.call("SET", "for-good", 1)
@@ -109,14 +109,14 @@ async def test_advance_is_atomic_for_readers(settings: Config) -> None:
         async def look() -> None:
             while True:
                 now, left = await store.run(WHEN, ["k"], [])
-                # When the key dies, by the store's clock: the same however far time has moved
+                # The time at which the key expires, which no jump may change.
                 ends.add((int(now) + int(left)) // 1000)
 
         looking = asyncio.ensure_future(look())
         for _ in range(50):
             await machine.advance(1000)
         looking.cancel()
-        # Milliseconds are rounded, so two neighbouring seconds may appear, and drift no further.
+        # The results are rounded to seconds, so two adjacent values may appear.
         assert max(ends) - min(ends) <= 1
 
 
@@ -189,7 +189,7 @@ async def test_time_machine_follows_jumps_after_flush(settings: Config) -> None:
         async with machine_of(settings, other):
             await machine.advance(60)
             await opened.store.call("FLUSHALL")
-            # Both notice within a beat, and follow the next jump all the same
+            # Both clocks notice the flush within a second, and follow the next jump.
             while (clock.shift_ms, other.shift_ms) != (0, 0):
                 await asyncio.sleep(0.01)
             await machine.advance(30)
@@ -228,7 +228,7 @@ async def test_store_without_time_machine_uses_its_own_time(settings: Config) ->
     opened = await open_store(settings, clock=Clock())
     try:
         assert opened.time_machine is None
-        # Given a shift that a test of earlier days has left in the store
+        # A shift that an earlier test left in the store.
         await opened.store.call("HSET", keys.TIME, "shift_ms", 10**9)
         now, _ = await opened.store.run(WHEN, ["k"], [])
         assert abs(int(now) - time.time_ns() // 1_000_000) < 60_000

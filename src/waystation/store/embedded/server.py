@@ -1,12 +1,12 @@
-"""The embedded server: a real Valkey in the data directory, shared by all who name it.
+"""The embedded server: a Valkey server in the data directory that several processes share.
 
     with EmbeddedServer(folder, durability="memory") as server:
         Store(server.address)
 
-It starts in a fraction of a second and keeps its data with an append-only file. It stops when the
-last process that uses it is gone, however that one died, and survives the death of the one that
-started it; `supervisor.py` tells how. Its socket lies in a short path outside the data directory,
-since the operating system cuts socket paths at 107 bytes.
+The server starts in less than a second and stores its data in an append-only file. It runs until
+the last process that uses it has closed its handle or crashed; `supervisor.py` describes how. The
+server's socket is in the temporary directory, because the operating system limits socket paths to
+107 bytes and the path of the data directory may be longer.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ from waystation.types.message import Durability
 
 _log = logger("embedded")
 
-#: How long a start waits for a stop that is under way, or for another's start.
+#: Limit of the wait for a stop in progress, or for the start by another process.
 _WAIT_SECONDS_MAX = 90.0
 #: Pause after a failed attempt to replace the supervisor.
 _RETRY_SECONDS = 1.0
-#: The C library of the server keeps more freed pieces at hand than the seven of a size that it
-#: would: where values come and go in batches, that saves about a twentieth of its time.
+#: glibc caches this many freed blocks of each size instead of seven. A server whose values are
+#: created and deleted in batches then needs about 5 % less time.
 _TUNABLES = "glibc.malloc.tcache_count=1000"
-#: Better still, where it is on the machine, is the allocator that Valkey is made for, and the wheel
-#: is built without: it saves a quarter of the server's time.
+#: The allocator that Valkey is made for. The wheel is built without it. If the machine has the
+#: library, the server needs about 25 % less time.
 _ALLOCATOR = "libjemalloc.so.2"
 _LIBRARIES = (f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}", "/usr/lib64", "/usr/lib")
 
-#: Texts of the server, and of the supervisor, about data that it cannot load.
+#: Texts by which the server or the supervisor reports data that the server cannot load.
 _DAMAGE = re.compile(
     r"Bad file format|Unexpected end of file|not the last file|error: unknown command|\bRDB\b"
     r"|loading DB|AOF manifest|AOF file \S+ length|append-only file is (?:empty|missing)",
     re.IGNORECASE,
 )
-#: Remedy in the server's own text. Its checker must not run on the manifest: see repair.py.
+#: Remedy in the server's text. Valkey's checker must not run on the manifest; see `repair.py`.
 _ADVICE = re.compile(r": make a backup of your AOF file, then use \S+ --fix \S+")
 
 NOTES = {
-    "unclean": "The store did not stop in order; at durability 'memory' up to two seconds of "
+    "unclean": "The store did not stop cleanly. At durability 'memory' up to two seconds of "
     "acknowledged writes may be missing.",
-    "torn": "The store's append-only file had a torn tail; its incomplete end was cut off.",
+    "torn": "The store's append-only file ended within a command. The server cut that end off.",
 }
 
 
 class EmbeddedServer:
-    """A handle on the server of one folder. Holding it keeps the server alive."""
+    """A handle of the server of one folder, which runs while any process has a handle."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class EmbeddedServer:
     ) -> None:
         self.folder = folder
         self.durability = durability
-        #: Wishes for the start; where somebody has started it already, it stays as it is.
+        #: Options of the start. A server that another process has started keeps its own.
         self._cluster = cluster
         self._port = port
         self._users_lock = -1
@@ -98,7 +98,7 @@ class EmbeddedServer:
         self.close()
 
     def start(self) -> None:
-        """Makes sure that the server runs; returns when it answers."""
+        """Start the server unless it runs. Return when it answers."""
         assert self._users_lock < 0, "a handle is started once"
         make_private(self.folder)
         tighten_tree(self.folder)
@@ -110,10 +110,10 @@ class EmbeddedServer:
         except BaseException:
             self.close()
             raise
-        threading.Thread(target=self._replace_dead_keepers, daemon=True).start()
+        threading.Thread(target=self._replace_crashed_supervisors, daemon=True).start()
 
     def close(self) -> None:
-        """Lets go. The server stops if this was the last handle anywhere."""
+        """Close the handle. The server stops if no process has another one."""
         self._closed.set()
         if self._users_lock >= 0:
             os.close(self._users_lock)
@@ -121,28 +121,28 @@ class EmbeddedServer:
 
     @property
     def address(self) -> Address:
-        """Where the server listens."""
-        known = self._known()
-        address = Address(path=str(known["socket"]))
-        return address.clustered() if known.get("cluster") else address
+        """Address of the server."""
+        state = self._state()
+        address = Address(path=str(state["socket"]))
+        return address.clustered() if state.get("cluster") else address
 
     @property
     def process_id(self) -> int:
-        """The server's process."""
-        return int(str(self._known()["process"]))
+        """Process id of the server."""
+        return int(str(self._state()["process"]))
 
     @property
     def notes(self) -> list[str]:
-        """What was odd about the server's last start, in sentences; empty when nothing was."""
+        """Notes about the server's last start, as sentences; empty after a clean stop."""
         try:
-            noted = self._known()["notes"]
+            notes = self._state()["notes"]
         except StoreUnavailableError:
             return []
-        assert isinstance(noted, list)
-        return [NOTES[note] for note in noted]
+        assert isinstance(notes, list)
+        return [NOTES[note] for note in notes]
 
     def refusal(self) -> str:
-        """Why the server does not come up, in its own words; empty when it does."""
+        """Return the server's reason for not starting; empty if it was not refused."""
         try:
             return (self.folder / "refused").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -150,11 +150,11 @@ class EmbeddedServer:
 
     @property
     def disk_full(self) -> bool:
-        """Whether the server ended because its disk is full, and starts again when it has room."""
+        """True while the server waits for free disk space before it restarts."""
         return (self.folder / "full").exists()
 
     def start_error(self) -> StoreRefusedError | None:
-        """Return why the server does not start; None if it was not refused."""
+        """Return the error of a server that does not start; None if it was not refused."""
         reason = self.refusal()
         if not reason:
             return None
@@ -175,32 +175,32 @@ class EmbeddedServer:
         try:
             self._lock(starting, fcntl.LOCK_EX, waiting_for="another process to start the store")
             if self.durability == "disk":
-                # The stricter wish of all users wins, also when the server is started again.
+                # The strictest durability of all users applies, also after a restart.
                 create_private(self.folder / "always")
             self._wait_until_reachable()
             if self.durability == "disk":
-                supervisor.ask(str(self._known()["socket"]), b"CONFIG SET appendfsync always")
+                supervisor.ask(str(self._state()["socket"]), b"CONFIG SET appendfsync always")
         finally:
             os.close(starting)
 
     def _wait_until_reachable(self) -> None:
         until = time.monotonic() + _WAIT_SECONDS_MAX
         process: subprocess.Popen[bytes] | None = None
-        while not (self._keeper_lives() and self._reachable()):
+        while not (self._supervisor_runs() and self._reachable()):
             if time.monotonic() > until or self._closed.is_set():
                 raise StoreUnavailableError("The embedded store did not start in time.")
             if self._loading():
-                # However long that takes: the data is coming.
+                # Wait without a limit, because loading takes as long as the data is large.
                 until = time.monotonic() + _WAIT_SECONDS_MAX
             if process is not None and process.poll() == 1:
                 raise self.start_error() or StoreRefusedError(
-                    f"The embedded store does not start: see {self.folder / 'keeper.log'}."
+                    f"The embedded store does not start. See {self.folder / 'keeper.log'}."
                 )
-            if (process is None or process.poll() is not None) and not self._keeper_lives():
-                process = self._start_keeper()
+            if (process is None or process.poll() is not None) and not self._supervisor_runs():
+                process = self._start_supervisor()
             time.sleep(0.005)
 
-    def _keeper_lives(self) -> bool:
+    def _supervisor_runs(self) -> bool:
         lock = self._open("keeper.lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,13 +210,12 @@ class EmbeddedServer:
             os.close(lock)
         return False
 
-    def _start_keeper(self) -> subprocess.Popen[bytes]:
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
         (self.folder / "refused").unlink(missing_ok=True)
-        wishes = server_plan(self.folder, self.durability, cluster=self._cluster, port=self._port)
-        plan = json.dumps(wishes)
+        plan = server_plan(self.folder, self.durability, cluster=self._cluster, port=self._port)
         with open_private(self.folder / "keeper.log", "ab") as log:
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and script)
-                [sys.executable, "-I", "-S", supervisor.__file__, plan],
+                [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(plan)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -224,26 +223,29 @@ class EmbeddedServer:
                 cwd="/",
                 env=_environment(),
             )
-        # The keeper outlives us; a thread collects it if it should end before we do.
+        # Collect the exit code in a thread, or else a supervisor that ends first stays a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         return process
 
     def _reachable(self) -> bool:
         try:
-            known = self._known()
+            state = self._state()
         except StoreUnavailableError:
             return False
-        return bool(known["loaded"]) and supervisor.answers(str(known["socket"]))
+        return bool(state["loaded"]) and supervisor.is_ready(str(state["socket"]))
 
     def _loading(self) -> bool:
         try:
-            told = supervisor.ask(str(self._known()["socket"]), b"PING")
+            reply = supervisor.ask(str(self._state()["socket"]), b"PING")
         except StoreUnavailableError:
             return False
-        return told.startswith(b"-LOADING")
+        return reply.startswith(b"-LOADING")
 
-    def _replace_dead_keepers(self) -> None:
-        """Waits for the keeper's lock; to get it means that the keeper died under us."""
+    def _replace_crashed_supervisors(self) -> None:
+        """Start another supervisor whenever the current one crashed.
+
+        A process gets the supervisor's lock only after a crash of the supervisor.
+        """
         while not self._closed.is_set():
             lock = self._open("keeper.lock")
             try:
@@ -252,25 +254,25 @@ class EmbeddedServer:
                 os.close(lock)
             if self._closed.is_set() or self.refusal():
                 return
-            _log.warning("the keeper of the embedded store is gone, starting another")
+            _log.warning("store supervisor crashed")
             try:
                 self._ensure_running()
             except StoreRefusedError as error:
-                _log.error("the embedded store cannot be kept", problem=str(error))
+                _log.error("store start refused", reason=str(error))
                 return
             except (StoreUnavailableError, OSError) as error:
-                # The disk may be full. The store starts as soon as it has room.
-                _log.warning("the embedded store cannot be kept", problem=str(error))
+                # The disk may be full. Retry until it has free space.
+                _log.warning("store supervisor start failed", error=str(error))
                 self._closed.wait(_RETRY_SECONDS)
 
-    def _known(self) -> dict[str, object]:
-        # Read anew each time: a server that died comes back as another process.
+    def _state(self) -> dict[str, object]:
+        # Read the file each time, because a restarted server is another process.
         try:
-            known = json.loads((self.folder / "server.json").read_text(encoding="utf-8"))
+            state = json.loads((self.folder / "server.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise StoreUnavailableError("The embedded store is not running.") from error
-        assert isinstance(known, dict)
-        return known
+        assert isinstance(state, dict)
+        return state
 
     def _lock(self, lock: int, kind: int, *, waiting_for: str) -> None:
         until = time.monotonic() + _WAIT_SECONDS_MAX
@@ -279,18 +281,20 @@ class EmbeddedServer:
                 fcntl.flock(lock, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise StoreUnavailableError(f"Waited in vain for {waiting_for}.") from None
+                    raise StoreUnavailableError(
+                        f"The start waited {_WAIT_SECONDS_MAX:g} seconds for {waiting_for}."
+                    ) from None
                 time.sleep(0.01)
             else:
                 return
-        raise StoreUnavailableError("The start of the store was given up.")
+        raise StoreUnavailableError("The handle of the store was closed during its start.")
 
     def _open(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _environment() -> dict[str, str]:
-    """Of the server; what ours says has precedence."""
+    """Return the environment of the server. Variables of this process take precedence."""
     environment = {"GLIBC_TUNABLES": _TUNABLES, **os.environ}
     for folder in _LIBRARIES:
         if (library := Path(folder, _ALLOCATOR)).exists():

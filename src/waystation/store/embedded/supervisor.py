@@ -1,22 +1,27 @@
-"""The keeper: a small process that runs the embedded server for as long as anyone uses it.
+"""Supervisor of the embedded store: starts the server, restarts it after a crash, and stops it.
 
-It is started by `embedded.py` as a plain script (standard library alone, so that it starts in a
-few milliseconds) and outlives whoever started it. The rules rest on file locks, which the kernel
-frees however a process dies:
+`server.py` starts the supervisor as a script of the standard library only, so that it starts in a
+few milliseconds. The supervisor outlives the process that started it. It runs until no process
+uses the store. File locks coordinate all processes, because the kernel releases them in a crash:
 
-- `users.lock`: every user holds it shared. The keeper stops the server only while it holds it
-  exclusively, so a user who comes during a stop waits for its end, and then starts afresh.
-- `keeper.lock`: the keeper holds it exclusively. Users wait for it in a thread; whoever gets it
-  knows that the keeper is dead and starts another, which adopts the running server.
-- The folder itself: the server holds a lock on it, by inheritance, so that two servers never write
-  to one folder, and nobody has to trust a process id. It is no file, which somebody could delete
-  under the server while a second one is started.
+- `users.lock`: each process that uses the store has a shared lock. The supervisor stops the server
+  only under an exclusive lock, so a process that arrives during the stop waits and then starts a
+  new server.
+- `keeper.lock`: the supervisor has an exclusive lock. A thread of each user waits for this lock. A
+  user that gets it starts another supervisor, which adopts the running server. The file keeps its
+  name, because processes of other releases use it.
+- The folder: the server inherits a lock on the folder, so two servers never write to one folder. A
+  folder cannot be replaced while it has files, but a lock file can be deleted.
 
-A lock file that was deleted under the keeper is made anew by it; a keeper that finds another one in
-its place leaves the server to that one.
+If a lock file was deleted, the supervisor creates it again. If another supervisor has locked the
+new `keeper.lock`, this supervisor exits and leaves the server to the other one.
 
-`server.json` says where the server is and whether it has loaded its data; `clean` exists only
-after an orderly stop; `refused` says why the server does not come up.
+The supervisor reports by files:
+
+- `server.json`: socket and process of the server, and whether the server has loaded its data.
+- `clean`: exists only after a clean stop.
+- `refused`: why the server does not start.
+- `full`: exists while the disk is full and the server is stopped.
 """
 
 from __future__ import annotations
@@ -37,94 +42,99 @@ from typing import Any
 
 _TICK_SECONDS = 0.1
 _TICK_SECONDS_STARTING = 0.005
-_TAKE_SECONDS_MAX = 1.0
+_LOCK_SECONDS_MAX = 1.0
 _ADOPT_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 20.0
-#: From letting go of its lock to its end a server needs a moment, not more.
-_COLLECT_SECONDS_MAX = 1.0
-#: A server that dies so soon after its start is started again only after a pause.
+#: Limit of the time between the moment a server releases its lock and its exit.
+_EXIT_SECONDS_MAX = 1.0
+#: The supervisor pauses before it restarts a server that exited within this time of its start.
 _QUICK_SECONDS = 5.0
 _QUICK_PAUSE_SECONDS = 0.5
 
-#: How often a supervisor looks for room on a full disk, and how much it needs.
-_ROOM_SECONDS = 0.5
-_ROOM_BYTES = 1 << 20
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Period of the checks of a full disk, and the free bytes that a restart needs.
+_DISK_CHECK_SECONDS = 0.5
+_FREE_BYTES_MIN = 1 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: The snapshot of an empty store has about 100 bytes, that of a used store more than 1,000.
 _EMPTY_SNAPSHOT_BYTES_MAX = 300
 
-#: What the server's log says when it cut a torn tail off its append-only file.
+#: Text in the server's log after it cut an incomplete end off its append-only file.
 _TORN = "!!! Truncating the AOF"
 
 
 def main() -> int:
-    """Runs until the last user is gone. Exit 0: stopped; 1: the server will not start."""
+    """Run until no process uses the store. Return 1 if the server does not start, else 0."""
     plan = json.loads(sys.argv[1])
     folder = Path(plan["folder"])
-    # Everything in the folder, the server's files included, is its owner's alone.
+    # Only the owner may read the files in the folder. The server inherits the umask.
     os.umask(0o077)
-    keeper_lock = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    if not _take(keeper_lock):
-        return 0  # Another keeper is at work.
+    supervisor_lock = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    if not _wait_for_lock(supervisor_lock):
+        return 0  # Another supervisor runs.
     for stop_signal in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        # The keeper's end is decided by its users alone.
+        # Only the users' locks may end the supervisor, because the server needs it until then.
         signal.signal(stop_signal, signal.SIG_IGN)
-    return _Keeper(folder, plan, keeper_lock).run()
+    return _Supervisor(folder, plan, supervisor_lock).run()
 
 
-def _take(keeper_lock: int) -> bool:
-    """Tries for a moment: a user who looks whether a keeper lives holds the lock that long."""
-    until = time.monotonic() + _TAKE_SECONDS_MAX
+def _wait_for_lock(supervisor_lock: int) -> bool:
+    """Lock the file. Retry for a second, because a user that probes the lock has it briefly."""
+    until = time.monotonic() + _LOCK_SECONDS_MAX
     while time.monotonic() < until:
-        if try_lock(keeper_lock):
+        if try_lock(supervisor_lock):
             return True
         time.sleep(0.005)
     return False
 
 
-class _Keeper:
-    def __init__(self, folder: Path, plan: dict[str, Any], keeper_lock: int) -> None:
+class _Supervisor:
+    """The supervisor of one folder.
+
+    The state is the open lock files, the server's process and the content of `server.json`.
+    """
+
+    def __init__(self, folder: Path, plan: dict[str, Any], supervisor_lock: int) -> None:
         self.folder = folder
         self.plan = plan
-        #: All files that were `keeper.lock` and `users.lock` since the start, the newest last.
-        self.keeper_locks = [keeper_lock]
+        #: Open files that were `keeper.lock` or `users.lock` since the start, the newest last.
+        self.supervisor_locks = [supervisor_lock]
         self.users_locks = [self._open_lock("users.lock")]
-        # Kept open to look whether the server has it, also when the folder is deleted meanwhile.
+        # Open all the time, so that the lock can be probed after the folder was deleted.
         self.server_lock = self._open_server_lock()
         self.child: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
-        #: What `server.json` says.
-        self.known: dict[str, Any] = {}
-        self._known_is_written = True
+        #: Content of `server.json`.
+        self.state: dict[str, Any] = {}
+        self._state_is_written = True
 
     def run(self) -> int:
         try:
-            return self._keep()
+            return self._supervise()
         except FileNotFoundError:
-            # Somebody deletes the folder: nobody can come to this server any more.
-            self._end_with(signal.SIGKILL)
+            # The folder was deleted, so no other process can connect to the server.
+            self._end_server(signal.SIGKILL)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.plan["socket"])
             if self.folder.exists():
                 raise
             return 0
 
-    def _keep(self) -> int:
+    def _supervise(self) -> int:
         if not self._adopt() and not self._start():
             return 1
-        while not self._nobody_is_left():
-            if not self._holds_keeper_lock():
+        while not self._is_unused():
+            if not self._has_supervisor_lock():
                 return 0
-            time.sleep(_TICK_SECONDS if self.known["loaded"] else _TICK_SECONDS_STARTING)
-            if not self._known_is_written:
-                self._tell(self.known)
-            if self._server_lives():
-                self._look_whether_loaded()
-                self._replace_unreachable_server()
+            time.sleep(_TICK_SECONDS if self.state["loaded"] else _TICK_SECONDS_STARTING)
+            if not self._state_is_written:
+                self._write_state(self.state)
+            if self._server_runs():
+                self._check_loaded()
+                self._end_unreachable_server()
             elif not self._may_restart():
                 return 1
-            elif self._nobody_is_left():
+            elif self._is_unused():
                 break
             elif not self._start():
                 return 1
@@ -132,62 +142,68 @@ class _Keeper:
         return 0
 
     def _may_restart(self) -> bool:
-        """Wait until a server that ended can start again. Return False if its data prevents it."""
-        if self._exit_code() > 0 and not self._has_room():
-            # A server with appendfsync always exits when its disk is full, and its log has no room
-            # for the reason. Another one would load all data and then exit again.
-            self._wait_for_room()
-        elif self._gave_up():
-            self._refuse(last_words(self._said()))
+        """Wait until a server that exited can restart. Return False if it cannot load its data."""
+        if self._exit_code() > 0 and not self._has_disk_space():
+            # With `appendfsync always` a server exits when the disk is full, and cannot log the
+            # reason. A restarted server would load all data and then exit again.
+            self._wait_for_disk_space()
+        elif self._failed_to_load():
+            self._refuse(exit_reason(self._output()))
             return False
         elif time.monotonic() - self.started_at < _QUICK_SECONDS:
             time.sleep(_QUICK_PAUSE_SECONDS)
         return True
 
-    def _gave_up(self) -> bool:
-        """Whether the server ended by itself over its own data, and so would do it again."""
-        loaded = self.known["loaded"] or "Ready to accept" in self._said()
+    def _failed_to_load(self) -> bool:
+        """Return True if the server exited because it cannot load its data."""
+        loaded = self.state["loaded"] or "Ready to accept" in self._output()
         return self._exit_code() > 0 and not loaded
 
     def _exit_code(self) -> int:
-        """Return the exit code of the server, negative for a signal; 0 if it is not known."""
+        """Return the exit code of the server, negative for a signal; 0 if it is unknown."""
         return (self.child and self.child.returncode) or 0
 
-    def _wait_for_room(self) -> None:
-        """Return when the disk has room again, or when the last user has left."""
+    def _wait_for_disk_space(self) -> None:
+        """Wait until the disk has free space or no process uses the store."""
         with contextlib.suppress(OSError):
             (self.folder / "full").touch(0o600)
-        while not self._has_room() and not self._nobody_is_left():
-            time.sleep(_ROOM_SECONDS)
+        while not self._has_disk_space() and not self._is_unused():
+            time.sleep(_DISK_CHECK_SECONDS)
 
-    def _has_room(self) -> bool:
-        """Write a file, because free space says nothing about quotas and limits."""
+    def _has_disk_space(self) -> bool:
+        """Return True if a file can be written. Free space does not show quotas and limits."""
         scratch = self.folder / "room.new"
         try:
-            scratch.write_bytes(bytes(_ROOM_BYTES))
+            scratch.write_bytes(bytes(_FREE_BYTES_MIN))
         except OSError as error:
-            return error.errno not in _NO_ROOM
+            return error.errno not in _DISK_FULL
         finally:
             with contextlib.suppress(OSError):
                 scratch.unlink()
         return True
 
-    def _nobody_is_left(self) -> bool:
-        self._follow(self.users_locks, "users.lock")
-        held = [lock for lock in self.users_locks if try_lock(lock)]
-        if len(held) == len(self.users_locks):
+    def _is_unused(self) -> bool:
+        """Return True if no process uses the store.
+
+        The users' locks are then exclusive, so that new users wait.
+        """
+        self._reopen_if_replaced(self.users_locks, "users.lock")
+        acquired = [lock for lock in self.users_locks if try_lock(lock)]
+        if len(acquired) == len(self.users_locks):
             return True
-        for lock in held:
-            # Those who come find the file free again, whoever still holds a deleted one.
+        for lock in acquired:
+            # New users must not wait while a user of a deleted lock file remains.
             fcntl.flock(lock, fcntl.LOCK_UN)
         return False
 
-    def _holds_keeper_lock(self) -> bool:
-        """Return whether this is still the keeper; takes a lock file that was made anew."""
-        return not self._follow(self.keeper_locks, "keeper.lock") or _take(self.keeper_locks[-1])
+    def _has_supervisor_lock(self) -> bool:
+        """Return True if no other supervisor runs. Lock the file if it was created again."""
+        return not self._reopen_if_replaced(self.supervisor_locks, "keeper.lock") or _wait_for_lock(
+            self.supervisor_locks[-1]
+        )
 
-    def _follow(self, locks: list[int], name: str) -> bool:
-        """Open a lock file that is not the one that was opened last; return whether it was so."""
+    def _reopen_if_replaced(self, locks: list[int], name: str) -> bool:
+        """Open a lock file if it was replaced since it was last opened. Return True if it was."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.folder / name), os.fstat(locks[-1])):
                 return False
@@ -197,21 +213,22 @@ class _Keeper:
     # -- Starting ----------------------------------------------------------------------------
 
     def _adopt(self) -> bool:
-        """Takes over a server whose keeper died."""
+        """Supervise a running server whose supervisor crashed. Return False if none answers."""
         self.started_at = time.monotonic()
         until = self.started_at + _ADOPT_SECONDS_MAX
-        while self._server_lives() and time.monotonic() < until:
+        while self._server_runs() and time.monotonic() < until:
             with contextlib.suppress(OSError, ValueError):
-                self.known = json.loads((self.folder / "server.json").read_text())
+                self.state = json.loads((self.folder / "server.json").read_text())
                 return True
-            # Its keeper died before it could tell of it: the server itself knows who it is.
-            if process := process_at(self.plan["socket"]):
-                self._tell_of_start(process)
+            # The other supervisor crashed before it wrote the file, so query the server.
+            if process := server_process_id(self.plan["socket"]):
+                self._record_start(process)
                 return True
             time.sleep(_TICK_SECONDS_STARTING)
         return False
 
     def _start(self) -> bool:
+        """Start the server. Return False if it cannot start."""
         os.close(self.server_lock)
         self.server_lock, server_lock = self._open_server_lock(), self._open_server_lock()
         if not try_lock(server_lock):
@@ -222,10 +239,10 @@ class _Keeper:
             os.close(server_lock)
             self._refuse(problem)
             return False
-        orderly = self._forget("clean") or self._ended_in_order()
-        unclean = not orderly and any(self.folder.glob("appendonlydir/*"))
+        is_clean = self._delete("clean") or self._exited_cleanly()
+        unclean = not is_clean and any(self.folder.glob("appendonlydir/*"))
         for name in ("refused", "full", "server.json"):
-            self._forget(name)
+            self._delete(name)
         os.makedirs(os.path.dirname(self.plan["socket"]), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.plan["socket"])
@@ -233,7 +250,7 @@ class _Keeper:
         log_start = log.stat().st_size if log.exists() else 0
         command = list(self.plan["command"])
         if (self.folder / "always").exists():
-            # One of the users was promised an fsync before every reply; see embedded.py.
+            # A user requires an fsync before every reply; see `server.py`.
             command += ["--appendfsync", "always"]
         with open(self.folder / "server.out", "wb") as output:
             self.child = subprocess.Popen(  # noqa: S603 (the command is ours)
@@ -243,36 +260,38 @@ class _Keeper:
                 stderr=output,
                 pass_fds=(server_lock,),
             )
-        # Ours is closed: from now on the lock lives and dies with the server.
+        # Only the server has the lock now, so the kernel releases it when the server ends.
         os.close(server_lock)
         self.started_at = time.monotonic()
-        self._tell_of_start(self.child.pid, *(["unclean"] if unclean else []), since=log_start)
+        self._record_start(self.child.pid, *(["unclean"] if unclean else []), since=log_start)
         return True
 
-    def _tell_of_start(self, process: int, *notes: str, since: int = 0) -> None:
-        known = {"process": process, "notes": notes, "loaded": False, "log_start": since}
-        self._tell(known | {name: self.plan[name] for name in ("socket", "cluster")})
+    def _record_start(self, process: int, *notes: str, since: int = 0) -> None:
+        state = {"process": process, "notes": notes, "loaded": False, "log_start": since}
+        self._write_state(state | {name: self.plan[name] for name in ("socket", "cluster")})
 
-    def _look_whether_loaded(self) -> None:
-        is_ready = serves_slots if self.known.get("cluster") else answers
-        if not self.known["loaded"] and is_ready(self.known["socket"]):
-            torn = ["torn"] if _TORN in self._said() else []
-            self._tell({**self.known, "loaded": True, "notes": [*self.known["notes"], *torn]})
+    def _check_loaded(self) -> None:
+        is_loaded = is_cluster_ready if self.state.get("cluster") else is_ready
+        if not self.state["loaded"] and is_loaded(self.state["socket"]):
+            torn = ["torn"] if _TORN in self._output() else []
+            self._write_state(
+                {**self.state, "loaded": True, "notes": [*self.state["notes"], *torn]}
+            )
 
-    def _replace_unreachable_server(self) -> None:
-        """Ends a server whose socket was deleted under it: nobody new can come to it."""
-        if self.known["loaded"] and not os.path.exists(self.known["socket"]):
-            self._end_with(signal.SIGTERM)
+    def _end_unreachable_server(self) -> None:
+        """End a server whose socket file was deleted, because no new process can connect to it."""
+        if self.state["loaded"] and not os.path.exists(self.state["socket"]):
+            self._end_server(signal.SIGTERM)
 
-    def _server_lives(self) -> bool:
-        lives = not try_lock(self.server_lock)
-        if not lives:
+    def _server_runs(self) -> bool:
+        is_running = not try_lock(self.server_lock)
+        if not is_running:
             fcntl.flock(self.server_lock, fcntl.LOCK_UN)
-        if not lives and self.child is not None:
-            # It lets go of its lock while it ends; how it ended is known once it is collected.
+        if not is_running and self.child is not None:
+            # The server releases its lock before it exits. Wait for its exit code.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(_COLLECT_SECONDS_MAX)
-        return lives
+                self.child.wait(_EXIT_SECONDS_MAX)
+        return is_running
 
     def _open_lock(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600)
@@ -283,52 +302,53 @@ class _Keeper:
     # -- Stopping ----------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """Orderly: the server syncs its append-only file on SIGTERM before it ends."""
-        if not self._end_with(signal.SIGTERM):
-            self._end_with(signal.SIGKILL)
-        if self._ended_in_order() and self.known["loaded"]:
-            # One that was stopped before it had loaded told nobody how it found its data.
+        """Stop the server. On SIGTERM it syncs its append-only file before it exits."""
+        if not self._end_server(signal.SIGTERM):
+            self._end_server(signal.SIGKILL)
+        if self._exited_cleanly() and self.state["loaded"]:
+            # Only after loading, because a server that was still loading may have cut off an
+            # incomplete end that no note reports yet.
             self._write("clean", "")
-        self._forget("always")
-        self._forget("server.json")
+        self._delete("always")
+        self._delete("server.json")
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.known["socket"])
+            os.unlink(self.state["socket"])
 
-    def _ended_in_order(self) -> bool:
-        """An orderly server removes its socket after it has synced its data; a dying one cannot."""
-        died = self.child is not None and self.child.returncode != 0
-        return bool(self.known) and not died and not os.path.exists(self.known["socket"])
+    def _exited_cleanly(self) -> bool:
+        """Return True if the server exited cleanly. Only then it syncs and removes its socket."""
+        crashed = self.child is not None and self.child.returncode != 0
+        return bool(self.state) and not crashed and not os.path.exists(self.state["socket"])
 
-    def _end_with(self, stop_signal: signal.Signals) -> bool:
+    def _end_server(self, stop_signal: signal.Signals) -> bool:
         until = time.monotonic() + _STOP_SECONDS_MAX
-        told_at = 0.0
-        while self._server_lives():
+        signalled_at = 0.0
+        while self._server_runs():
             now = time.monotonic()
             if now > until:
                 return False
-            if now - told_at > _TICK_SECONDS:
-                # Again and again: a server that has only just begun does not listen yet.
-                told_at = now
+            if now - signalled_at > _TICK_SECONDS:
+                # Repeat the signal, because a server that just started does not handle it yet.
+                signalled_at = now
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.known["process"], stop_signal)
+                    os.kill(self.state["process"], stop_signal)
             time.sleep(0.005)
         return True
 
-    # -- What it tells -----------------------------------------------------------------------
+    # -- Reports -----------------------------------------------------------------------------
 
-    def _said(self) -> str:
-        """The server's log since its start."""
+    def _output(self) -> str:
+        """Return the log and the output of the server since its start."""
         log = self.folder / "server.log"
-        said = log.read_bytes()[self.known["log_start"] :] if log.exists() else b""
-        return (said + (self.folder / "server.out").read_bytes()).decode(errors="replace")
+        logged = log.read_bytes()[self.state["log_start"] :] if log.exists() else b""
+        return (logged + (self.folder / "server.out").read_bytes()).decode(errors="replace")
 
     def _refuse(self, reason: str) -> None:
         self._write("refused", reason)
-        self._forget("server.json")
+        self._delete("server.json")
 
-    def _tell(self, known: dict[str, Any]) -> None:
-        self.known = known
-        self._known_is_written = self._write("server.json", json.dumps(known))
+    def _write_state(self, state: dict[str, Any]) -> None:
+        self.state = state
+        self._state_is_written = self._write("server.json", json.dumps(state))
 
     def _write(self, name: str, text: str) -> bool:
         """Replace a file. Return False if the disk is full."""
@@ -336,7 +356,7 @@ class _Keeper:
         try:
             scratch.write_text(text)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _DISK_FULL:
                 raise
             with contextlib.suppress(OSError):
                 scratch.unlink()
@@ -344,8 +364,8 @@ class _Keeper:
         scratch.replace(self.folder / name)
         return True
 
-    def _forget(self, name: str) -> bool:
-        """Deletes a file for good: after a power cut `clean` must not be there again."""
+    def _delete(self, name: str) -> bool:
+        """Delete a file and sync the folder, so that a power loss does not restore `clean`."""
         try:
             (self.folder / name).unlink()
         except FileNotFoundError:
@@ -368,7 +388,7 @@ def try_lock(lock: int) -> bool:
 
 
 def ask(path: str, command: bytes) -> bytes:
-    """One inline command over the socket; empty when nobody answers."""
+    """Send an inline command to a server. Return the reply; empty if the server does not answer."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(2)
         try:
@@ -379,35 +399,38 @@ def ask(path: str, command: bytes) -> bytes:
             return b""
 
 
-def answers(path: str) -> bool:
-    """Whether a server with its data loaded speaks at this socket."""
+def is_ready(path: str) -> bool:
+    """Return True if the server at this socket has loaded its data."""
     return ask(path, b"PING").startswith((b"+PONG", b"-BUSY", b"-MISCONF"))
 
 
-def serves_slots(path: str) -> bool:
-    """Whether a cluster of one node serves everything; it is given the slots that it lacks."""
-    told = ask(path, b"CLUSTER INFO")
-    if b"_slots_assigned:" in told and b"_slots_assigned:16384\r" not in told:
-        _claim(path, 0, 16_383)
-    return b"cluster_state:ok" in told
+def is_cluster_ready(path: str) -> bool:
+    """Return True if a cluster of one node serves all slots. Assign slots that it does not have."""
+    info = ask(path, b"CLUSTER INFO")
+    if b"_slots_assigned:" in info and b"_slots_assigned:16384\r" not in info:
+        _assign_slots(path, 0, 16_383)
+    return b"cluster_state:ok" in info
 
 
-def _claim(path: str, first: int, last: int) -> None:
-    """Refused as a whole where it has one of them, as it has those of keys that it found."""
+def _assign_slots(path: str, first: int, last: int) -> None:
+    """Assign a range of slots to the server.
+
+    The server refuses a range in which it has a slot, such as one of a key that it loaded.
+    """
     if b"busy" in ask(path, b"CLUSTER ADDSLOTSRANGE %d %d" % (first, last)) and first < last:
         middle = (first + last) // 2
-        _claim(path, first, middle)
-        _claim(path, middle + 1, last)
+        _assign_slots(path, first, middle)
+        _assign_slots(path, middle + 1, last)
 
 
-def process_at(path: str) -> int:
-    """The process of the server at this socket; 0 when it does not tell."""
+def server_process_id(path: str) -> int:
+    """Return the process id of the server at this socket; 0 if the server does not answer."""
     found = re.search(rb"^process_id:(\d+)", ask(path, b"INFO server"), re.MULTILINE)
     return int(found.group(1)) if found else 0
 
 
 def lost_file(folder: Path) -> str:
-    """Return which file of the data is missing or empty; an empty text if the server may start.
+    """Return the problem if a data file is missing or empty; an empty text if the server may start.
 
     The server reports neither. It starts empty without its manifest, and without the base file's
     content if that file is empty, and then overwrites the files that are left.
@@ -428,11 +451,11 @@ def lost_file(folder: Path) -> str:
     return ""
 
 
-def last_words(log: str) -> str:
-    """Return the lines of a server's log that say why it ended, as one text."""
+def exit_reason(log: str) -> str:
+    """Return the lines of a server's log that give the reason for its exit, as one text."""
     lines = [line for line in log.splitlines() if line.strip() and " # WARNING " not in line]
-    telling = [line for line in lines if " # " in line or "FATAL" in line or "rror" in line]
-    return " ".join(line.rpartition(" # ")[2].strip() for line in (telling or lines)[-4:])
+    reasons = [line for line in lines if " # " in line or "FATAL" in line or "rror" in line]
+    return " ".join(line.rpartition(" # ")[2].strip() for line in (reasons or lines)[-4:])
 
 
 if __name__ == "__main__":
