@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.helpers.waiting import eventually
 from waystation.acapy.deliverer import Deliverer
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.retry_set import RetrySet
@@ -57,7 +57,7 @@ class Outbox:
 
     async def until_settled(self) -> None:
         """Waits until nothing is left to be delivered."""
-        await until(lambda: self._is(0, 0, 0))
+        await eventually(lambda: self._is(0, 0, 0))
 
     async def until_dead(self, count: int) -> list[Any]:
         """Waits for so many dead letters."""
@@ -65,7 +65,7 @@ class Outbox:
         async def there() -> bool:
             return await self.retries.dead_count() >= count
 
-        await until(there)
+        await eventually(there)
         return await self.retries.dead()
 
     async def _is(self, *counts: int) -> bool:
@@ -94,13 +94,6 @@ class Outbox:
         finally:
             await deliverer.stop(grace_seconds=0.5)
             await sender.close()
-
-
-async def until(true: Callable[[], Awaitable[bool]], *, seconds: float = 20.0) -> None:
-    """Asks until it is so."""
-    async with asyncio.timeout(seconds):
-        while not await true():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -17,9 +17,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from tests.acapy.outbox_world import LIST, RETRY, Outbox, message, open_outbox, until
+from tests.acapy.outbox_world import LIST, RETRY, Outbox, message, open_outbox
 from tests.delivery.test_tls import NAME, certificate, tls_endpoint
 from tests.helpers.store_faults import Fate, proxy_to
+from tests.helpers.waiting import eventually
 from waystation.acapy.deliverer import SCHEDULE
 from waystation.acapy.outbound import OutboundQueue
 from waystation.acapy.socket_sender import SocketSender
@@ -263,7 +264,7 @@ async def test_a_message_has_six_attempts_and_its_count_is_in_the_set(
         slow = Schedule(attempts=6, first_seconds=60.0)
         await outbox.push(message(endpoint.url, b"1", trace="kept"))
         async with outbox.delivering(schedule=slow):
-            await until(lambda: outbox._is(0, 0, 1))
+            await eventually(lambda: outbox._is(0, 0, 1))
         (member,) = await outbox.store.call("ZRANGE", RETRY, 0, -1)
         fields = json.loads(member)
         assert (fields["retries"], fields["id"], fields["trace"]) == (1, "o-1", "kept")
@@ -273,7 +274,7 @@ async def test_a_message_has_six_attempts_and_its_count_is_in_the_set(
             await outbox.store.call("ZADD", RETRY, 1, message(endpoint.url, retries=retries))
             async with outbox.delivering(schedule=slow):
                 await endpoint.until(len(endpoint.received) + 1)
-                await until(lambda left=(0, 0, 5 - retries): outbox._is(*left))
+                await eventually(lambda left=(0, 0, 5 - retries): outbox._is(*left))
         (letter,) = await outbox.retries.dead()
         assert (letter.attempts, letter.cause) == (6, "the endpoint answered 503")
         assert json.loads(letter.message)["retries"] == 0, "redriven, it has all its attempts"
@@ -328,7 +329,7 @@ async def test_what_was_put_off_for_too_long_is_a_dead_letter(store_server: Embe
             await outbox.push(message(endpoint.url, b"first"))
             async with outbox.delivering(patience_seconds=0.5):
                 await endpoint.until(1)
-                await until(lambda: outbox._is(0, 0, 1))
+                await eventually(lambda: outbox._is(0, 0, 1))
                 await outbox.push(message(endpoint.url, b"second"))
                 (letter,) = await outbox.until_dead(1)
         assert letter.cause == "its endpoint was ill or busy for too long"
@@ -382,12 +383,12 @@ async def test_a_store_that_is_away_for_a_while_ends_nothing() -> None:
         store = Store(server.address, call_seconds_max=0.3)
         outbox = Outbox(store)
         async with FakeEndpoint(plan=[Answer(delay_seconds=0.5)]) as endpoint:
-            await until(lambda: _pushed(outbox, message(endpoint.url, b"1")))
+            await eventually(lambda: _pushed(outbox, message(endpoint.url, b"1")))
             async with outbox.delivering():
                 await endpoint.until(1)
                 await _restart(server)
-                await until(lambda: _pushed(outbox, message(endpoint.url, b"2")))
-                await until(lambda: _has(endpoint, b"2"))
+                await eventually(lambda: _pushed(outbox, message(endpoint.url, b"2")))
+                await eventually(lambda: _has(endpoint, b"2"))
         await store.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from waystation import AsyncWaystation
 from waystation.access import Scope
 from waystation.access.keys import new_key
@@ -83,7 +83,7 @@ async def test_failed_deliveries_are_seen_with_their_attempts_and_redriven_one_o
         async def all_failed() -> bool:
             return len(await failed_ids(operator)) == 6
 
-        await until(all_failed)
+        await eventually(all_failed)
         (row,) = await operator.deliveries.endpoints()
         assert (row.endpoint, row.state, row.failed, row.waiting) == ("crm", "enabled", 6, 0)
         assert row.channels == 2
@@ -105,7 +105,7 @@ async def test_failed_deliveries_are_seen_with_their_attempts_and_redriven_one_o
             (row,) = await operator.deliveries.endpoints()
             return row.failed == row.waiting == 0
 
-        await until(none_failed)
+        await eventually(none_failed)
         with pytest.raises(NotFoundError):
             await operator.deliveries.redrive("crm", channel="b", item_id=first.id)
 
@@ -123,7 +123,7 @@ async def test_a_long_list_of_failures_comes_in_pages(settings: Config) -> None:
         async def all_failed() -> bool:
             return len(await failed_ids(operator)) == 15
 
-        await until(all_failed)
+        await eventually(all_failed)
         found: list[str] = []
         cursor, pages = "", 0
         while cursor or not pages:
@@ -150,7 +150,7 @@ async def test_a_disabled_endpoint_is_seen_and_enabled_by_the_operator_alone(
         async def is_disabled() -> bool:
             return (await operator.deliveries.endpoints())[0].state == "disabled"
 
-        await until(is_disabled)
+        await eventually(is_disabled)
         await shop.channels.publish("a", 2)
         (row,) = await operator.deliveries.endpoints()
         assert (row.cause, row.waiting) == ("the endpoint answered 410", 1)
@@ -182,7 +182,7 @@ async def test_a_project_sees_and_moves_its_own_deliveries_alone(settings: Confi
         async def both_failed() -> bool:
             return bool(await failed_ids(operator)) and bool(await failed_ids(shop))
 
-        await until(both_failed)
+        await eventually(both_failed)
         (mine,), (theirs,) = await failed_ids(operator), await failed_ids(shop)
         assert mine.startswith("a.")
         assert theirs.startswith("shop.a.")

@@ -15,6 +15,7 @@ from tests.faults.test_long_polls import allow_descriptors
 from tests.helpers.http import EventReader, async_ask, event_stream, until_blocked
 from tests.helpers.interleavings import count_calls
 from tests.helpers.processes import station_process
+from tests.helpers.waiting import eventually
 from waystation.api import event_stream as event_stream_module
 from waystation.config import ChannelConfig, Config, HttpConfig
 from waystation.telemetry import metrics
@@ -38,10 +39,8 @@ def open_streams() -> float:
 
 
 async def until_streams(count: float, *, seconds: float = 20) -> None:
-    """Returns once exactly so many streams are open."""
-    async with asyncio.timeout(seconds):
-        while open_streams() != count:
-            await asyncio.sleep(0.005)
+    """Wait until exactly `count` streams are open."""
+    await eventually(lambda: open_streams() == count, timeout=seconds)
 
 
 async def test_messages_come_in_order_with_the_handle_as_id(settings: Config) -> None:

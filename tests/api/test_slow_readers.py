@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.http import Wire, ask, async_ask, port_of, request_bytes
 from tests.helpers.processes import station_process
+from tests.helpers.waiting import eventually
 from waystation.api import connection, reply
 from waystation.config import Config
 from waystation.errors import BusyError
@@ -45,9 +46,7 @@ async def fill(server: Serving, messages: int = 8) -> None:
 
 
 async def until_held(size: int) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while reply._Budget.used_bytes.total() != size:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: reply._Budget.used_bytes.total() == size, timeout=SECONDS_MAX)
 
 
 @contextlib.asynccontextmanager

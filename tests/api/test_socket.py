@@ -27,6 +27,7 @@ from tests.helpers.http import (
     until_blocked,
 )
 from tests.helpers.processes import station_process
+from tests.helpers.waiting import eventually
 from waystation.api import request as request_module
 from waystation.api import socket_connection
 from waystation.config import Config, HttpConfig
@@ -106,16 +107,15 @@ async def unread(server: Serving) -> list[str]:
 
 
 async def until_unread(server: Serving, expected: list[str]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while await unread(server) != expected:
-            await asyncio.sleep(0.005)
+    async def is_expected() -> bool:
+        return await unread(server) == expected
+
+    await eventually(is_expected, timeout=SECONDS_MAX)
 
 
 async def until_streams(count: float) -> None:
     gauge = metrics.channel_streams.labels("socket")
-    async with asyncio.timeout(SECONDS_MAX):
-        while gauge._value.get() != count:
-            await asyncio.sleep(0.005)
+    await eventually(lambda: gauge._value.get() == count, timeout=SECONDS_MAX)
 
 
 async def test_messages_come_in_order_and_are_acknowledged(settings: Config) -> None:

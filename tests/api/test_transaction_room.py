@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from tests.delivery.delivering import until
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.server import problem
+from tests.helpers.waiting import eventually
 from waystation import App
 from waystation.config import Config
 from waystation.store.client import Store
@@ -55,7 +55,7 @@ async def test_a_start_in_a_full_store_is_507_and_leaves_nothing_behind(
         async def it_runs() -> bool:
             return bool((await ask("GET", f"/v1/why/{kept}")).json()["code"] == "running")
 
-        await until(it_runs)
+        await eventually(it_runs)
         before = await keys_of_work(store)
         assert names.state(kept).encode() in before
         await store.call("CONFIG", "SET", "maxmemory", "1")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.helpers.http import async_wire, request_bytes
+from tests.helpers.waiting import eventually
 from waystation.channels.reader import channel_polls_waiting
 from waystation.config import Config
 from waystation.runtime.metrics import exposition
@@ -20,17 +19,15 @@ SOON_SECONDS = 5.0
 
 
 async def until_waiters(running: Serving, count: int) -> None:
-    async with asyncio.timeout(SOON_SECONDS):
-        while f" {count} waiters" not in repr(running.node.opened.wakeups):
-            await asyncio.sleep(0.001)
+    await eventually(
+        lambda: f" {count} waiters" in repr(running.node.opened.wakeups), timeout=SOON_SECONDS
+    )
 
 
 async def until_in_flight(count: int) -> None:
-    """Returns once so many requests are being answered."""
-    told = b"\nwaystation_http_requests_in_flight %d.0\n" % count
-    async with asyncio.timeout(SOON_SECONDS):
-        while told not in exposition():
-            await asyncio.sleep(0.001)
+    """Wait until the server answers exactly `count` requests."""
+    line = b"\nwaystation_http_requests_in_flight %d.0\n" % count
+    await eventually(lambda: line in exposition(), timeout=SOON_SECONDS)
 
 
 @pytest.mark.parametrize(

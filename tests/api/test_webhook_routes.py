@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.server import make_keys
+from tests.helpers.waiting import eventually
 from waystation import App
 from waystation.config import AuthConfig, Config, DeliveryConfig, TransactionConfig, WebhookConfig
 from waystation.delivery.notices import Notice
@@ -71,12 +72,6 @@ async def station(settings: Config, **sections: Any) -> AsyncIterator[Client]:
         yield Client(running)
 
 
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
-        while not await look():
-            pass
-
-
 async def test_a_webhook_that_arrived_is_told_with_its_attempts(settings: Config) -> None:
     async with FakeEndpoint(plan=[503, 200]) as receiver, station(settings) as client:
         transaction_id = await client.ended(webhook=f"{receiver.url}?token=secret")
@@ -84,7 +79,7 @@ async def test_a_webhook_that_arrived_is_told_with_its_attempts(settings: Config
         async def delivered() -> bool:
             return bool((await client.standing(transaction_id))["status"] == "delivered")
 
-        await until(delivered)
+        await eventually(delivered)
         found = await client.standing(transaction_id)
         assert found["notified_ms"] is not None
         (row,) = found["receivers"]
@@ -104,12 +99,12 @@ async def test_attempts_and_waits_are_counted(settings: Config) -> None:
         async def delivered() -> bool:
             return bool((await client.standing(transaction_id))["status"] == "delivered")
 
-        await until(delivered)
+        await eventually(delivered)
 
         async def counted() -> bool:
             return attempts_told("done") == before["done"] + 1
 
-        await until(counted)
+        await eventually(counted)
         assert attempts_told("retry") == before["retry"] + 1
         order = {"type": "pay", "metadata": {"startAt": "1h"}}
         waits = (await client.ask("POST", "/v1/transactions", order)).json()["metadata"]["txId"]
@@ -121,7 +116,7 @@ async def test_attempts_and_waits_are_counted(settings: Config) -> None:
             await asyncio.sleep(0)
             return metrics.registry.get_sample_value(gauge) == (idle or 0) + 1
 
-        await until(waited_for)
+        await eventually(waited_for)
         waiting.end_waits()
         assert (await wait).status == 200
         assert metrics.registry.get_sample_value(gauge) == idle
@@ -140,7 +135,7 @@ async def test_what_was_given_up_is_listed_redriven_and_arrives(settings: Config
         async def both_failed() -> bool:
             return {each["transaction_id"] for each in await client.replies()} == ids
 
-        await until(both_failed)
+        await eventually(both_failed)
         one = min(ids)
         found = await client.standing(one)
         assert (found["status"], found["receivers"][0]["state"]) == ("failed", "failed")
@@ -151,7 +146,7 @@ async def test_what_was_given_up_is_listed_redriven_and_arrives(settings: Config
         async def delivered() -> bool:
             return bool((await client.standing(one))["status"] == "delivered")
 
-        await until(delivered)
+        await eventually(delivered)
         again = await client.ask("POST", f"/v1/transactions/{one}/webhook/redrive")
         assert again.json() == {"count": 0}, "nothing of it was given up any more"
         rest = await client.ask("POST", "/v1/webhooks/redrive")
@@ -160,7 +155,7 @@ async def test_what_was_given_up_is_listed_redriven_and_arrives(settings: Config
         async def none_failed() -> bool:
             return not await client.replies() and not await client.replies("waiting")
 
-        await until(none_failed)
+        await eventually(none_failed)
 
 
 async def test_a_webhook_that_waits_is_shown_and_can_be_taken_back(settings: Config) -> None:
@@ -208,14 +203,14 @@ async def test_a_webhook_outlives_the_state_in_the_store(settings: Config) -> No
         async def left_the_store() -> bool:
             return not await store.call("EXISTS", names.state(transaction_id))
 
-        await until(left_the_store)
+        await eventually(left_the_store)
         assert {each.status for each in receiver.received} <= {503}, "it is not told yet"
         receiver.plan = [200]
 
         async def delivered() -> bool:
             return bool((await client.standing(transaction_id))["status"] == "delivered")
 
-        await until(delivered)
+        await eventually(delivered)
         told = json.loads(receiver.received[-1].body)
         assert (told["metadata"]["status"], told["data"]) == ("success", 5)
 
@@ -231,7 +226,7 @@ async def test_a_receiver_that_is_gone_is_disabled_and_can_be_enabled_again(
             (row,) = (await client.standing(transaction_id))["receivers"]
             return bool(row["standing"] == "disabled")
 
-        await until(disabled)
+        await eventually(disabled)
         (row,) = (await client.standing(transaction_id))["receivers"]
         assert row["state"] == "waiting", "it is not lost"
         listed = (await client.ask("GET", "/v1/deliveries")).json()
@@ -244,7 +239,7 @@ async def test_a_receiver_that_is_gone_is_disabled_and_can_be_enabled_again(
         async def delivered() -> bool:
             return bool((await client.standing(transaction_id))["status"] == "delivered")
 
-        await until(delivered)
+        await eventually(delivered)
 
 
 async def test_a_project_enables_its_own_receivers_and_sees_no_others(settings: Config) -> None:

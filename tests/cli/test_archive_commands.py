@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import running_station
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually_sync
 from waystation.cli.main import main
 
 APP = """
@@ -82,7 +82,7 @@ def started(here: Here, *arguments: str) -> str:
 
 def test_a_sleeper_leaves_the_store_and_comes_back_by_its_switch(here: Here) -> None:
     sleeper = started(here, "approval", "7", "--external-id", "order 1")
-    until(lambda: here("why", sleeper).stdout.startswith("archived "))
+    eventually_sync(lambda: here("why", sleeper).stdout.startswith("archived "))
     shown = here("tx", "get", "--external-id", "order 1")
     assert shown.stdout.startswith(f"{sleeper} is waiting_switch, approval")
     waits = here("tx", "list", "--archived", "--status", "waiting_switch")
@@ -91,12 +91,12 @@ def test_a_sleeper_leaves_the_store_and_comes_back_by_its_switch(here: Here) -> 
     assert switched.stdout == "approved is set, and was waited for\n"
     ended = here("tx", "wait", sleeper, "30s")
     assert ended.returncode == 0, ended.stdout
-    until(lambda: sleeper in here("tx", "list", "--archived", "--since", "1h").stdout)
+    eventually_sync(lambda: sleeper in here("tx", "list", "--archived", "--since", "1h").stdout)
 
 
 def test_a_wait_prints_progress(here: Here) -> None:
     waits = started(here, "approval")
-    until(lambda: '{"asked":true}' in here("tx", "get", waits).stdout)
+    eventually_sync(lambda: '{"asked":true}' in here("tx", "get", waits).stdout)
     late = here("tx", "wait", waits, "2s", "--progress")
     assert late.returncode == 1
     assert late.stdout.startswith('  progress {"asked":true}\n')
@@ -119,15 +119,15 @@ def test_the_status_of_the_archive_names_who_archives(here: Here) -> None:
 
 def test_a_webhook_that_nobody_takes_is_listed_redriven_and_discarded(here: Here) -> None:
     told = started(here, "at-once", "--metadata", f"webhook={NOBODY}")
-    until(lambda: told in here("webhooks", "list").stdout)
+    eventually_sync(lambda: told in here("webhooks", "list").stdout)
     shown = here("tx", "webhook", told).stdout
     assert f"the client of {told} was not told its end yet" in shown
     assert NOBODY in shown
     assert "connect" in shown
     assert here("tx", "webhook", told, "--redrive").stdout == "redriven 1\n"
-    until(lambda: told in here("webhooks", "list").stdout)
+    eventually_sync(lambda: told in here("webhooks", "list").stdout)
     assert here("webhooks", "redrive").stdout == "redriven 1\n"
-    until(lambda: told in here("webhooks", "list").stdout)
+    eventually_sync(lambda: told in here("webhooks", "list").stdout)
     assert here("tx", "webhook", told, "--discard").stdout == "discarded 1\n"
     assert here("webhooks", "list").stdout == "Nothing was given up.\n"
     assert here("webhooks", "list", "--waiting").stdout == "Nothing waits.\n"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Run, clean_environment, command
 from tests.cli.test_topic_commands import client, here  # noqa: F401 (fixtures)
-from tests.client.test_pool_worker import until
+from tests.helpers.waiting import eventually_sync
 from waystation import Waystation
 from waystation.client import PoolMessage
 from waystation.client.pools import PoolOptions as ClientOptions
@@ -123,7 +123,9 @@ def test_the_map_shows_keys_and_the_load_of_each_worker(office: Office) -> None:
     for n in range(4):
         office.client.pools.send("agents", f"k-{n}", "hold")
         office.client.pools.send("agents", f"k-{n}", "next")
-    until(lambda: sum(each.taken for each in office.client.pools.workers("agents").workers) == 4)
+    eventually_sync(
+        lambda: sum(each.taken for each in office.client.pools.workers("agents").workers) == 4
+    )
     told = office("map", "agents")
     lines = [line.split() for line in told.splitlines()]
     assert told.startswith("4 keys, 8 pending")
@@ -150,7 +152,7 @@ def test_why_tells_of_a_key(office: Office) -> None:
     office.client.pools.send("agents", "k", "hold")
     assert office("why", "agents", "k").startswith("no_worker  1 message waits")
     office.work("w-1")
-    until(lambda: office.client.pools.why("agents", "k").code == "taken")
+    eventually_sync(lambda: office.client.pools.why("agents", "k").code == "taken")
     assert "Worker w-1 works on the first of 1 (try 1 of 1)" in office("why", "agents", "k")
 
 
@@ -161,18 +163,18 @@ def test_an_operator_moves_drains_and_evicts(office: Office) -> None:
     assert office.json("assign", "agents", "k", "--worker", "w-2")["owner"] == "w-2"
     assert "no such worker" in office("assign", "agents", "k", "--worker", "nobody", code=3)
     assert "1 keys of w-2 went to others" in office("evict", "agents", "w-2")
-    until(
+    eventually_sync(
         lambda: {each.state for each in office.client.pools.workers("agents").workers} == {"live"}
     )
     assert office.client.pools.why("agents", "k").facts["owner"] == "w-1"
     office.client.pools.send("agents", "k", "hold")
-    until(lambda: office.client.pools.why("agents", "k").code == "taken")
+    eventually_sync(lambda: office.client.pools.why("agents", "k").code == "taken")
     assert "taken" in office("assign", "agents", "k", "--worker", "w-2", code=6)
     assert "has messages" in office("forget", "agents", "k", code=6)
     assert office.json("drain", "agents", "w-1")["taken"] == 1
     assert office("why", "agents", "k").startswith("draining")
     office.held.set()
-    until(lambda: office.client.pools.why("agents", "k").code == "idle")
+    eventually_sync(lambda: office.client.pools.why("agents", "k").code == "idle")
     assert "is forgotten" in office("forget", "agents", "k")
     assert "pool workers" in office("drain", "agents", "nobody", code=3)
 
@@ -182,14 +184,14 @@ def test_dead_letters_are_listed_sent_again_and_deleted(office: Office) -> None:
     office.work("w-1")
     for n in range(2):
         office.client.pools.send("agents", f"k-{n}", "bad", id=f"m-{n}")
-    until(lambda: len(list(office.client.pools.dead_letters("agents"))) == 2)
+    eventually_sync(lambda: len(list(office.client.pools.dead_letters("agents"))) == 2)
     told = office("dead", "agents")
     assert "ValueError: no good" in told
     assert "m-0" in told
     (first, _) = office.json("dead", "agents")["dead_letters"]
     assert "Which dead letters" in office("redrive", "agents", code=2)
     assert "1 are sent again" in office("redrive", "agents", str(first["number"]))
-    until(lambda: len(list(office.client.pools.dead_letters("agents"))) == 2)
+    eventually_sync(lambda: len(list(office.client.pools.dead_letters("agents"))) == 2)
     assert office("purge", "agents", "--all", text="n\n", code=1)
     assert office.json("purge", "agents", "--all", "--yes")["count"] == 2
     assert "No dead letters" in office("dead", "agents")

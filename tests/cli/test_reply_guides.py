@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, clean_environment, running_station
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, documents
 from tests.cli.test_transaction_guides import Typist, python, typed
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually_sync
 from tests.test_examples import ROOT
 from waystation import Waystation
 
@@ -60,7 +60,7 @@ def listening(folder: Path) -> Iterator[Listener]:
         text=True,
     )
     try:
-        until(lambda: _answers(process, port), seconds=30)
+        eventually_sync(lambda: _answers(process, port), timeout=30)
         yield Listener(process, port)
     finally:
         process.terminate()
@@ -95,7 +95,7 @@ class Patient(Typist):
                 found = ws.transactions.webhook(self.id)
                 return bool(found.status) and all(each.state == "idle" for each in found.receivers)
 
-            until(told)
+            eventually_sync(told)
 
 
 def test_the_commands_of_hearing_of_transactions_work_from_the_first_to_the_last(
@@ -134,7 +134,7 @@ def test_an_event_has_the_fields_that_the_page_shows(shop: tuple[str, Path]) -> 
         ws.topics.create("told")
         tx = ws.transactions.start("order", {"cents": 1250}, metadata={"topic": "told"})
         tx.set_switch("picked-up", True)
-        until(lambda: list(ws.topics.messages("told", group=tx.id)))
+        eventually_sync(lambda: list(ws.topics.messages("told", group=tx.id)))
         found = list(ws.topics.messages("told", group=tx.id))
         event = found[0].content
     assert list(event) == list(shown)

@@ -7,8 +7,7 @@ import os
 import pty
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from tests.cli.conftest import Run, clean_environment, command
 from tests.cli.test_topic_commands import client, here  # noqa: F401 (fixtures)
 from tests.helpers.http import Receiver
+from tests.helpers.waiting import eventually_sync
 from waystation import Waystation
 from waystation.testing import Station
 from waystation.testing.endpoint import Answer, FakeEndpoint
@@ -29,14 +29,6 @@ def hook() -> Iterator[Receiver]:
     """An endpoint that takes everything, until it is broken."""
     with Receiver(FakeEndpoint(plan=[200])) as receiver:
         yield receiver
-
-
-def until(true: Callable[[], object], *, seconds: float = 30.0) -> None:
-    """Looks until something is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 class Shop:
@@ -69,7 +61,7 @@ class Shop:
         for n in range(count):
             self.client.topics.produce("orders", {"n": n}, group=group, id=f"{group}-{n}")
         self.client.subscriptions.wait("billing", group=group, state="parked")
-        until(lambda: self.client.subscriptions.group("billing", group).dead == count)
+        eventually_sync(lambda: self.client.subscriptions.group("billing", group).dead == count)
         self.says(200)
 
     def received(self, group: str = "order-17") -> list[int]:
@@ -160,7 +152,7 @@ def test_it_begins_where_it_is_told_to(shop: Shop) -> None:
     shop("create", "early", *words, "--from", "beginning")
     assert "is no position" in shop("create", "never", *words, "--from", "whenever", code=2)
 
-    until(lambda: shop.received("order-1"))
+    eventually_sync(lambda: shop.received("order-1"))
     assert shop.hook.received[-1].headers["waystation-subscription"] == "early"
 
 
@@ -254,13 +246,13 @@ def test_a_head_is_skipped_and_a_group_is_purged(shop: Shop, run: Run) -> None:
 
 def test_a_reset_delivers_anew_under_another_webhook_id(shop: Shop, run: Run) -> None:
     shop.client.topics.produce("orders", {"n": 0}, group="order-17", id="o17-0")
-    until(shop.received)
+    eventually_sync(shop.received)
     words = ("subscription", "reset", "billing", "--to", "beginning", "--url", shop.url)
     assert run(*words, text="n\n").returncode == 1
 
     assert "is done" in shop("reset", "billing", "--to", "beginning", "--yes")
 
-    until(lambda: len(shop.received()) == 2)
+    eventually_sync(lambda: len(shop.received()) == 2)
     ids = [each.headers["webhook-id"] for each in shop.hook.received]
     # Of a name that was used before the first incarnation is not 1.
     now = shop.client.subscriptions.get("billing").incarnation
@@ -333,7 +325,7 @@ def test_watch_tells_the_lag_of_each_shard_as_it_changes(shop: Shop) -> None:
         shop.client.topics.produce("orders", {"n": n}, group="order-17", id=f"o-{n}")
 
     standing = shop.client.subscriptions.shards
-    until(lambda: {each.state for each in standing("billing").shards} == {"running"})
+    eventually_sync(lambda: {each.state for each in standing("billing").shards} == {"running"})
 
     lines = shop("watch", "billing", "--count", "2", "--every", "0.1", "--json").splitlines()
     table = shop("watch", "billing", "--count", "1")
@@ -411,7 +403,7 @@ def test_errors_say_what_to_do_next(shop: Shop) -> None:
 def test_an_endpoint_that_was_gone_is_found_and_enabled_again(shop: Shop, here: Run) -> None:  # noqa: F811
     shop.says(410)
     shop.client.topics.produce("orders", {"n": 0}, group="order-17", id="o17-0")
-    until(lambda: shop.json("why", "billing")["code"] == "endpoint_disabled")
+    eventually_sync(lambda: shop.json("why", "billing")["code"] == "endpoint_disabled")
     target = shop.json("why", "billing")["facts"]["target"]
     assert f"go on with: waystation deliveries enable {target}" in shop("why", "billing")
     shop.says(200)
@@ -423,7 +415,7 @@ def test_an_endpoint_that_was_gone_is_found_and_enabled_again(shop: Shop, here: 
         [target, "disabled"]
     ]
     assert enabled.returncode == 0, enabled
-    until(lambda: shop.received() == [0])
+    eventually_sync(lambda: shop.received() == [0])
 
 
 def test_what_an_endpoint_replies_is_not_obeyed_by_a_terminal(shop: Shop) -> None:

@@ -11,10 +11,11 @@ from typing import Any, get_args
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.test_subscription_commands import QUICK, until
+from tests.cli.test_subscription_commands import QUICK
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, lines_of
 from tests.helpers.http import Receiver
+from tests.helpers.waiting import eventually_sync
 from tests.test_examples import ROOT
 from waystation import Waystation
 from waystation.subscriptions.hindrances import HindranceCode
@@ -65,7 +66,7 @@ def park(client: Waystation, hook: Receiver, *groups: str) -> None:
             client.topics.produce("orders", {"n": n}, group=group, id=f"{group}-{n}")
     for group in groups:
         client.subscriptions.wait("billing", group=group, state="parked")
-        until(lambda group=group: client.subscriptions.group("billing", group).dead == 3)
+        eventually_sync(lambda group=group: client.subscriptions.group("billing", group).dead == 3)
     hook.endpoint.plan = [200]
 
 
@@ -99,7 +100,7 @@ def test_the_guide_to_subscribing_works_from_the_first_line_to_the_last(
 
     said = [page.type(line) for line in page.lines]
 
-    until(lambda: any(each.headers["waystation-id"] == "p5-0" for each in hook.received))
+    eventually_sync(lambda: any(each.headers["waystation-id"] == "p5-0" for each in hook.received))
     told = {line.split()[2]: text for line, text in zip(page.lines, said, strict=True)}
     assert "200 after" in told["test"]
     assert "tracking delivers parcels" in told["show"]

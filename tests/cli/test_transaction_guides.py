@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Run, clean_environment, running_station
 from tests.cli.test_topic_commands import here  # noqa: F401 (a fixture)
 from tests.cli.test_topic_guides import blocks, documents, lines_of
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually_sync
 from tests.test_examples import ROOT, as_curl_would
 from waystation import Waystation
 
@@ -82,7 +82,7 @@ class Typist:
     def _until_it_waits(self) -> None:
         """People are slower than steps; a test is not."""
         with Waystation(self._url) as ws:
-            until(lambda: ws.transactions.why(self.id).code not in ("queued", "running"))
+            eventually_sync(lambda: ws.transactions.why(self.id).code not in ("queued", "running"))
 
 
 def typed(page: Path) -> list[str]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tests.client.pool_worker_process import WorkerProcess, worker_process
 from tests.helpers.server import background_station
+from tests.helpers.waiting import eventually_sync
 from waystation import AsyncWaystation, Waystation
 from waystation.client import GiveUpError, NewMessage, PoolMessage, TryAgainError
 from waystation.client.async_pool_worker import AsyncPoolWorker
@@ -80,16 +81,6 @@ def new_pool(ws: Waystation, **options: Any) -> str:
     return name
 
 
-def until(true: Any, *, seconds: float = 20.0) -> None:
-    """Waits until something is so."""
-    turn = threading.Event()
-    for _ in range(int(seconds / 0.02)):
-        if true():
-            return
-        turn.wait(0.02)
-    raise AssertionError("it did not come to that")
-
-
 def test_both_clients_have_the_same_verbs() -> None:
     for one, other in ((AsyncPools, Pools), (AsyncPoolWorker, PoolWorker)):
         names = [
@@ -144,7 +135,7 @@ def test_what_is_sent_is_shown_with_its_worker_and_explained(url: str) -> None:
             raise GiveUpError("not mine")
 
         with ws.pools.worker(name, handle, uid="w-1"):
-            until(lambda: list(ws.pools.dead_letters(name)))
+            eventually_sync(lambda: list(ws.pools.dead_letters(name)))
             standing = ws.pools.workers(name)
             (worker,) = standing.workers
             assert (worker.uid, worker.state, worker.keys) == ("w-1", "live", 1)
@@ -185,7 +176,7 @@ def test_messages_of_a_key_are_handled_in_order_one_at_a_time(url: str) -> None:
             ws.pools.worker(name, handle, concurrency=8),
         ):
             ws.pools.send_many(name, sent[200:])
-            until(lambda: handled.count >= 400)
+            eventually_sync(lambda: handled.count >= 400)
         assert handled.by_key == {
             f"k-{k}": [n for n in range(400) if n % 20 == k] for k in range(20)
         }
@@ -231,7 +222,7 @@ def test_a_handler_that_fails_gets_its_message_again_before_the_next_of_its_key(
 
         ws.pools.send_many(name, [("k", "once"), ("k", "never"), ("k", "last")])
         with ws.pools.worker(name, handle):
-            until(lambda: ("last", 0) in seen)
+            eventually_sync(lambda: ("last", 0) in seen)
         assert seen == [
             *(("once", 0), ("once", 1)),
             *(("never", 0), ("never", 1), ("never", 2)),
@@ -270,7 +261,7 @@ def test_a_handler_keeps_its_message_for_longer_than_a_lease(url: str) -> None:
 
         ws.pools.send(name, "k", 1)
         with ws.pools.worker(name, handle) as worker:
-            until(lambda: len(seen) == 2)
+            eventually_sync(lambda: len(seen) == 2)
         assert seen == [(1, 0), False]
         assert worker.lost == 0
         assert ws.pools.workers(name).pending == 0
@@ -310,7 +301,7 @@ def test_of_two_processes_under_one_name_the_former_ends(url: str) -> None:
             with pytest.raises(WorkerUnknownError):
                 former.run()
             ws.pools.send(name, "k", 1)
-            until(lambda: ws.pools.workers(name).pending == 0)
+            eventually_sync(lambda: ws.pools.workers(name).pending == 0)
             assert later.lost == 0
 
 
@@ -320,11 +311,11 @@ def test_a_worker_that_was_evicted_begins_anew(url: str) -> None:
         with ws.pools.worker(name, lambda message: seen.append(message.content)):
             ws.pools.send(name, "k", 1)
             # What is not acknowledged yet would be handled once more.
-            until(lambda: seen == [1] and ws.pools.workers(name).pending == 0)
+            eventually_sync(lambda: seen == [1] and ws.pools.workers(name).pending == 0)
             (worker,) = ws.pools.workers(name).workers
             ws.pools.evict(name, worker.uid)
             ws.pools.send(name, "k", 2)
-            until(lambda: seen == [1, 2])
+            eventually_sync(lambda: seen == [1, 2])
 
 
 def test_bad_numbers_and_names_are_refused_before_anything_is_asked(url: str) -> None:
@@ -442,11 +433,11 @@ def test_a_message_that_kills_its_workers_takes_nothing_else_along(url: str) -> 
         seen: list[str] = []
         for _ in range(12):
             with worker_process(url, name) as worker:
-                until(
+                eventually_sync(
                     lambda w=worker: (
                         w.process.poll() is not None or ws.pools.workers(name).pending == 0
                     ),
-                    seconds=30,
+                    timeout=30,
                 )
                 worker.end()
                 seen += worker.heard("done")
@@ -475,7 +466,7 @@ def test_a_worker_that_stood_still_loses_its_keys_and_begins_anew(url: str, tmp_
                 assert not other.heard("done")
                 (tmp_path / "other").touch()
                 other.wait_for("done", 1)
-                until(lambda: _state(ws, name, "still") == "live")
+                eventually_sync(lambda: _state(ws, name, "still") == "live")
                 assert still.end() == 0
                 # It did the message twice if its lease ran out before the pool evicted it: the
                 # message then came to it once more while it was stopped.
@@ -506,7 +497,7 @@ def test_no_message_is_lost_with_a_worker_that_is_killed(url: str, kind: str) ->
             doomed.wait_for("done", 20)
             doomed.end(signal.SIGKILL)
             ws.pools.send_many(name, sent[200:])
-            until(lambda: ws.pools.workers(name).pending == 0, seconds=60)
+            eventually_sync(lambda: ws.pools.workers(name).pending == 0, timeout=60)
             assert other.end() == 0
         _check_order(sent, doomed, other)
         assert ws.pools.workers(name).dead == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.server import background_station
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually, eventually_sync
 from waystation import App, AsyncWaystation, Wait, Waystation
 from waystation.client.async_archive import AsyncArchive
 from waystation.client.async_webhooks import AsyncWebhooks
@@ -65,14 +63,6 @@ def ws(station: Serving) -> Iterator[Waystation]:
         yield opened
 
 
-async def until_async(look: Callable[[], Awaitable[object]], *, seconds: float = 60.0) -> None:
-    """The same, while the receiver in this loop goes on."""
-    end = time.monotonic() + seconds
-    while not await look():
-        assert time.monotonic() < end, "it did not come to that"
-        await asyncio.sleep(0.01)
-
-
 def test_both_clients_have_the_same_verbs() -> None:
     for ours, theirs in ((AsyncArchive, Archive), (AsyncWebhooks, Webhooks)):
         assert _verbs(ours) == _verbs(theirs)
@@ -103,7 +93,7 @@ def test_a_wait_tells_progress_as_it_comes_and_each_report_once(ws: Waystation) 
 def test_a_wait_that_tells_progress_ends_in_time(ws: Waystation) -> None:
     tx = ws.transactions.start("packing")
     tx.set_switch("packed", 1)
-    until(lambda: tx.get().progress == {"packed": 1})
+    eventually_sync(lambda: tx.get().progress == {"packed": 1})
     seen: list[Any] = []
     late = tx.wait("2s", progress=seen.append)
     assert (late.ended, seen) == (False, [{"packed": 1}]), "the same report is not told again"
@@ -123,7 +113,7 @@ def test_what_has_ended_is_found_in_the_archive(ws: Waystation) -> None:
     tx = ws.transactions.start("at-once", 7)
     tx.wait("30s")
     archived = ws.transactions.archived
-    until(lambda: tx.id in {each.id for each in archived(status="success", since="1h")})
+    eventually_sync(lambda: tx.id in {each.id for each in archived(status="success", since="1h")})
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
     for since in (hour_ago, timedelta(hours=1)):
         assert tx.id in {each.id for each in ws.transactions.archived(since=since)}
@@ -133,7 +123,7 @@ def test_what_has_ended_is_found_in_the_archive(ws: Waystation) -> None:
 
 def test_a_sleeper_that_left_the_store_comes_back_by_its_switch(ws: Waystation) -> None:
     tx = ws.transactions.start("approval", 7)
-    until(lambda: tx.why().code == "archived")
+    eventually_sync(lambda: tx.why().code == "archived")
     assert tx.set_switch("approved", True).outcome == "woken"
     assert tx.wait("30s").output == 7
 
@@ -159,14 +149,14 @@ async def test_a_webhook_that_was_given_up_is_redriven_and_arrives(station: Serv
         async def delivered() -> bool:
             return (await tx.webhook()).status == "delivered"
 
-        await until_async(given_up)
+        await eventually(given_up)
         assert await given_up() == [(tx.id, "complete")]
         found = await tx.webhook()
         assert (found.status, found.receivers[0].state) == ("failed", "failed")
         assert await ws.webhooks.redrive() == 1
         await receiver.until(2)
-        await until_async(lambda: ws.transactions.redrive_webhook(tx.id))
+        await eventually(lambda: ws.transactions.redrive_webhook(tx.id))
         await receiver.until(3)
-        await until_async(delivered)
+        await eventually(delivered)
         assert await ws.transactions.discard_webhook(tx.id) == 0
         assert [each async for each in ws.webhooks.waiting()] == []

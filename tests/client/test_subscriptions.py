@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.server import background_station
+from tests.helpers.waiting import eventually
 from waystation import AsyncWaystation, Waystation
 from waystation.client.async_operations import AsyncOperation
 from waystation.client.async_subscriptions import AsyncSubscriptions
@@ -65,7 +66,11 @@ class Stage:
         self.endpoint.plan = [NEVER]
         await self.produce(*(f"{group}-{n}" for n in range(count)))
         await self.ws.subscriptions.wait(self.name, group=group, state="parked", at_most="10s")
-        await until(lambda: self.dead(group), count)
+
+        async def are_dead() -> bool:
+            return await self.dead(group) == count
+
+        await eventually(are_dead, timeout=10)
 
     async def dead(self, group: str) -> int:
         return (await self.ws.subscriptions.group(self.name, group)).dead
@@ -78,12 +83,6 @@ class Stage:
                 return work(ws)
 
         return await asyncio.to_thread(run)
-
-
-async def until(look: Callable[[], Awaitable[object]], value: object) -> None:
-    async with asyncio.timeout(10):
-        while await look() != value:
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import inspect
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.helpers.store_faults import Fate, proxy_to
+from tests.helpers.waiting import eventually_sync
 from waystation import AsyncWaystation, Waystation, errors
 from waystation.client import NewMessage, Receipt
 from waystation.client.async_producer import AsyncProducer
@@ -550,19 +550,11 @@ def test_topic_with_default_options_keeps_settled_messages_for_seven_days() -> N
                 ws.subscriptions.pause(name)
             ws.topics.produce(name, {"n": 1}, id=f"{name}-1")
         for name in ("settled", "unlimited"):
-            until(lambda name=name: ws.subscriptions.shards(name).lag == 0)  # type: ignore[misc]
+            eventually_sync(lambda name=name: ws.subscriptions.shards(name).lag == 0)  # type: ignore[misc]
         station.advance(days=6)
         counts = {name: ws.topics.state(name).messages for name in options}
         assert counts == {"settled": 1, "unsettled": 1, "unlimited": 1}
         station.advance(days=2)
-        until(lambda: ws.topics.state("settled").messages == 0)
+        eventually_sync(lambda: ws.topics.state("settled").messages == 0)
         assert ws.topics.state("unsettled").messages == 1
         assert ws.topics.state("unlimited").messages == 1
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, at most 30 s."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

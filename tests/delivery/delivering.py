@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tests.helpers.waiting import eventually
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.attempt_log import open_attempt_log
 from waystation.delivery.claims import CLAIM_SECONDS
@@ -25,13 +25,7 @@ from waystation.store.pubsub import PubSub
 
 LANE = "{unit}.out.crm"
 QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)
-
-
-async def until(true: Callable[[], Awaitable[object]], *, seconds: float = 15.0) -> None:
-    """Waits until something is so."""
-    async with asyncio.timeout(seconds):
-        while not await true():
-            await asyncio.sleep(0.01)
+until = eventually
 
 
 @dataclass
@@ -50,7 +44,7 @@ class Delivering:
         async def is_empty() -> bool:
             return not await self.outbox.waiting(lane)
 
-        await until(is_empty)
+        await eventually(is_empty)
 
 
 @asynccontextmanager

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.delivering import LANE, delivering, until
+from tests.delivery.delivering import LANE, delivering
 from tests.helpers.store_faults import store_at
+from tests.helpers.waiting import eventually
 from waystation.delivery.claims import Claims
 from waystation.delivery.outbox import Claimed, Item, Outbox, encode_item
 from waystation.delivery.request import Outcome
@@ -114,7 +115,7 @@ async def test_a_claim_that_ran_out_and_comes_to_us_again_belongs_to_the_attempt
         async def is_claimed_again() -> bool:
             return token != await running.store.call("HGET", f"{LANE}.items", "m-1.token")
 
-        await until(is_claimed_again)
+        await eventually(is_claimed_again)
         await running.until_empty()
 
         assert len(endpoint.received) == before + 1

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import clean_environment, command
-from tests.delivery.delivering import until
 from tests.helpers.http import Receiver
+from tests.helpers.waiting import eventually
 from waystation.channels.service import ChannelService
 from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
@@ -162,7 +162,7 @@ async def test_a_station_that_is_killed_again_and_again_delivers_everything_in_t
 
         try:
             # What the killed ones had claimed runs out within ten seconds.
-            await until(all_came, seconds=60)
+            await eventually(all_came, timeout=60)
         finally:
             process.terminate()
             process.communicate()

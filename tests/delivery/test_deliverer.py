@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from standardwebhooks import Webhook
 
-from tests.delivery.delivering import LANE, QUICK, delivering, until
+from tests.delivery.delivering import LANE, QUICK, delivering
 from tests.helpers.store_faults import store_at
+from tests.helpers.waiting import eventually
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.outbox import Item, Outbox
 from waystation.delivery.request import Outcome
@@ -112,7 +113,7 @@ async def test_a_value_of_the_store_that_cannot_be_read_ends_no_deliveries_for_g
         async def is_logged() -> bool:
             return "looking for lanes broke" in caplog.text
 
-        await until(is_logged)
+        await eventually(is_logged)
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
         await running.store.call("HDEL", DISABLED, "other")
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.delivery.delivering import LANE, QUICK, Delivering, delivering, until
+from tests.delivery.delivering import LANE, QUICK, Delivering, delivering
+from tests.helpers.waiting import eventually
 from waystation.delivery import deliverer as deliverer_module
 from waystation.delivery import standing as standing_module
 from waystation.delivery.breaker import Breaker, BreakerState
@@ -41,15 +42,15 @@ async def test_410_disables_the_endpoint_for_all_processes_and_over_restarts_and
     async with FakeEndpoint(plan=[410, 200]) as endpoint:
         async with delivering(store_server) as first:
             await add(first, endpoint, "m-1")
-            await until(lambda: is_disabled(first))
+            await eventually(lambda: is_disabled(first))
             async with delivering(store_server, flush=False) as second:
                 # Given a process that was there, and one that has just begun
                 await add(second, endpoint, "m-2", "m-3")
-                await until(lambda: knows_disabled(second))
+                await eventually(lambda: knows_disabled(second))
                 await asyncio.sleep(0.2)
                 assert len(endpoint.received) == 1, "not a single request more"
         async with delivering(store_server, flush=False) as restarted:
-            await until(lambda: knows_disabled(restarted))
+            await eventually(lambda: knows_disabled(restarted))
             assert len(endpoint.received) == 1
             why = (await restarted.states.survey()).disabled["crm"]
             assert why.cause == "the endpoint answered 410"
@@ -73,7 +74,7 @@ async def test_after_a_410_only_what_was_under_way_is_still_answered(
         lanes = [f"{{unit-{number}}}.out.crm" for number in range(5)]
         for lane in lanes:
             await add(running, endpoint, *(f"m-{number}" for number in range(10)), lane=lane)
-        await until(lambda: knows_disabled(running))
+        await eventually(lambda: knows_disabled(running))
         await asyncio.sleep(0.7)  # Longer than a look at the states takes to come.
 
         assert len(endpoint.received) <= 8, "the slots of the endpoint, over all its lanes"
@@ -98,7 +99,7 @@ async def test_a_template_s_destinations_are_disabled_one_by_one(
             async def anything_disabled() -> bool:
                 return bool((await running.states.survey()).disabled)
 
-            await until(anything_disabled)
+            await eventually(anything_disabled)
             await running.outbox.add("{well}.out.crm", "m-2", Item())
             await well.until(1)
 
@@ -117,7 +118,7 @@ async def test_after_retry_after_nothing_at_all_is_sent_before_it_has_passed(
             async def is_held() -> bool:
                 return "crm" in (await running.states.survey()).held_ms
 
-            await until(is_held)
+            await eventually(is_held)
             await add(running, endpoint, "m-2")
             await add(running, endpoint, "m-3", lane="{other}.out.crm")
         async with delivering(store_server, flush=False) as other:
@@ -150,12 +151,12 @@ async def test_other_processes_hear_at_once_of_a_hold_a_disabling_and_its_end(
             return not standing.held_until
 
         await running.states.hold("crm", 3600)
-        await until(is_held)
+        await eventually(is_held)
         await running.states.enable("crm")
-        await until(is_free)
+        await eventually(is_free)
         notice = Notice(kind="disabled", endpoint="crm", lane=LANE, cause="gone", at_ms=1)
         await running.states.disable("crm", notice)
-        await until(lambda: knows_disabled(running))
+        await eventually(lambda: knows_disabled(running))
 
         assert loop.time() - begun < 5, "a lost call would cost 10 s each"
 
@@ -168,7 +169,7 @@ async def test_a_hold_can_be_lifted(store_server: EmbeddedServer) -> None:
         async def is_held() -> bool:
             return "crm" in (await running.states.survey()).held_ms
 
-        await until(is_held)
+        await eventually(is_held)
         await asyncio.sleep(0.6)  # Longer than a look at the states takes to come.
         await add(running, endpoint, "m-2")
 
@@ -197,7 +198,7 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed_once_at_
                 and not standing.share.in_use
             )
 
-        await until(is_open)
+        await eventually(is_open)
         at_opening = len(endpoint.received)
         assert at_opening <= 200 + 8, "the limit, and what was under way by then"
 
@@ -205,7 +206,7 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed_once_at_
         for probes in (1, 2):
             running.clock.shift_to(running.clock.shift_ms + 300_000)
             await endpoint.until(at_opening + probes)
-            await until(is_open)
+            await eventually(is_open)
             assert len(endpoint.received) == at_opening + probes, "one probe"
 
         # When it has recovered
@@ -234,7 +235,7 @@ async def test_a_flapping_endpoint_gets_everything_in_the_end(
             running.clock.shift_to(running.clock.shift_ms + 1000)
             return not await running.outbox.waiting(LANE)
 
-        await until(is_empty)
+        await eventually(is_empty)
         records = await running.outbox.records(LANE)
 
     assert sorted(each.id for each in records if each.verdict == "done") == sorted(ids)

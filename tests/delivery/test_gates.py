@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.delivering import LANE, delivering, until
+from tests.delivery.delivering import LANE, delivering
 from tests.helpers.interleavings import all_orders, some_orders
 from tests.helpers.store_faults import store_at
+from tests.helpers.waiting import eventually
 from waystation.delivery.outbox import REGISTER, Item, Outbox
 from waystation.errors import InvalidInputError
 from waystation.store.client import Store
@@ -188,7 +189,7 @@ async def test_an_empty_lane_is_retired_after_a_while_and_comes_back_with_the_ne
             running.clock.shift_to(running.clock.shift_ms + 61_000)
             return not await running.store.call("EXISTS", REGISTER)
 
-        await until(is_retired)
+        await eventually(is_retired)
         assert not await running.store.call("EXISTS", f"{LANE}.due")
         assert await running.store.call("TTL", f"{LANE}.gate") > 0, "the gate dies in time"
         await running.outbox.add(LANE, "m-2", Item(url=endpoint.url))

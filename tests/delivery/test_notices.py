@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.delivering import LANE, Delivering, delivering, until
+from tests.delivery.delivering import LANE, Delivering, delivering
+from tests.helpers.waiting import eventually
 from waystation.delivery import notices as notices_module
 from waystation.delivery.notices import latest_notices
 from waystation.delivery.outbox import Item, Outbox
@@ -41,7 +42,7 @@ async def test_a_failure_is_an_event_a_log_line_and_a_request(
         delivering(store_server, notice_url=office.url) as running,
     ):
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url, body=b"secret content"))
-        await until(lambda: nothing_untold(running))
+        await eventually(lambda: nothing_untold(running))
         await office.until(1)
 
         (event,) = await notices_of(running)
@@ -66,12 +67,12 @@ async def test_a_notice_that_cannot_be_sent_causes_no_other(
         delivering(store_server, notice_url=office.url) as running,
     ):
         await running.outbox.add(LANE, "m-1", Item(url=endpoint.url))
-        await until(lambda: nothing_untold(running))
+        await eventually(lambda: nothing_untold(running))
 
         async def is_logged() -> bool:
             return "a notice could not be sent" in caplog.text
 
-        await until(is_logged)
+        await eventually(is_logged)
         assert len(office.received) == 1
         assert len(await notices_of(running)) == 1
 
@@ -92,7 +93,7 @@ async def test_a_notice_url_that_hangs_costs_bounded_requests_and_repeats_no_eve
             await running.outbox.add(LANE, f"m-{number}", Item(url=endpoint.url))
         await running.until_empty()
         # Then all is told while not one of the requests has ended: nobody tells it again
-        await until(lambda: nothing_untold(running), seconds=5)
+        await eventually(lambda: nothing_untold(running), timeout=5)
         await office.until(16)
         assert len(await notices_of(running)) == 30
         assert len(office.received) == 16
@@ -112,7 +113,7 @@ async def test_a_disabled_endpoint_is_told_of_once(store_server: EmbeddedServer)
         async def is_disabled() -> bool:
             return bool((await running.states.survey()).disabled)
 
-        await until(is_disabled)
+        await eventually(is_disabled)
         (event,) = await notices_of(running)
         assert (event.kind, event.endpoint) == ("disabled", "crm")
         assert len(office.received) == 1
@@ -134,7 +135,7 @@ async def test_a_failure_whose_teller_died_is_told_by_the_next_deliverer(
     await store.close()
 
     async with delivering(store_server, flush=False) as running:
-        await until(lambda: nothing_untold(running))
+        await eventually(lambda: nothing_untold(running))
 
         (event,) = await notices_of(running)
         assert (event.kind, event.id, event.attempts) == ("failed", "m-1", 1)
@@ -173,7 +174,7 @@ async def test_what_finds_no_room_is_counted_and_told(store_server: EmbeddedServ
         async def is_known() -> bool:
             return running.deliverer.standing("crm") is not None
 
-        await until(is_known)
+        await eventually(is_known)
         for number in range(2, 5):
             item = Item(url=endpoint.url)
             assert not await running.outbox.add(LANE, f"m-{number}", item, most=2)
@@ -181,6 +182,6 @@ async def test_what_finds_no_room_is_counted_and_told(store_server: EmbeddedServ
         async def is_told() -> bool:
             return bool(await notices_of(running))
 
-        await until(is_told)
+        await eventually(is_told)
         assert {each.kind for each in await notices_of(running)} == {"dropped"}
         assert await running.outbox.counts([LANE]) == [(2, 0, 3)]

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.delivery.delivering import LANE, delivering, until
+from tests.delivery.delivering import LANE, delivering
 from tests.helpers.store_faults import store_at
+from tests.helpers.waiting import eventually
 from waystation.delivery import outbox as outbox_module
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.notices import Notice, latest_notices
@@ -317,7 +318,7 @@ async def test_neither_causes_nor_records_nor_notices_tell_what_a_name_resolved_
         async def notices() -> list[str]:
             return [str(each) for each in await latest_notices(running.store, most=9)]
 
-        await until(notices)
+        await eventually(notices)
         for text in (*told, *await notices()):
             assert "127.0.0.1" not in text
             assert "::1" not in text
@@ -337,5 +338,5 @@ async def test_the_store_s_waiting_count_reaches_the_metrics(store_server: Embed
         async def is_counted() -> bool:
             return waiting() == before + 3
 
-        await until(is_counted)
+        await eventually(is_counted)
     assert waiting() == before, "a process that stopped counts nothing"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.delivering import Delivering, until
+from tests.delivery.delivering import Delivering
 from tests.delivery.ungated import LANE, LAYOUT, RECEIVER, delivering_ungated, put, sending_to
+from tests.helpers.waiting import eventually
 from waystation.delivery.breaker import BreakerLimits
 from waystation.delivery.items import Claimed
 from waystation.delivery.notices import Notice, latest_notices
@@ -66,7 +67,7 @@ async def test_410_disables_the_receiver_in_all_cells_until_it_is_enabled_and_lo
         async def is_disabled() -> bool:
             return RECEIVER in (await running.states.survey()).disabled
 
-        await until(is_disabled)
+        await eventually(is_disabled)
         await put(running.store, "tx-2", lane=other)
         await asyncio.sleep(0.7)  # Longer than a look at the register takes to come.
         assert len(receiver.received) == 1
@@ -104,7 +105,7 @@ async def test_the_last_failure_is_in_the_failed_list_and_told_once(
         async def is_told() -> bool:
             return bool(await notices(running, "failed"))
 
-        await until(is_told)
+        await eventually(is_told)
         (failed,) = await running.outbox.failed(LANE)
         assert (failed.id, failed.attempts) == ("tx-1", 3)
         (notice,) = await notices(running, "failed")
@@ -115,7 +116,7 @@ async def test_the_last_failure_is_in_the_failed_list_and_told_once(
             running.clock.shift_to(running.clock.shift_ms + 6_000)
             return not await running.outbox.lanes()
 
-        await until(is_retired)
+        await eventually(is_retired)
         assert len(await notices(running, "failed")) == 1
 
 
@@ -136,7 +137,7 @@ async def test_deliverer_with_a_failing_receiver_pauses_it_probes_it_and_tells_i
         async def is_told() -> bool:
             return bool(await notices(running, "resting"))
 
-        await until(is_told)
+        await eventually(is_told)
         tried = len(receiver.received)
         await asyncio.sleep(1.2)
 
@@ -155,7 +156,7 @@ async def test_deliverer_with_a_failing_receiver_pauses_it_probes_it_and_tells_i
         async def is_unreported() -> bool:
             return not (await running.states.survey()).breakers
 
-        await until(is_unreported)
+        await eventually(is_unreported)
         assert running.deliverer.open_breakers == {}
 
 
@@ -175,7 +176,7 @@ async def test_deliverer_with_a_paused_receiver_sends_at_once_after_an_operator_
         async def is_paused() -> bool:
             return max(running.deliverer.open_breakers.values(), default=0) > 1000
 
-        await until(is_paused)
+        await eventually(is_paused)
         receiver.plan = [200]
         await running.states.enable(RECEIVER)
         await running.until_empty(LANE)

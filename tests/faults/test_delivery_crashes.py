@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.delivery_node import delivery_nodes, settings_of
 from tests.helpers.order_check import Records, double_problems, records_of
+from tests.helpers.waiting import eventually
 from tests.subscriptions.at_work import (
     QUICK,
     AtWork,
@@ -21,7 +22,6 @@ from tests.subscriptions.at_work import (
     at_work,
     establish,
     subscription_to,
-    until,
     working,
 )
 from waystation.config import Config, SubscriptionConfig
@@ -198,7 +198,7 @@ async def until_settled(node: Node, subscription: Subscription, count: int) -> N
         left = sum(each.retry_count + each.dead_count for each in looks)
         return not left and sum(sum(each.low.values()) for each in looks) == count
 
-    await until(is_so, seconds=40)
+    await eventually(is_so, timeout=40)
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ async def test_an_owner_that_stands_still_for_longer_than_its_lease_settles_noth
                 owners = nodes.told.owners.values()
                 return {each.pid for each in nodes.alive} == set(owners) and len(owners) >= 4
 
-            await until(is_shared)
+            await eventually(is_shared)
             await produce_to(node, range(20))
             await hook.until(60)
             nodes.signal(0, signal.SIGSTOP)
@@ -233,7 +233,7 @@ async def test_an_owner_that_stands_still_for_longer_than_its_lease_settles_noth
             async def has_heard() -> bool:
                 return bool(nodes.told.lost & before)
 
-            await until(has_heard)
+            await eventually(has_heard)
             await produce_to(node, range(20, 25))
             await until_settled(node, subscription, 500)
             await asyncio.to_thread(nodes.stop)
@@ -261,7 +261,7 @@ async def test_two_redrives_under_load_deliver_nothing_twice_and_keep_the_order(
             places = [subscription.place(shard) for shard in range(subscription.shards)]
             return sum([(await looking.shard(place)).dead_count for place in places]) == 60
 
-        await until(all_parked)
+        await eventually(all_parked)
         ill = False
         begun = await asyncio.gather(
             operations.begin(PROJECT, "crm", Asked(kind="redrive")),
@@ -274,7 +274,7 @@ async def test_two_redrives_under_load_deliver_nothing_twice_and_keep_the_order(
             found = [await operations.get(PROJECT, "crm", each) for each in ids]
             return all(each.state in ENDED for each in found)
 
-        await until(have_ended)
+        await eventually(have_ended)
         await until_settled(node, subscription, 600)
         taken = hook.ids(status=200)
         assert len(taken) == len(set(taken)) == 600
@@ -304,7 +304,7 @@ async def test_one_endpoint_of_a_hundred_that_never_answers_costs_the_others_not
         def hangs(request: ReceivedRequest) -> bool:
             return request.path == "/hook/0"
 
-        await until(others_have_all, seconds=60)
+        await eventually(others_have_all, timeout=60)
         by_path = Counter(each.path for each in hook.received)
         assert set(by_path.values()) - {by_path["/hook/0"]} <= {24}
         # Its slots, and no more: what waits for one of them is in the topic.

@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.delivering import until as async_until
 from tests.helpers.http import Answer, async_ask
 from tests.helpers.processes import ended, parent_of
 from tests.helpers.server import problem
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually, eventually_sync
 from waystation import App
 from waystation.config import StoreConfig
 from waystation.errors import StoreUnavailableError
@@ -146,9 +145,9 @@ async def test_on_a_full_disk_writes_are_507_reads_go_on_and_all_goes_on_when_th
 
         limit_files(process_id, resource.RLIM_INFINITY)
 
-        await async_until(early.is_taken_again)
+        await eventually(early.is_taken_again)
         assert early.server.process_id == process_id, "nobody had to start it again"
-        await async_until(early.is_ready)
+        await eventually(early.is_ready)
         # The transaction that was refused was not applied, so its id is free.
         assert (await early.ask("POST", "/v1/transactions", order)).status == 201
         assert (await early.ask("PUT", "/channel/orders/message/m-1", b"1")).status < 300
@@ -199,7 +198,7 @@ async def test_a_server_that_ends_over_a_full_disk_comes_back_with_all_that_was_
             refused += await early.produce_until_ended(process_id)
 
             assert len(acknowledged) > before
-            await async_until(early.is_taken_again)
+            await eventually(early.is_taken_again)
             assert early.server.process_id != process_id
             found = await early.found()
             assert set(acknowledged) <= set(found)
@@ -244,8 +243,8 @@ async def test_store_at_disk_on_full_disk_waits_for_room_and_starts_again(tmp_pa
 
         limit_files(supervisor_id, resource.RLIM_INFINITY)
 
-        await async_until(early.is_taken_again)
-        await async_until(early.is_ready)
+        await eventually(early.is_taken_again)
+        await eventually(early.is_ready)
         found = await early.found()
         assert set(early.acknowledged) <= set(found)
         assert found == sorted(set(found)), "in order, each once"
@@ -264,13 +263,13 @@ def test_supervisor_killed_on_full_disk_is_replaced_and_store_recovers(tmp_path:
         process_id, supervisor_id = server.process_id, parent_of(server.process_id)
         limit_files(supervisor_id, 0)
         limit_files(process_id, 20_000)
-        until(lambda: not ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
+        eventually_sync(lambda: not ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
         assert ended(process_id)
-        until(lambda: server.disk_full)
+        eventually_sync(lambda: server.disk_full)
 
         os.kill(supervisor_id, signal.SIGKILL)
 
-        until(lambda: ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
+        eventually_sync(lambda: ask(b"APPEND a " + b"x" * 5000).startswith(b":"))
         assert ask(b"GET kept") == b"$1\r\n1\r\n"
         assert not server.disk_full
 
@@ -300,8 +299,8 @@ def test_supervisor_restarts_server_that_ends_as_soon_as_it_serves(tmp_path: Pat
             assert not server.refusal()
             return len(seen) > 10
 
-        until(ended_often)
+        eventually_sync(ended_often)
         limit_files(server.process_id, resource.RLIM_INFINITY)
-        until(lambda: ask(write).startswith(b":"))
+        eventually_sync(lambda: ask(write).startswith(b":"))
         length = int(ask(b"STRLEN a")[1:])
         assert length >= (acknowledged + 1) * 5000

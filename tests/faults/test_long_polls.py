@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.http import AsyncWire, async_wire, open_async_wire, request_bytes
 from tests.helpers.processes import StationProcess, station_process
 from tests.helpers.store_faults import store_at
+from tests.helpers.waiting import eventually
 from waystation.channels.reader import channel_polls_waiting
 from waystation.config import HttpConfig
 from waystation.store.client import Store
@@ -62,17 +63,19 @@ async def open_polls(url: str, count: int) -> list[AsyncWire]:
 
 
 async def until_waiting(serving: Serving, count: int) -> None:
-    """Returns once exactly so many polls wait."""
-    async with asyncio.timeout(SOON_SECONDS):
-        while f" {count} waiters" not in repr(serving.node.opened.wakeups):
-            await asyncio.sleep(0.005)
+    """Wait until exactly `count` polls wait."""
+    await eventually(
+        lambda: f" {count} waiters" in repr(serving.node.opened.wakeups), timeout=SOON_SECONDS
+    )
 
 
 async def until_gauge(control: AsyncWire, count: int) -> None:
-    """The same, as a server process tells it in its metrics."""
-    async with asyncio.timeout(SOON_SECONDS):
-        while await gauge(control) != count:
-            await asyncio.sleep(0.02)
+    """Wait until the metrics of a server process report exactly `count` waiting polls."""
+
+    async def is_reported() -> bool:
+        return await gauge(control) == count
+
+    await eventually(is_reported, timeout=SOON_SECONDS)
 
 
 async def gauge(control: AsyncWire) -> int:
@@ -94,18 +97,17 @@ async def until_leases_renewed(store: Store) -> None:
     async def expiry() -> int:
         return int(await store.call("HGET", MAINTENANCE_LEASE, "until_ms") or 0)
 
-    async with asyncio.timeout(SOON_SECONDS):
-        while not (first := await expiry()):
-            await asyncio.sleep(0.02)
-        while await expiry() <= first:
-            await asyncio.sleep(0.02)
+    first = await eventually(expiry, timeout=SOON_SECONDS)
+
+    async def is_later() -> bool:
+        return await expiry() > first
+
+    await eventually(is_later, timeout=SOON_SECONDS)
 
 
 async def until_descriptors(station: StationProcess, count: int) -> None:
     """Return once the server has at most so many descriptors open."""
-    async with asyncio.timeout(SOON_SECONDS):
-        while station.descriptors() > count:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: station.descriptors() <= count, timeout=SOON_SECONDS)
 
 
 async def test_polls_whose_clients_vanish_leave_no_waiter_and_no_task(tmp_path: Path) -> None:

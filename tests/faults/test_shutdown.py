@@ -25,6 +25,7 @@ from tests.helpers.http import (
     request_bytes,
 )
 from tests.helpers.processes import StationProcess, station_process
+from tests.helpers.waiting import eventually
 
 GRACE_SECONDS = 2.0
 #: What a stop may take beyond the grace time on a busy machine.
@@ -85,9 +86,12 @@ async def waiting_polls(url: str) -> AsyncIterator[list[AsyncWire]]:
 
 async def until_waiting(url: str, count: int) -> None:
     waiting = f"\nwaystation_channel_polls_waiting {count}.0".encode()
-    async with async_wire(url) as control, asyncio.timeout(10):
-        while waiting not in (await control.ask("GET", "/metrics")).body:
-            await asyncio.sleep(0.005)
+    async with async_wire(url) as control:
+
+        async def is_reported() -> bool:
+            return waiting in (await control.ask("GET", "/metrics")).body
+
+        await eventually(is_reported, timeout=10)
 
 
 @asynccontextmanager

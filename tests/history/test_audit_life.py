@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from tests.helpers.waiting import eventually
 from tests.history.log_writer import LogWriter
 from tests.history.shard_life import lived
 from tests.subscriptions.at_work import Hook
@@ -44,13 +45,16 @@ async def produce(client: AsyncWaystation, first: int, count: int) -> None:
     )
 
 
-async def until(client: AsyncWaystation, name: str, *, lag: int, retry: int, dead: int) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            now = await client.subscriptions.shards(name)
-            if (now.lag, now.retry, now.dead) == (lag, retry, dead):
-                return
-            await asyncio.sleep(0.05)
+async def until_counts(
+    client: AsyncWaystation, name: str, *, lag: int, retry: int, dead: int
+) -> None:
+    """Wait until a subscription has this lag and these numbers of retries and dead letters."""
+
+    async def are_reached() -> bool:
+        now = await client.subscriptions.shards(name)
+        return (now.lag, now.retry, now.dead) == (lag, retry, dead)
+
+    await eventually(are_reached, timeout=30)
 
 
 @asynccontextmanager
@@ -64,27 +68,27 @@ async def second_topic(client: AsyncWaystation, hook: Hook) -> AsyncIterator[Non
     await client.subscriptions.create("loose", retry=QUICK, **loose)  # type: ignore[arg-type]
     await client.subscriptions.create("brief", retry=SLOW, **options)  # type: ignore[arg-type]
     await produce(client, 0, 30)
-    await until(client, "strict", lag=0, retry=0, dead=6)
-    await until(client, "loose", lag=0, retry=0, dead=6)
-    await until(client, "brief", lag=0, retry=6, dead=0)
+    await until_counts(client, "strict", lag=0, retry=0, dead=6)
+    await until_counts(client, "loose", lag=0, retry=0, dead=6)
+    await until_counts(client, "brief", lag=0, retry=6, dead=0)
     # A name that is used again; what it had not delivered is gone with it
     await client.subscriptions.delete("brief")
     await client.subscriptions.create("brief", retry=SLOW, **options)  # type: ignore[arg-type]
-    await until(client, "brief", lag=0, retry=6, dead=0)
+    await until_counts(client, "brief", lag=0, retry=6, dead=0)
     # The topic grows, and begins anew for one of them while a group of it is parked
     await client.topics.add_storage_topic(TOPIC, 4)
     await client.topics.switch_produce(TOPIC)
     await produce(client, 30, 20)
-    await until(client, "strict", lag=0, retry=0, dead=10)
+    await until_counts(client, "strict", lag=0, retry=0, dead=10)
     await (await client.subscriptions.reset("strict", to="beginning")).wait("20s")
-    await until(client, "strict", lag=0, retry=0, dead=20)
+    await until_counts(client, "strict", lag=0, retry=0, dead=20)
     await (await client.subscriptions.skip("strict", group="g-1")).wait("20s")
-    await until(client, "strict", lag=0, retry=0, dead=19)
+    await until_counts(client, "strict", lag=0, retry=0, dead=19)
     # And some that nobody has taken yet
     await client.subscriptions.pause("strict")
     await produce(client, 50, 5)
-    await until(client, "loose", lag=0, retry=0, dead=11)
-    await until(client, "brief", lag=0, retry=11, dead=0)
+    await until_counts(client, "loose", lag=0, retry=0, dead=11)
+    await until_counts(client, "brief", lag=0, retry=11, dead=0)
     yield
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.helpers.server import background_station
-from tests.helpers.waiting import until
+from tests.helpers.waiting import eventually_sync
 from tests.history.log_writer import LogWriter
 from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
@@ -157,7 +157,7 @@ def until_archived(url: str, folder: Path, ids: Sequence[str]) -> None:
         )
 
     with Live(url, archive_place("", folder=folder)) as live:
-        until(are_archived)
+        eventually_sync(are_archived)
 
 
 @pytest.mark.slow

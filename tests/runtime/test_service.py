@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.helpers.waiting import eventually
 from waystation.errors import BusyError, StoreUnavailableError
 from waystation.runtime import service as module
 from waystation.runtime.clock import Clock
@@ -56,12 +57,6 @@ class Recorder(Service):
         self.crash = error
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records]
 
@@ -77,7 +72,7 @@ async def test_stop_finishes_short_step() -> None:
         finished.append(True)
 
     async with Recorder(step) as service:
-        await until(lambda: service.calls == 1)
+        await eventually(lambda: service.calls == 1)
 
     assert finished == [True]
     assert service.events == ["start", "stop"]
@@ -85,7 +80,7 @@ async def test_stop_finishes_short_step() -> None:
 
 async def test_stop_cancels_endless_step_after_grace_time() -> None:
     async with Recorder(asyncio.Event().wait) as service:
-        await until(lambda: service.calls == 1)
+        await eventually(lambda: service.calls == 1)
         started = asyncio.get_running_loop().time()
         await service.stop(grace_s=0.05)
 
@@ -107,7 +102,7 @@ async def test_stop_with_step_that_ignores_cancellation_returns(
 
     service = Recorder(deaf)
     await service.start()
-    await until(lambda: service.calls == 1)
+    await eventually(lambda: service.calls == 1)
 
     await service.stop(grace_s=0)
 
@@ -153,7 +148,7 @@ async def test_second_stop_and_stop_before_start_do_nothing() -> None:
 
 async def test_stop_ends_wait_of_loop_without_grace_time() -> None:
     async with Recorder(every_s=3600) as service:
-        await until(lambda: service.calls == 1)
+        await eventually(lambda: service.calls == 1)
         async with asyncio.timeout(0.5):
             await service.stop(grace_s=60)
 
@@ -197,9 +192,9 @@ async def test_spawned_work_that_fails_is_logged_and_ends_nothing(
 
     async with Recorder() as service:
         service.spawn(fail())
-        await until(lambda: bool(caplog.records))
+        await eventually(lambda: bool(caplog.records))
         service.wakeup.set()
-        await until(lambda: service.calls == 2)
+        await eventually(lambda: service.calls == 2)
 
     assert messages(caplog) == ["task failed"]
     assert service.crash is None
@@ -245,11 +240,11 @@ async def test_work_spawned_after_stop_is_dropped() -> None:
 
 async def test_repeat_calls_step_on_wakeup_and_on_jump_of_test_time() -> None:
     async with Recorder(every_s=3600) as service:
-        await until(lambda: service.calls == 1)
+        await eventually(lambda: service.calls == 1)
         service.wakeup.set()
-        await until(lambda: service.calls == 2)
+        await eventually(lambda: service.calls == 2)
         service.clock.shift_to(1000)
-        await until(lambda: service.calls == 3)
+        await eventually(lambda: service.calls == 3)
 
 
 async def test_repeat_with_period_above_ten_seconds_waits_for_it(
@@ -264,7 +259,7 @@ async def test_repeat_with_period_above_ten_seconds_waits_for_it(
 
     monkeypatch.setattr(Wakeup, "wait", wait)
     async with Recorder(every_s=3600) as service:
-        await until(lambda: bool(waits))
+        await eventually(lambda: bool(waits))
         service.wakeup = Wakeup(recheck_s=10.0)
 
     assert waits == [3600]
@@ -280,7 +275,7 @@ async def test_repeat_waits_as_long_as_step_returns() -> None:
             return 0.001
 
     async with Soon() as service:
-        await until(lambda: service.calls > 3)
+        await eventually(lambda: service.calls > 3)
 
 
 async def test_repeat_of_step_that_never_waits_leaves_turns_to_others() -> None:
@@ -293,7 +288,7 @@ async def test_repeat_of_step_that_never_waits_leaves_turns_to_others() -> None:
             return 0.0
 
     async with Greedy() as service:
-        await until(lambda: service.calls > 3)
+        await eventually(lambda: service.calls > 3)
 
 
 async def test_repeat_rests_between_calls_although_woken() -> None:
@@ -306,7 +301,7 @@ async def test_repeat_rests_between_calls_although_woken() -> None:
     async with service:
         await asyncio.sleep(0.05)
         assert service.calls == 1
-        await until(lambda: service.calls == 2)
+        await eventually(lambda: service.calls == 2)
 
 
 async def test_repeat_logs_each_kind_of_error_once_and_resumes(
@@ -326,7 +321,7 @@ async def test_repeat_logs_each_kind_of_error_once_and_resumes(
             raise errors.pop(0)
 
     async with Recorder(step, every_s=0.001) as service:
-        await until(lambda: service.calls > 10)
+        await eventually(lambda: service.calls > 10)
 
     assert messages(caplog) == [
         "task attempt failed",
@@ -347,7 +342,7 @@ async def test_stop_during_pause_after_failure_returns_at_once(
         raise BusyError("full")
 
     async with Recorder(fail) as service:
-        await until(lambda: service.calls == 1)
+        await eventually(lambda: service.calls == 1)
         async with asyncio.timeout(0.5):
             await service.stop(grace_s=60)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from tests.helpers.waiting import eventually
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.sender import Sender
 from waystation.delivery.standing import Standing
@@ -111,13 +111,6 @@ def subscription_to(url: str, *, shards: int = 1, **options: Any) -> Subscriptio
         dead=storage,
         start="beginning",
     )
-
-
-async def until(true: Callable[[], Awaitable[object]], *, seconds: float = 20.0) -> None:
-    """Waits until something is so."""
-    async with asyncio.timeout(seconds):
-        while not await true():
-            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -276,7 +269,7 @@ class AtWork:
         async def there() -> bool:
             return await self.low(at) >= low
 
-        await until(there)
+        await eventually(there)
 
     async def count(self, kind: str) -> int:
         """How many there are in a hash or a set of the shard."""
@@ -292,7 +285,7 @@ class AtWork:
         async def there() -> bool:
             return await self.count(kind) == count
 
-        await until(there)
+        await eventually(there)
 
     async def records(self, kind: str) -> list[RetryRecord]:
         """What is in `retry` or `dead`, by number."""

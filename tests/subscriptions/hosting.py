@@ -171,13 +171,6 @@ async def hosting(
         await store.close()
 
 
-async def until(true: Callable[[], object], *, seconds: float = 15.0) -> None:
-    """Waits until something is so."""
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.005)
-
-
 async def epoch_of(store: Store, place: Place) -> int:
     """The epoch that a shard has come to."""
     return int(await store.call("HGET", place.lease, "epoch") or 0)

@@ -14,8 +14,8 @@ from standardwebhooks import Webhook
 
 from tests.helpers.http import async_ask
 from tests.helpers.processes import station_process
+from tests.helpers.waiting import eventually
 from tests.subscriptions.at_work import Hook
-from tests.subscriptions.hosting import until
 from waystation.config import (
     ChannelConfig,
     ChannelRule,
@@ -138,7 +138,7 @@ async def test_a_rotated_secret_and_a_changed_header_hold_for_what_comes_next(
         await subscriptions.change("default", "billing", options, version=present.version)
         host = node.subscriptions.host
         assert host is not None
-        await until(
+        await eventually(
             lambda: all(each.version == present.version + 1 for each in host.shards.values())
         )
 
@@ -330,13 +330,13 @@ async def test_two_nodes_share_the_shards_and_one_that_closes_loses_nothing(
         assert hosts[0] is not None
         assert hosts[1] is not None
         first, second = hosts
-        await until(lambda: (len(first.shards), len(second.shards)) == (2, 2))
+        await eventually(lambda: (len(first.shards), len(second.shards)) == (2, 2))
         ids = ids_of(50, 4)
         await produce(one, *ids)
         await receiver.until(20)
         await two.subscriptions.close()
         assert not second.shards
-        await until(
+        await eventually(
             lambda: {each.headers["waystation-id"] for each in receiver.received} == set(ids)
         )
         assert len(receiver.received) == len(ids), "what was under way has ended, once"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.subscriptions.at_work import Hook, at_work, until
+from tests.helpers.waiting import eventually
+from tests.subscriptions.at_work import Hook, at_work
 from waystation.errors import ConflictError
 from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
@@ -83,7 +84,7 @@ async def test_two_shards_of_one_subscription_share_a_standing_and_their_bounds(
         async def are_done() -> bool:
             return not any(each.in_flight for each in shards)
 
-        await until(are_done)
+        await eventually(are_done)
         assert len(set(hook.ids())) == 80
         (standing,) = work.standings.values()
         assert standing.share.in_use == 0
@@ -153,7 +154,7 @@ async def test_a_hint_that_overtakes_the_reply_to_what_is_due_is_not_forgotten(
         async def is_idle() -> bool:
             return shard._heads.next_at > work.clock.monotonic()
 
-        await until(is_idle)
+        await eventually(is_idle)
         store.late = True
         shard._on_hint(None)
         await store.answered.wait()
@@ -165,7 +166,7 @@ async def test_a_hint_that_overtakes_the_reply_to_what_is_due_is_not_forgotten(
         async def is_expected() -> bool:
             return not await is_idle()
 
-        await until(is_expected)
+        await eventually(is_expected)
         store.late = False
         store.arrives.set()
 
@@ -173,7 +174,7 @@ async def test_a_hint_that_overtakes_the_reply_to_what_is_due_is_not_forgotten(
         async def is_delivered() -> bool:
             return hook.ids(status=200) == ids
 
-        await until(is_delivered, seconds=RECHECK_S / 2)
+        await eventually(is_delivered, timeout=RECHECK_S / 2)
 
 
 def test_a_process_has_so_many_slots_and_an_endpoint_without_any_gets_one() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.helpers.http import async_ask
-from tests.subscriptions.hosting import until
+from tests.helpers.waiting import eventually
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe
 from tests.test_examples import ROOT
 from waystation.config import Config
@@ -53,7 +53,7 @@ async def delivering(settings: Config, url: str, **options: object) -> AsyncIter
         await subscribe(node, url, **options)
         host = node.subscriptions.host
         assert host is not None
-        await until(
+        await eventually(
             lambda: [each.state for each in host.shards.values()] == [ShardState.RUNNING] * 4
         )
         yield node
@@ -76,7 +76,9 @@ async def test_attempts_are_counted_by_subscription_and_result(settings: Config)
         await receiver.until(2)
         await produce(node, "g-1")
         await receiver.until(3)
-        await until(lambda: counts() == [a + b for a, b in zip(before, (1, 1, 1), strict=True)])
+        await eventually(
+            lambda: counts() == [a + b for a, b in zip(before, (1, 1, 1), strict=True)]
+        )
 
 
 async def test_a_parked_group_and_what_waits_are_told_by_the_owner(settings: Config) -> None:
@@ -107,7 +109,9 @@ async def test_lag_and_age_are_those_of_what_is_not_acknowledged(settings: Confi
         await node.subscriptions.subscriptions.pause("default", "billing")
         host = node.subscriptions.host
         assert host is not None
-        await until(lambda: {each.state for each in host.shards.values()} == {ShardState.PAUSED})
+        await eventually(
+            lambda: {each.state for each in host.shards.values()} == {ShardState.PAUSED}
+        )
         await produce(node, "g-1", "g-2", "h-1")
         await asyncio.sleep(0.02)  # Ages are told in milliseconds.
         async with asyncio.timeout(20):
@@ -128,7 +132,9 @@ async def test_lag_is_told_over_storage_topics(settings: Config) -> None:
         await node.subscriptions.subscriptions.pause("default", "billing")
         host = node.subscriptions.host
         assert host is not None
-        await until(lambda: {each.state for each in host.shards.values()} == {ShardState.PAUSED})
+        await eventually(
+            lambda: {each.state for each in host.shards.values()} == {ShardState.PAUSED}
+        )
         await produce(node, "g-1", "h-1", "i-1")
         await node.topics.add_storage_topic("default", "orders", 8)
         await node.topics.switch_produce("default", "orders")

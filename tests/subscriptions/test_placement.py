@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.helpers.waiting import eventually
 from tests.subscriptions.hosting import (
     QUICK,
     HostProcess,
@@ -18,7 +19,6 @@ from tests.subscriptions.hosting import (
     epoch_of,
     hosting,
     subscription,
-    until,
 )
 from waystation.errors import ShardLostError
 from waystation.store.client import Store
@@ -79,11 +79,11 @@ async def test_a_node_that_says_again_that_it_is_there_wakes_nobody(
         empty_store(store_server) as store,
         hosting(store_server.address, "one", [subscription()]) as one,
     ):
-        await until(lambda: one.places == PLACES)
+        await eventually(lambda: one.places == PLACES)
         two = Placement(store, node="two", patience=QUICK)
         await two.attend()
-        await until(lambda: len(one.places) == 2)
-        await until(lambda: len(one.host.shards) == 2)
+        await eventually(lambda: len(one.places) == 2)
+        await eventually(lambda: len(one.host.shards) == 2)
         loop = asyncio.get_running_loop()
         before, begun = one.looks, loop.time()
         for _ in range(50):
@@ -101,19 +101,21 @@ async def test_one_node_takes_all_shards_and_hears_of_new_definitions(
     async with empty_store(store_server) as store:
         slow = msgspec.structs.replace(QUICK, beat_seconds=60.0)
         async with hosting(store_server.address, "one", [subscription()], patience=slow) as one:
-            await until(lambda: one.places == PLACES)
+            await eventually(lambda: one.places == PLACES)
             one.definitions.append(subscription("crm", shards=2))
             await store.call("PUBLISH", DELIVERY, "")
-            await until(lambda: len(one.places) == 6)
+            await eventually(lambda: len(one.places) == 6)
 
             one.definitions[0] = subscription(version=2)
             await store.call("PUBLISH", DELIVERY, "")
-            await until(lambda: all(one.shard(each).subscription.version == 2 for each in PLACES))
+            await eventually(
+                lambda: all(one.shard(each).subscription.version == 2 for each in PLACES)
+            )
             assert len(one.shards) == 6, "none of them was opened anew"
 
             del one.definitions[0]
             await store.call("PUBLISH", DELIVERY, "")
-            await until(lambda: len(one.host.shards) == 2)
+            await eventually(lambda: len(one.host.shards) == 2)
             for place in PLACES:
                 assert await owner(store, place) == ""
 
@@ -125,12 +127,12 @@ async def test_a_node_that_joins_gets_its_part_and_nobody_has_a_shard_twice(
         empty_store(store_server) as store,
         hosting(store_server.address, "one", [subscription(), subscription("crm")]) as one,
     ):
-        await until(lambda: len(one.places) == 8)
+        await eventually(lambda: len(one.places) == 8)
         async with hosting(
             store_server.address, "two", [subscription(), subscription("crm")]
         ) as two:
-            await until(lambda: len(two.places) == 4)
-            await until(lambda: len(one.host.shards) == 4)
+            await eventually(lambda: len(two.places) == 4)
+            await eventually(lambda: len(one.host.shards) == 4)
             assert not one.places & two.places
             assert {shard.stopped for shard in one.shards} == {None, 0.5}, "drained, not cut off"
             for place in one.places:
@@ -138,7 +140,7 @@ async def test_a_node_that_joins_gets_its_part_and_nobody_has_a_shard_twice(
             for place in two.places:
                 assert two.shard(place).lease.epoch == await epoch_of(store, place) == 2
             assert {each.subscription for each in two.places} == {"billing", "crm"}
-        await until(lambda: len(one.places) == 8)
+        await eventually(lambda: len(one.places) == 8)
 
 
 async def test_what_is_given_is_free_only_when_it_has_drained(
@@ -149,17 +151,17 @@ async def test_what_is_given_is_free_only_when_it_has_drained(
         empty_store(store_server),
         hosting(store_server.address, "one", [subscription()]) as one,
     ):
-        await until(lambda: one.places == PLACES)
+        await eventually(lambda: one.places == PLACES)
         for shard in one.shards:
             shard.drained.clear()
         async with hosting(store_server.address, "two", [subscription()]) as two:
-            await until(lambda: sum(each.stopped is not None for each in one.shards) == 2)
+            await eventually(lambda: sum(each.stopped is not None for each in one.shards) == 2)
             for _ in range(3):
                 await two.host._look()
             assert not two.places
             for shard in one.shards:
                 shard.drained.set()
-            await until(lambda: len(two.places) == 2)
+            await eventually(lambda: len(two.places) == 2)
 
 
 async def test_a_node_that_stops_drains_all_at_once_and_the_others_have_it_in_moments(
@@ -170,10 +172,10 @@ async def test_a_node_that_stops_drains_all_at_once_and_the_others_have_it_in_mo
         slow = msgspec.structs.replace(QUICK, beat_seconds=60.0, lease_seconds=60.0)
         async with hosting(store_server.address, "two", [subscription()], patience=slow) as two:
             async with hosting(store_server.address, "one", [subscription()], patience=slow) as one:
-                await until(lambda: (len(one.places), len(two.places)) == (2, 2))
+                await eventually(lambda: (len(one.places), len(two.places)) == (2, 2))
                 held = [one.shard(place) for place in one.places]
                 stopping = asyncio.ensure_future(one.host.stop(grace_seconds=3.0))
-                await until(lambda: two.places == PLACES, seconds=5)
+                await eventually(lambda: two.places == PLACES, timeout=5)
                 await stopping
                 assert [each.stopped for each in held] == [3.0, 3.0]
             assert await members(store) == {"two"}
@@ -187,10 +189,10 @@ async def test_a_process_that_is_told_to_end_gives_its_shards_back(
         patient = msgspec.structs.replace(QUICK, lease_seconds=60.0)
         async with hosting(store_server.address, "one", [subscription()], patience=patient) as one:
             with HostProcess(store_server.address, "other") as other:
-                await until(lambda: len(one.places) == 2)
+                await eventually(lambda: len(one.places) == 2)
                 other.signal(signal.SIGTERM)
                 assert await asyncio.to_thread(other.process.wait, 15) == 0
-                await until(lambda: one.places == PLACES, seconds=5)
+                await eventually(lambda: one.places == PLACES, timeout=5)
                 assert await members(store) == {"one"}
 
 
@@ -206,12 +208,12 @@ async def test_the_shards_of_a_killed_process_are_taken_over(
         hosting(store_server.address, "one", [subscription()]) as one,
     ):
         with HostProcess(store_server.address, "other") as other:
-            await until(lambda: len(one.places) == 2)
+            await eventually(lambda: len(one.places) == 2)
             theirs = PLACES - one.places
             await _until_owned(store, theirs, "other")
             epochs = {place: await epoch_of(store, place) for place in PLACES}
             other.signal(signal.SIGKILL)
-            await until(lambda: one.places == PLACES)
+            await eventually(lambda: one.places == PLACES)
             for place in theirs:
                 assert one.shard(place).lease.epoch == epochs[place] + 1
 
@@ -225,15 +227,15 @@ async def test_an_owner_that_stands_still_is_replaced_and_lets_go_when_it_wakes(
         hosting(store_server.address, "one", [subscription()]) as one,
     ):
         with HostProcess(store_server.address, "other") as other:
-            await until(lambda: len(one.places) == 2)
+            await eventually(lambda: len(one.places) == 2)
             theirs = PLACES - one.places
             await _until_owned(store, theirs, "other")
             other.signal(signal.SIGSTOP)
-            await until(lambda: one.places == PLACES)
+            await eventually(lambda: one.places == PLACES)
             taken = {place: one.shard(place).lease.epoch for place in theirs}
             other.signal(signal.SIGCONT)
             # It is there again, so it gets its part again: under another epoch, not its old one.
-            await until(lambda: len(one.places) == 2)
+            await eventually(lambda: len(one.places) == 2)
             await _until_owned(store, theirs, "other")
             for place in theirs:
                 assert await epoch_of(store, place) == taken[place] + 1
@@ -247,10 +249,10 @@ async def test_a_shard_that_lost_its_lease_is_let_go_and_taken_anew(
         hosting(store_server.address, "one", [subscription(shards=1)]) as one,
     ):
         place = Place("default", "billing", 0, 0)
-        await until(lambda: one.places == {place})
+        await eventually(lambda: one.places == {place})
         # As a reset does it: whoever owns the shard is fenced.
         await store.call("HSET", place.lease, "epoch", 2, "until_ms", 0)
-        await until(lambda: len(one.shards) == 2 and one.places == {place})
+        await eventually(lambda: len(one.shards) == 2 and one.places == {place})
         assert (one.shards[0].stopped, one.shards[1].lease.epoch) == (0, 3)
 
 
@@ -262,9 +264,9 @@ async def test_a_shard_that_ends_by_itself_is_opened_under_another_epoch(
         empty_store(store_server),
         hosting(store_server.address, "one", [subscription(shards=1)]) as one,
     ):
-        await until(lambda: len(one.places) == 1)
+        await eventually(lambda: len(one.places) == 1)
         one.shards[0].ended.set()
-        await until(lambda: len(one.shards) == 2 and len(one.places) == 1)
+        await eventually(lambda: len(one.shards) == 2 and len(one.places) == 1)
         assert [each.lease.epoch for each in one.shards] == [1, 2]
 
 
@@ -279,12 +281,12 @@ async def test_a_shard_that_cannot_be_opened_is_tried_again_and_keeps_nobody_off
     ):
         one.prepare = lambda shard: refuse(shard) if shard.place.subscription == "crm" else None
         await one.host.start()
-        await until(lambda: one.places == PLACES)
-        await until(lambda: sum(each.place.subscription == "crm" for each in one.shards) > 8)
+        await eventually(lambda: one.places == PLACES)
+        await eventually(lambda: sum(each.place.subscription == "crm" for each in one.shards) > 8)
         epochs = [each.lease.epoch for each in one.shards if each.place == _crm(0)]
         assert epochs == sorted(set(epochs)), "another epoch each time"
         one.prepare = lambda _: None
-        await until(lambda: len(one.places) == 8)
+        await eventually(lambda: len(one.places) == 8)
 
 
 async def test_a_shard_whose_node_does_not_come_is_anyones_and_does_not_go_to_and_fro(
@@ -294,12 +296,12 @@ async def test_a_shard_whose_node_does_not_come_is_anyones_and_does_not_go_to_an
         empty_store(store_server) as store,
         hosting(store_server.address, "one", [subscription()]) as one,
     ):
-        await until(lambda: one.places == PLACES)
+        await eventually(lambda: one.places == PLACES)
         # It is alive, and takes nothing.
         idle = Placement(store, node="idle", patience=QUICK)
         attending = asyncio.ensure_future(_attend(idle))
-        await until(lambda: len(one.places) == 2)
-        await until(lambda: one.places == PLACES)
+        await eventually(lambda: len(one.places) == 2)
+        await eventually(lambda: one.places == PLACES)
         opened = len(one.shards)
         await asyncio.sleep(3 * QUICK.beat_seconds)
         assert (one.places, len(one.shards)) == (PLACES, opened)
@@ -311,9 +313,9 @@ async def test_a_node_has_no_more_shards_than_it_may(store_server: EmbeddedServe
         empty_store(store_server),
         hosting(store_server.address, "one", [subscription()], shards_max=1) as one,
     ):
-        await until(lambda: len(one.places) == 1)
+        await eventually(lambda: len(one.places) == 1)
         async with hosting(store_server.address, "two", [subscription()]) as two:
-            await until(lambda: len(two.places) == 3)
+            await eventually(lambda: len(two.places) == 3)
             assert not one.places & two.places
 
 
@@ -331,16 +333,16 @@ async def test_a_deaf_node_is_not_ready_and_ends_its_process_if_it_held_shards(
         hosting(proxy.address, "two", [], call_seconds_max=1.0) as two,
     ):
         # Of the two this one is to hold nothing: it knows no subscription.
-        await until(lambda: len(one.places) >= 2)
+        await eventually(lambda: len(one.places) >= 2)
         assert one.host.healthy
         await proxy.set_fates(requests=Fate.CUT)
         proxy.cut()
-        await until(lambda: not one.host.healthy)
+        await eventually(lambda: not one.host.healthy)
         assert not one.deaf, "it says so before"
-        await until(lambda: one.deaf)
+        await eventually(lambda: one.deaf)
         assert not two.deaf, "who holds nothing has lost nothing"
         await proxy.set_fates()
-        await until(lambda: one.host.healthy)
+        await eventually(lambda: one.host.healthy)
 
 
 async def test_what_could_not_be_released_is_released_before_it_is_taken_again(
@@ -355,16 +357,16 @@ async def test_what_could_not_be_released_is_released_before_it_is_taken_again(
             proxy.address, "one", [subscription(shards=1)], patience=patient, call_seconds_max=1.0
         ) as one,
     ):
-        await until(lambda: len(one.places) == 1)
+        await eventually(lambda: len(one.places) == 1)
         one.shards[0].drained.clear()
         one.shards[0].ended.set()
-        await until(lambda: one.shards[0].stopped is not None)
+        await eventually(lambda: one.shards[0].stopped is not None)
         await proxy.set_fates(requests=Fate.CUT)
         proxy.cut()
         one.shards[0].drained.set()
-        await until(lambda: not one.host.shards)
+        await eventually(lambda: not one.host.shards)
         await proxy.set_fates()
-        await until(lambda: len(one.places) == 1)
+        await eventually(lambda: len(one.places) == 1)
         assert [each.lease.epoch for each in one.shards] == [1, 2]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.store_faults import store_at
-from tests.subscriptions.hosting import until
+from tests.helpers.waiting import eventually
 from tests.subscriptions.test_dispatch import new_topic, produce, subscribe, two_nodes
 from waystation.config import ChannelConfig, ChannelRule
 from waystation.errors import StoreUnavailableError
@@ -156,7 +156,7 @@ async def test_shared_rate_asks_again_after_the_store_was_away() -> None:
 async def shared(one: Node, two: Node) -> None:
     """Wait until each node has two of four shards."""
     hosts = [each.subscriptions.host for each in (one, two)]
-    await until(lambda: [len(each.shards) for each in hosts if each] == [2, 2])
+    await eventually(lambda: [len(each.shards) for each in hosts if each] == [2, 2])
 
 
 @pytest.mark.slow

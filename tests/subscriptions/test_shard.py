@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.subscriptions.at_work import QUICK, AtWork, Hook, at_work, until
+from tests.helpers.waiting import eventually
+from tests.subscriptions.at_work import QUICK, AtWork, Hook, at_work
 from waystation.delivery.request import Outcome
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
@@ -370,7 +371,7 @@ async def test_a_delayed_message_behind_others_waits_for_its_own_time_too(
             due = await work.store.call("ZSCORE", work.place.key("due"), "r2.0")
             return due is not None and int(float(due)) == now + 2 * hour
 
-        await until(put_off)
+        await eventually(put_off)
         await work.machine.advance(3590)
         assert hook.of("a") == [first]
         await work.machine.advance(11)
@@ -442,7 +443,7 @@ async def test_one_long_group_hides_nobody_behind_it(store_server: EmbeddedServe
         async def quick_ones() -> bool:
             return set(quick) <= set(hook.ids())
 
-        await until(quick_ones)
+        await eventually(quick_ones)
         assert len(hook.of("slow")) < 100
         await work.until_low(110)
         assert hook.of("slow") == slow

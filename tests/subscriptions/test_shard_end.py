@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from tests.subscriptions.at_work import Hook, at_work, until
+from tests.helpers.waiting import eventually
+from tests.subscriptions.at_work import Hook, at_work
 from waystation.errors import ShardLostError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
@@ -150,13 +151,13 @@ async def test_an_owner_that_is_not_sure_begins_nothing(store_server: EmbeddedSe
         async def is_unsure() -> bool:
             return not lease.sure
 
-        await until(is_unsure)
+        await eventually(is_unsure)
         await work.produce("a", "b")
 
         async def has_read() -> bool:
             return shard._reader is not None and shard._reader.outstanding == 2
 
-        await until(has_read)
+        await eventually(has_read)
         assert len(hook.received) == 1
         assert not shard.lost, "nobody has said that it is another's"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.subscriptions.at_work import Hook, at_work, until
+from tests.helpers.waiting import eventually
+from tests.subscriptions.at_work import Hook, at_work
 from waystation.delivery.breaker import BreakerState
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.subscriptions.definition import RetryPolicy
@@ -28,7 +29,7 @@ async def test_gone_disables_the_endpoint_and_everything_waits_until_it_is_enabl
         async def is_disabled() -> bool:
             return target in (await work.states.survey()).disabled
 
-        await until(is_disabled)
+        await eventually(is_disabled)
         assert shard.state is ShardState.HELD
         assert await work.low() == 0, "what was in the topic is still there"
         assert await work.count("retry") == 0
@@ -62,7 +63,7 @@ async def test_a_head_that_finds_the_endpoint_gone_is_released_uncounted(
         async def is_told() -> bool:
             return standing.target in (await work.states.survey()).disabled
 
-        await until(is_told)
+        await eventually(is_told)
         await work.states.enable(standing.target)
         standing.update(disabled=False, held_until=0.0)
         await work.until_count("groups", 0)
@@ -82,7 +83,7 @@ async def test_nothing_is_sent_before_retry_after_has_passed(store_server: Embed
         async def is_told() -> bool:
             return standing.target in (await work.states.survey()).held_ms
 
-        await until(is_told)
+        await eventually(is_told)
         assert shard.state is ShardState.HELD
         await work.machine.advance(50)
         assert len(hook.received) == 1
@@ -107,7 +108,7 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
         async def is_open() -> bool:
             return standing.breaker.state is BreakerState.OPEN
 
-        await until(is_open)
+        await eventually(is_open)
         assert shard.state is ShardState.HELD
         await asyncio.sleep(0)
         ill = False
@@ -161,7 +162,7 @@ async def test_breaker_groups_that_answer_503_with_retry_after_hold_up_no_other_
         async def is_delivered() -> bool:
             return len(hook.ids(status=200)) == 3 * (len(groups) - len(failing))
 
-        await until(is_delivered, seconds=10)
+        await eventually(is_delivered, timeout=10)
         # Each failing group was asked once, and is not asked again before its time.
         assert len(hook.received) == 3 * (len(groups) - len(failing)) + len(failing)
 
@@ -181,9 +182,9 @@ async def test_breaker_probe_takes_a_message_of_a_group_that_has_not_failed(
             return standing.breaker.state is not BreakerState.CLOSED
 
         for number in range(3):
-            await until(is_open)
+            await eventually(is_open)
             await work.machine.advance(60)
-            await until(is_open)
+            await eventually(is_open)
             await work.produce("ok")
             # Not one pause after the other, each longer than the last, for the retries before it.
             await work.machine.advance(60)
@@ -191,7 +192,7 @@ async def test_breaker_probe_takes_a_message_of_a_group_that_has_not_failed(
             async def is_through(wanted: int = number + 1) -> bool:
                 return len(hook.of("ok", status=200)) == wanted
 
-            await until(is_through, seconds=5)
+            await eventually(is_through, timeout=5)
 
 
 async def test_breaker_probe_that_hangs_does_not_hold_up_a_healthy_group(
@@ -213,14 +214,14 @@ async def test_breaker_probe_that_hangs_does_not_hold_up_a_healthy_group(
         async def hangs() -> bool:
             return standing.breaker.is_probing and shard.in_flight > 0
 
-        await until(hangs)
+        await eventually(hangs)
         await work.produce("ok")
 
         async def is_through() -> bool:
             return bool(hook.of("ok", status=200))
 
         # The probe that hangs is given up after 30 s.
-        await until(is_through, seconds=15)
+        await eventually(is_through, timeout=15)
 
 
 async def test_a_redirect_is_a_failure(store_server: EmbeddedServer) -> None:
@@ -306,7 +307,7 @@ async def test_an_endpoint_that_moves_is_followed_without_a_restart(
             await work.produce("a")
             return bool(new.received)
 
-        await until(is_there)
+        await eventually(is_there)
         assert shard.version == 2
 
 
@@ -327,7 +328,7 @@ async def test_heads_that_are_always_due_leave_half_of_the_slots_to_others(
         async def through() -> bool:
             return len(hook.ids(status=200)) == 30
 
-        await until(through)
+        await eventually(through)
         assert sorted(hook.ids(status=200)) == sorted(good)
         seen = len(hook.received)
         await hook.until(seen + 30)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.subscriptions.at_work import Hook, at_work, until
+from tests.helpers.waiting import eventually
+from tests.subscriptions.at_work import Hook, at_work
 from waystation.logs import keys
 from waystation.logs.protocol import Retention
 from waystation.store.embedded.server import EmbeddedServer
@@ -18,7 +19,7 @@ async def until_state(shard: Shard, state: ShardState) -> None:
     async def there() -> bool:
         return shard.state is state
 
-    await until(there)
+    await eventually(there)
 
 
 async def test_a_switch_is_followed_after_all_before_it_was_acknowledged(
@@ -72,7 +73,7 @@ async def test_a_storage_topic_is_held_before_it_is_read(store_server: EmbeddedS
         async def is_held() -> bool:
             return await work.hold_of(1, 0) == 0 == await work.hold_of(1, 1)
 
-        await until(is_held)
+        await eventually(is_held)
 
 
 async def test_a_shard_stops_before_a_storage_topic_that_it_cannot_share(
@@ -134,7 +135,7 @@ async def test_what_was_trimmed_while_its_body_was_let_go_of_is_passed_over_too(
         async def others_came() -> bool:
             return set(others) <= set(hook.ids())
 
-        await until(others_came)
+        await eventually(others_came)
         log = work.topic.log_of(0)
         small = Retention(max_bytes=1, policy="drop_and_count")
         while (await work.logs.trim(log, 0, small)).more:
@@ -157,7 +158,7 @@ async def test_the_hold_follows_what_is_acknowledged(store_server: EmbeddedServe
         async def is_moved() -> bool:
             return await work.hold_of() == 50
 
-        await until(is_moved)
+        await eventually(is_moved)
 
 
 async def test_a_full_shard_reads_nothing_more_and_goes_on_when_there_is_room(
@@ -241,7 +242,7 @@ async def test_a_topic_that_is_gone_is_told_and_may_come_back(store_server: Embe
         async def is_told() -> bool:
             return "no topic orders" in shard.problem
 
-        await until(is_told)
+        await eventually(is_told)
         work.topic_is_there = True
         await work.until_low(1)
         assert shard.problem == ""

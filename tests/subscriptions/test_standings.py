@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.subscriptions.hosting import until
+from tests.helpers.waiting import eventually
 from waystation.delivery.notices import Notice
 from waystation.delivery.request import Failure, Outcome
 from waystation.delivery.standing import Standing
@@ -58,12 +58,12 @@ async def test_what_another_process_has_found_out_is_heard_in_moments(
         crm.join("lane", lambda: woken.append(1))
 
         await states.disable("crm:1", NOTICE)
-        await until(lambda: crm.disabled, seconds=2)
+        await eventually(lambda: crm.disabled, timeout=2)
         await states.enable("crm:1")
-        await until(lambda: not crm.disabled and bool(woken), seconds=2)
+        await eventually(lambda: not crm.disabled and bool(woken), timeout=2)
 
         await states.hold("crm:1", 30)
-        await until(lambda: crm.held_until > 0, seconds=2)
+        await eventually(lambda: crm.held_until > 0, timeout=2)
 
 
 async def test_what_was_disabled_before_is_known_to_whoever_begins(
@@ -98,12 +98,12 @@ async def test_standings_endpoint_declared_repaired_closes_breakers_of_every_nod
 
         await states.declare_repaired("crm:1")
 
-        await until(lambda: ours.breaker.is_closed and theirs.breaker.is_closed, seconds=10)
+        await eventually(lambda: ours.breaker.is_closed and theirs.breaker.is_closed, timeout=10)
         assert not other.breaker.is_closed
 
         break_down(ours)
         await states.enable("crm:1")
-        await until(lambda: ours.breaker.is_closed, seconds=10)
+        await eventually(lambda: ours.breaker.is_closed, timeout=10)
 
 
 async def test_standings_open_breaker_is_reported_to_other_nodes_until_it_closes(

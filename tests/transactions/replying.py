@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from tests.transactions.cell_store import TERMS, CellStore, open_cell_store
 from waystation.config import WebhookConfig
 from waystation.delivery.addresses import AddressGuard
@@ -108,7 +108,7 @@ class Replying:
 
     async def until_empty(self, lane: str) -> None:
         """Waits until nothing waits in a lane."""
-        await until(lambda: self._is_empty(lane))
+        await eventually(lambda: self._is_empty(lane))
 
     async def _is_empty(self, lane: str) -> bool:
         return not await self.outbox.waiting(lane)

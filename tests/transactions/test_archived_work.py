@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.helpers.waiting import eventually
 from waystation import App, Child, Context, Wait
 from waystation.config import TransactionConfig
 from waystation.node import Node
@@ -77,12 +78,6 @@ async def shop_at_work(
         yield shop, running.node
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(20):
-        while not await holds():
-            await asyncio.sleep(0.005)
-
-
 async def start(node: Node, type_: str) -> str:
     return (await node.engine.starter.start("default", Order(type=type_, data=b"7"))).id
 
@@ -96,14 +91,14 @@ async def test_what_was_done_once_and_the_journal_go_to_the_archive_and_come_bac
         async def has_left() -> bool:
             return not await node.opened.store.call("EXISTS", names.state(one))
 
-        await until(has_left)
+        await eventually(has_left)
         row = (await node.archive.get([one]))[one]
         assert b"once:" in row.fields
         await transactions.set_switch("default", one, "go", "now")
         end = await transactions.get("default", one, wait_seconds=20)
         assert json.loads(bytes(end.data)) == [1, "now"]
         assert shop.charges == 1, "its record came back with it"
-        await until(has_left)
+        await eventually(has_left)
         (step,) = (await transactions.journal("default", one)).steps
         assert [each.outcome for each in step.last] == ["waiting", "success"]
         assert [each.text for each in step.logs] == ["charged receipt=1"] * 2, "of both lives"
@@ -117,7 +112,7 @@ async def test_a_checkpoint_is_archived_while_the_transaction_runs(tmp_path: Pat
         async def is_archived() -> bool:
             return one in await node.archive.get([one])
 
-        await until(is_archived)
+        await eventually(is_archived)
         row = (await node.archive.get([one]))[one]
         assert (row.status, row.step, row.completed_ms) == ("running", "2", 0)
         shop.let_go.set()
@@ -137,7 +132,7 @@ async def test_the_return_of_a_child_is_archived_where_its_pipeline_asks_for_it(
             async def is_archived() -> bool:
                 return one in await node.archive.get([one])
 
-            await until(is_archived)
+            await eventually(is_archived)
             row = (await node.archive.get([one]))[one]
             assert (row.step, row.completed_ms) == ("2", 0)
         else:
@@ -168,7 +163,7 @@ async def test_why_tells_what_the_archive_has_against_a_transaction_until_it_tak
         async def is_refused() -> bool:
             return await code() == "archiving_failed"
 
-        await until(is_refused)
+        await eventually(is_refused)
         reason = await node.engine.why.explain("default", one)
         assert "not on a Friday" in reason.text
         with closing(sqlite3.connect(file)) as database:
@@ -179,7 +174,7 @@ async def test_why_tells_what_the_archive_has_against_a_transaction_until_it_tak
         async def is_taken() -> bool:
             return await code() == "archived"
 
-        await until(is_taken)
+        await eventually(is_taken)
 
 
 async def test_what_is_looked_at_stays_for_as_long_again(tmp_path: Path) -> None:
@@ -191,7 +186,7 @@ async def test_what_is_looked_at_stays_for_as_long_again(tmp_path: Path) -> None
         async def is_archived() -> bool:
             return int(await store.call("PTTL", key)) > 0
 
-        await until(is_archived)
+        await eventually(is_archived)
         assert node.engine.finder is not None
         looks: list[Callable[[], Awaitable[object]]] = [
             partial(node.engine.transactions.get, "default", one),
@@ -219,4 +214,4 @@ async def test_batch_and_pauses_are_those_of_the_node_group(tmp_path: Path) -> N
         async def is_heard() -> bool:
             return archivist.pace() == ArchivePace(batch=70, pause_ms=50, idle_ms=20)
 
-        await until(is_heard)
+        await eventually(is_heard)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.postgres import PostgresServer
+from tests.helpers.waiting import eventually
 from tests.transactions.archive_helpers import DATABASES, QUICK, Movers, archive_url, open_movers
 from tests.transactions.helpers import CACHE_MS, CELL
 from waystation.archive import Archive, ArchivedState, Upserted, join_hash
@@ -64,10 +65,13 @@ async def lock(movers: Movers) -> str:
     return held.decode().split()[0] if held else ""
 
 
-async def until(movers: Movers, node: str) -> None:
-    async with asyncio.timeout(10):
-        while await lock(movers) != node:
-            await asyncio.sleep(0.002)
+async def until_archiver(movers: Movers, node: str) -> None:
+    """Wait until `node` archives; empty: until no node does."""
+
+    async def is_archiver() -> bool:
+        return await lock(movers) == node
+
+    await eventually(is_archiver, timeout=10)
 
 
 @pytest.mark.parametrize("database", DATABASES)
@@ -339,10 +343,10 @@ async def test_whoever_is_told_not_to_archive_lets_another_do_it(
     async with open_movers(store_server, tmp_path) as movers:
         pace = [QUICK]
         first = movers.archiver("node-a", pace=lambda: pace[0])
-        await until(movers, "node-a")
+        await until_archiver(movers, "node-a")
         pace[0] = ArchivePace(batch=0)
         first.look()
-        await until(movers, "")
+        await until_archiver(movers, "")
         ids = await movers.sleepers(5)
         await movers.due()
         assert len(await movers.scheduled()) == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.helpers.waiting import eventually
 from tests.transactions.archive_helpers import DATABASES, archive_url
 from waystation import App, Child, Context, Parallel, Wait
 from waystation.config import ArchiveConfig, TransactionConfig
@@ -80,12 +81,6 @@ async def advance(node: Node, seconds: float) -> None:
     await node.opened.time_machine.advance(seconds)
 
 
-async def until(holds: Callable[[], Awaitable[object]], *, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.01)
-
-
 async def is_cached(node: Node, transaction_id: str) -> bool:
     return bool(await node.opened.store.call("EXISTS", names.state(transaction_id)))
 
@@ -97,7 +92,7 @@ async def start(node: Node, type_: str = "waiting", **more: Any) -> str:
 async def asleep(node: Node, type_: str = "waiting", **more: Any) -> str:
     """One that waits, in the archive alone."""
     one = await start(node, type_, **more)
-    await until(lambda: is_in(node, one, "waiting_switch"))
+    await eventually(lambda: is_in(node, one, "waiting_switch"))
     await leaves(node, one)
     return one
 
@@ -114,7 +109,7 @@ async def leaves(node: Node, *ids: str) -> None:
         return not any([await is_cached(node, each) for each in ids])
 
     await advance(node, 6.0)
-    await until(gone)
+    await eventually(gone)
 
 
 async def listed(node: Node, **asked: Any) -> dict[str, TransactionRow]:
@@ -158,7 +153,7 @@ async def test_lists_have_those_that_sleep_in_the_archive(tmp_path: Path) -> Non
     async with node_with_archive(tmp_path) as node:
         one = await asleep(node, external_id="r-1")
         here = await start(node)
-        await until(lambda: is_in(node, here, "waiting_switch"))
+        await eventually(lambda: is_in(node, here, "waiting_switch"))
         assert set(await listed(node)) == {one, here}
         rows = await listed(node, state=State.WAITING_SWITCH)
         assert set(rows) == {one, here}
@@ -185,7 +180,7 @@ async def test_an_external_id_is_found_while_it_lives_and_in_the_archive_afterwa
         assert found is not None
         assert found.id == one
         await node.engine.transactions.set_switch("default", one, "go", "now")
-        await until(lambda: is_in(node, one, "success"))
+        await eventually(lambda: is_in(node, one, "success"))
         await leaves(node, one)
         cell = names.cell_of(one)
         await node.opened.store.call("DEL", names.external_id(cell, "default", "r-1"))
@@ -206,7 +201,7 @@ async def test_the_archive_is_listed_page_by_page(tmp_path: Path) -> None:
         assert finder is not None
         ids = [await start(node, "quick") for _ in range(7)]
         for each in ids:
-            await until(lambda one=each: is_in(node, one, "success"))  # type: ignore[misc]
+            await eventually(lambda one=each: is_in(node, one, "success"))  # type: ignore[misc]
         sleeper = await asleep(node)
         await leaves(node, *ids)
         first, cursor = await finder.archived("default", limit=4)
@@ -232,15 +227,15 @@ async def test_children_that_sleep_in_the_archive_are_told_and_cancelled_with_th
             children = (await transactions.children("default", parent)).children
             return [each.state for each in children[:1]] == ["waiting_switch"]
 
-        await until(one_waits)
+        await eventually(one_waits)
         first = (await transactions.children("default", parent)).children[0].id
         await leaves(node, first)
         children = (await transactions.children("default", parent)).children
         assert (children[0].state, children[0].status) == ("waiting_switch", "")
         assert not await is_cached(node, first)
         await transactions.cancel("default", parent)
-        await until(lambda: is_in(node, parent, "cancelled"))
-        await until(lambda: is_in(node, first, "cancelled"))
+        await eventually(lambda: is_in(node, parent, "cancelled"))
+        await eventually(lambda: is_in(node, first, "cancelled"))
 
 
 async def test_an_id_that_is_given_is_looked_for_in_the_archive(tmp_path: Path) -> None:
@@ -255,13 +250,13 @@ async def test_an_id_that_is_given_is_looked_for_in_the_archive(tmp_path: Path) 
 async def test_what_has_ended_is_deleted_after_its_days(tmp_path: Path) -> None:
     async with node_with_archive(tmp_path, days=1.0) as node:
         one = await start(node, "quick")
-        await until(lambda: is_in(node, one, "success"))
+        await eventually(lambda: is_in(node, one, "success"))
         await leaves(node, one)
         sleeper = await asleep(node)
         await node.engine.forget()
         assert await is_in(node, one, "success")
         assert OPERATIONS not in await node.logs.names(), "nothing was deleted"
-        await until(lambda: _not(is_cached(node, one)))
+        await eventually(lambda: _not(is_cached(node, one)))
         await advance(node, DAY + 60)
         await node.engine.forget()
         with pytest.raises(TransactionUnknownError):
@@ -297,9 +292,9 @@ async def test_a_node_group_can_be_told_not_to_archive_and_readiness_says_what_f
         async def heard() -> bool:
             return archivist.pace().batch == 0
 
-        await until(heard)
+        await eventually(heard)
         one = await start(node)
-        await until(lambda: is_in(node, one, "waiting_switch"))
+        await eventually(lambda: is_in(node, one, "waiting_switch"))
         await advance(node, 400)
         await asyncio.sleep(0.3)
         assert await is_cached(node, one)
@@ -311,7 +306,7 @@ async def test_a_node_group_can_be_told_not_to_archive_and_readiness_says_what_f
             return any("no living node archives" in each for each in reply["notes"])
 
         await advance(node, 31)
-        await until(noted)
+        await eventually(noted)
         await node.engine.nodes.tell("master", "archive_batch", 100)
         await leaves(node, one)
 

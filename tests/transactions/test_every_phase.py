@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from tests.models.phase_table import PHASES, SLACK_MS, Walk
 from tests.transactions.engine_helpers import waiting_events, word
 from tests.transactions.helpers import (
@@ -234,7 +234,7 @@ async def is_delivered_from_the_archive(walk: Walk, receiver: FakeEndpoint) -> N
     )
     await deliverer.start()
     try:
-        await until(lambda: _is_empty(walk))
+        await eventually(lambda: _is_empty(walk))
     finally:
         await deliverer.stop(grace_seconds=1)
         await sender.close()

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
+from tests.helpers.waiting import eventually
 from tests.transactions.helpers import TransactionStore, open_transactions
 from waystation.errors import InvalidInputError
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.transactions.group_settings import Following
 from waystation.transactions.nodes import GroupSettings, Nodes
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 def following(tx: TransactionStore, *, claims: bool, changes: list[int]) -> Following:
@@ -43,7 +37,7 @@ async def test_a_process_without_claims_takes_in_what_its_group_is_told(
         try:
             assert follower.value == GroupSettings(revision=2, archive_batch=11)
             await nodes.tell("master", "archive_pause_ms", 50)
-            await until(lambda: follower.value.archive_pause_ms == 50)
+            await eventually(lambda: follower.value.archive_pause_ms == 50)
             assert len(changes) == 2
             # What another group is told is none of ours.
             await nodes.tell("other", "archive_batch", 7)
@@ -65,7 +59,7 @@ async def test_a_process_with_claims_leaves_the_queue_to_them_and_follows(
             await asyncio.sleep(0.05)
             assert follower.value.archive_batch is None
             await tx.claim(group="master")
-            await until(lambda: follower.value.archive_batch == 0)
+            await eventually(lambda: follower.value.archive_batch == 0)
         finally:
             await follower.stop()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.helpers.http import async_ask
+from tests.helpers.waiting import eventually
 from tests.transactions.archive_helpers import Shelf
 from tests.transactions.helpers import CELL, TERMS, open_transactions
 from tests.transactions.service_helpers import Outside, open_outside
@@ -27,19 +28,24 @@ POLLS = 5_000
 
 
 async def until_waiting(outside: Outside, count: int) -> None:
-    """Returns when so many wait, and the store knows of it."""
-    async with asyncio.timeout(30):
-        while f"[{count} waiters]" not in repr(outside.engine.waiting) or (
-            count and not await outside.store.call("ZCARD", names.sorted_set(0, "waitersZ"))
-        ):
-            await asyncio.sleep(0.001)
+    """Wait until `count` requests wait and the store has them."""
+
+    async def are_waiting() -> bool:
+        if f"[{count} waiters]" not in repr(outside.engine.waiting):
+            return False
+        stored = await outside.store.call("ZCARD", names.sorted_set(0, "waitersZ"))
+        return bool(stored) or not count
+
+    await eventually(are_waiting, timeout=30)
 
 
 async def until_heard(outside: Outside, topic: bytes) -> None:
-    """Returns when somebody listens to a topic."""
-    async with asyncio.timeout(SOON):
-        while not (await outside.store.call("PUBSUB", "NUMSUB", topic))[1]:
-            await asyncio.sleep(0.001)
+    """Wait until a client of the store subscribes to a pub/sub topic."""
+
+    async def is_subscribed() -> bool:
+        return bool((await outside.store.call("PUBSUB", "NUMSUB", topic))[1])
+
+    await eventually(is_subscribed, timeout=SOON)
 
 
 # -- Progress --------------------------------------------------------------------------------

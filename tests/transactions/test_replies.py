@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.delivery.delivering import until
 from tests.helpers.http import async_ask, event_stream
+from tests.helpers.waiting import eventually
 from waystation import Wait
 from waystation.config import (
     ChannelConfig,
@@ -81,13 +81,13 @@ async def test_all_three_kinds_of_receivers_are_told_the_end(tmp_path: Path) -> 
             topic = await node.topics.get("default", "events")
             return len(await node.logs.read(topic.log(topic.target), 0, 0, limit=9)) == 1
 
-        await until(produced)
+        await eventually(produced)
 
         async def is_noted() -> bool:
             summary = await node.engine.transactions.get("default", started.id)
             return summary.metadata.notified_time is not None
 
-        await until(is_noted)
+        await eventually(is_noted)
 
 
 async def test_a_process_without_workers_sends_nothing_and_another_does(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_webhook_is_told_of_changes_of_state_where_they_were_asked_for(
 
         plain = await started(webhook=silent.url)
         one = await started(webhook=asking.url, statusChanges=True)
-        await until(is_told_that_it_waits)
+        await eventually(is_told_that_it_waits)
         change = told(asking)[-1]
         assert (change["eventType"], change["metadata"]["txId"]) == ("statusChange", one)
         assert change["data"] is None
@@ -187,7 +187,7 @@ async def test_a_webhook_is_told_of_changes_of_state_where_they_were_asked_for(
             ends = [told(each)[-1:] for each in (asking, silent)]
             return all(each and each[0]["eventType"] == "complete" for each in ends)
 
-        await until(both_have_ended)
+        await eventually(both_have_ended)
         *changes, end = told(asking)
         assert {each["eventType"] for each in changes} == {"statusChange"}
         assert (end["metadata"]["status"], end["data"]) == ("success", "approved")
@@ -220,7 +220,7 @@ async def test_pauses_come_from_the_settings_and_from_what_the_node_group_is_tol
             async def paced(wanted: Pauses = wanted) -> bool:
                 return shop.pauses == wanted
 
-            await until(paced)
+            await eventually(paced)
         assert shop.attempts_max == WebhookConfig().workers, "nothing was said of it"
 
 
@@ -237,7 +237,7 @@ async def test_a_node_group_is_told_of_a_pause_between_claims_and_keeps_it(
         async def paced() -> bool:
             return node.engine.archivist.following.value.webhook_pause_ms == 1000
 
-        await until(paced)
+        await eventually(paced)
         for number in range(4):
             await node.engine.starter.start("default", order_for(Wanted(webhook=receiver.url)))
             await receiver.until(number + 1)
@@ -266,7 +266,7 @@ async def test_readiness_says_that_nobody_sends_replies(tmp_path: Path) -> None:
         async def is_noted() -> bool:
             return any("no living node sends any" in each for each in await notes())
 
-        await until(is_noted)
+        await eventually(is_noted)
         (notice,) = await latest_notices(node.opened.store, most=9)
         assert (notice.kind, notice.cause) == ("unsent", (await notes())[-1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from tests.transactions.replying import QUICK, Replying, lane, replying
 from waystation.errors import InvalidInputError, TransactionUnknownError
 from waystation.store.embedded.server import EmbeddedServer
@@ -25,7 +25,7 @@ async def give_up(running: Replying, receiver: FakeEndpoint, count: int) -> list
     async def all_failed() -> bool:
         return len(await failed(running)) == count
 
-    await until(all_failed)
+    await eventually(all_failed)
     return ids
 
 

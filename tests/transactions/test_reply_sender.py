@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from tests.transactions.replying import QUICK, Replying, lane, replying
 from waystation.config import WebhookConfig
 from waystation.delivery.notices import latest_notices
@@ -92,7 +92,7 @@ async def test_what_is_given_up_is_in_the_failed_list_told_once_and_noted(
         async def told() -> list[str]:
             return [each.id for each in await latest_notices(running.tx.store, most=9)]
 
-        await until(told)
+        await eventually(told)
         assert await told() == [transaction_id]
         rows, _ = await running.desk.page("default", state="failed", cursor="", limit=9)
         (row,) = rows
@@ -195,7 +195,7 @@ async def test_reply_sender_with_a_failing_url_shows_the_pause_and_probes_with_u
             rows, _ = await running.desk.page("default", state="waiting", cursor="", limit=99)
             return bool(rows) and all(each.paused_ms is not None for each in rows)
 
-        await until(is_shown)
+        await eventually(is_shown)
         await running.ended(other.url)
         await running.until_empty(lane(other.url))
         # All replies that have failed wait for ten minutes. The others are probes.
@@ -206,7 +206,7 @@ async def test_reply_sender_with_a_failing_url_shows_the_pause_and_probes_with_u
         async def all_but_the_failed_are_delivered() -> bool:
             return await running.outbox.waiting(lane(receiver.url)) <= failed
 
-        await until(all_but_the_failed_are_delivered)
+        await eventually(all_but_the_failed_are_delivered)
         assert list(running.deliverer.open_breakers) == []
 
 
@@ -302,7 +302,7 @@ async def test_while_the_archive_is_away_nothing_is_counted_or_lost_and_what_is_
         async def asked_twice() -> bool:
             return running.shelf.asked >= 2
 
-        await until(asked_twice)
+        await eventually(asked_twice)
         assert running.shelf.asked <= 3, "once a second, not all the time"
         running.shelf.away = False
         await running.until_empty(lane(receiver.url))
@@ -358,7 +358,7 @@ async def test_a_channel_and_a_topic_get_the_same_event_under_an_id_that_stays_t
         async def both() -> bool:
             return bool(running.published and running.produced)
 
-        await until(both)
+        await eventually(both)
         ((project, channel, message_id, content),) = running.published
         ((_, topic, envelope),) = running.produced
         assert (project, channel, topic) == ("default", "orders", "events")
@@ -388,7 +388,7 @@ async def test_what_can_never_arrive_is_given_up_at_once(
         async def noted() -> str:
             return await field(running, transaction_id, "webhook_status")
 
-        await until(noted)
+        await eventually(noted)
         assert await noted() == "failed"
         (attempt,) = await running.desk.attempts("default", transaction_id)
         assert (attempt.verdict, attempt.failure) == ("failed", "forbidden")
