@@ -1,4 +1,4 @@
-"""Real clusters on loopback: nodes that can be killed, slots that can be moved step by step."""
+"""Clusters of real servers on loopback whose nodes can be killed and whose slots can be moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waystation.store.connection import pack
 from waystation.store.slots import SLOTS, slot_of
 
 _SETTLE_SECONDS_MAX = 30.0
-#: Silence after which the others take a node for dead.
+#: Silence after which the other nodes regard a node as failed.
 NODE_TIMEOUT_MS = 1000
 
 
@@ -41,40 +41,40 @@ class Node:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Address of the server."""
         return Address(host="127.0.0.1", port=self.port)
 
     @property
     def id(self) -> str:
-        """Its name among nodes."""
+        """Id of the node in the cluster."""
         return str(self.ask("CLUSTER", "MYID"))
 
     def ask(self, *command: str | int) -> object:
-        """One command at this node, by a connection of its own; errors are raised."""
+        """Send one command on a new connection and return the reply. Raise error replies."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as wire:
             wire.sendall(pack(command))
             reader = hiredis.Reader(encoding="utf-8", errors="surrogateescape")
             while (reply := reader.gets()) is False:
                 data = wire.recv(65_536)
-                assert data, "the node hung up"
+                assert data, "the node closed the connection"
                 reader.feed(data)
         if isinstance(reply, hiredis.ReplyError):
             raise reply
         return reply
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the server with SIGKILL."""
         self.server.kill()
 
     def start(self) -> None:
-        """Comes back with its data, as whatever the others make of it."""
+        """Start the server with its data. The cluster decides its role."""
         self.server.start()
 
 
 class RealCluster:
-    """Three primaries with a third of the slots each, and as many replicas of the first as asked.
+    """Cluster of three primaries with a third of the slots each, and replicas of the first one.
 
-    Each test begins and ends with all slots where they were.
+    Each test starts and ends with all slots on their first nodes.
     """
 
     def __init__(self, folder: Path, *, replicas: int = 0) -> None:
@@ -90,48 +90,48 @@ class RealCluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """All of them."""
+        """Primaries and replicas."""
         return [*self.primaries, *self.replicas]
 
     @property
     def address(self) -> Address:
-        """The way in, by any primary. The map is read anew by whoever uses it."""
+        """Address with all primaries. Each client reads the slot map anew."""
         return self.primaries[0].address.clustered(*(each.address for each in self.primaries[1:]))
 
     @property
     def url(self) -> str:
-        """The same as a setting."""
+        """Address as a value of the setting `store.url`."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{each.port}" for each in self.primaries)
 
     def home(self, key: str) -> Node:
-        """The node that has the slot of a key at the beginning."""
+        """Return the node that has the slot of a key at the start."""
         return self.primaries[slot_of(key) * 3 // SLOTS]
 
     def key_of(self, node: Node, kind: str = "key") -> str:
-        """A key that lies on a node."""
+        """Return a key whose slot a node has at the start."""
         return next(key for n in range(1000) if self.home(key := f"{{{kind}{n}}}:x") is node)
 
     def wait(self, is_so: Callable[[], bool], what: str = "the cluster to settle") -> None:
-        """Waits until something is so."""
+        """Wait until a condition of the cluster is true."""
         until = time.monotonic() + _SETTLE_SECONDS_MAX
         while not is_so():
-            assert time.monotonic() < until, f"waited in vain for {what}"
+            assert time.monotonic() < until, f"no success after {_SETTLE_SECONDS_MAX:g} s: {what}"
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """The end of all."""
+        """Kill all nodes."""
         for node in self.nodes:
             node.kill()
 
-    # -- Moving a slot key by key, in the steps that tools for clusters take -------------------
+    # -- Moving a slot key by key, in the steps of the tools of clusters -----------------------
 
     def begin_move(self, slot: int, source: Node, target: Node) -> None:
-        """From now on the source sends away those who ask for what it does not have."""
+        """Start to move a slot. The source redirects calls for keys that it does not have."""
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
 
     def move_keys(self, slot: int, source: Node, target: Node, most: int = 1000) -> int:
-        """Moves some keys; how many."""
+        """Move up to `most` keys of a slot. Return their number."""
         keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, most)
         assert isinstance(keys, list)
         for key in keys:
@@ -139,13 +139,13 @@ class RealCluster:
         return len(keys)
 
     def end_move(self, slot: int, target: Node) -> None:
-        """The slot is the target's, and every primary knows."""
+        """Assign the slot to the target on every primary."""
         order = [target, *(each for each in self.primaries if each is not target)]
         for node in order:
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def move(self, slot: int, source: Node, target: Node) -> None:
-        """All of it."""
+        """Move a slot with all of its keys."""
         self.begin_move(slot, source, target)
         while self.move_keys(slot, source, target):
             pass
@@ -178,7 +178,7 @@ class RealCluster:
             )
 
     def settled(self) -> bool:
-        """Whether all nodes agree that all slots are served."""
+        """Return True if all nodes have the same slot map and serve all slots."""
         maps = [
             sorted(str(row[:3]) for row in node.ask("CLUSTER", "SLOTS"))  # type: ignore[attr-defined]
             for node in self.nodes
@@ -190,7 +190,7 @@ class RealCluster:
 
 @contextmanager
 def real_cluster(*, replicas: int = 0) -> Iterator[RealCluster]:
-    """A cluster for the length of the block."""
+    """Run a cluster for the length of the block."""
     folder = Path(tempfile.mkdtemp(prefix="ws-"))
     try:
         cluster = RealCluster(folder, replicas=replicas)
@@ -215,6 +215,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def refusals(*nodes: Node, kind: str = "[A-Z]+") -> int:
-    """How many calls nodes have refused, of this kind."""
+    """Return the number of error replies of nodes, of one kind."""
     told = "".join(str(node.ask("INFO", "errorstats")) for node in nodes)
     return sum(int(found) for found in re.findall(rf"errorstat_{kind}:count=(\d+)", told))

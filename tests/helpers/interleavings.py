@@ -1,4 +1,4 @@
-"""Store calls of several actors in every order, and a counter of store calls."""
+"""Interleavings of concurrent store calls in every order, and a counter of store calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Actor = Callable[[Any], Awaitable[object]]
 
 
 class _SteppedStore:
-    """A store whose calls wait until they are let through, one at a time."""
+    """Store client whose calls block until the test releases them, one at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,14 +35,17 @@ class _SteppedStore:
 async def _one_run(
     store: Store, actors: list[Actor], choose: Callable[[int, int], int]
 ) -> list[tuple[int, int]]:
-    """Runs the actors by choices, which get number and options; (choice, of how many)."""
+    """Run the actors in the order that `choose(step, options)` selects.
+
+    Return each choice with its number of options.
+    """
     stepped = [_SteppedStore(store) for _ in actors]
     tasks = [
         asyncio.ensure_future(actor(each)) for actor, each in zip(actors, stepped, strict=True)
     ]
     taken: list[tuple[int, int]] = []
     while True:
-        # Until everyone is done or stands before a call.
+        # Run until each actor has ended or waits before a call.
         while any(not t.done() and s.blocked is None for t, s in zip(tasks, stepped, strict=True)):
             await asyncio.sleep(0)
         ready = [s for t, s in zip(tasks, stepped, strict=True) if not t.done()]
@@ -64,7 +67,7 @@ async def all_orders(
     actors: list[Actor],
     check: Callable[[str], Awaitable[object]],
 ) -> int:
-    """Runs every order there is; returns how many that were."""
+    """Run every order of the calls of the actors. Return the number of orders."""
     wanted: list[int] = []
     orders = 0
     while True:
@@ -72,7 +75,7 @@ async def all_orders(
         taken = await _one_run(store, actors, functools.partial(_by, wanted))
         await check(_name(taken))
         orders += 1
-        # The next order: the last choice that can be raised is, what follows begins anew.
+        # Next order: raise the last choice that can be raised, and drop the choices behind it.
         while taken and taken[-1][0] + 1 >= taken[-1][1]:
             taken.pop()
         if not taken:
@@ -90,7 +93,7 @@ async def some_orders(
     seed: int,
     count: int,
 ) -> None:
-    """Runs so many orders, drawn at random."""
+    """Run `count` random orders of the calls of the actors."""
     rng = random.Random(seed)
     for _ in range(count):
         await prepare()
@@ -106,7 +109,7 @@ def _name(taken: list[tuple[int, int]]) -> str:
 
 
 def count_calls(store: Store) -> Callable[[], int]:
-    """Begins to count; the function returned tells how many calls there were."""
+    """Count store calls from now on. The returned function returns their number."""
     count = 0
     submit = store._submit
 

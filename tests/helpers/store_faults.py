@@ -1,4 +1,4 @@
-"""Stores that fail on demand: plain servers, damaged files, scripted replies, a proxy."""
+"""Faults of a store: servers to kill, damaged files, scripted replies, a proxy that drops bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from waystation.testing.servers import on_cluster
 
 
 def address_of(text: str) -> Address:
-    """The store of the tests as another process is told of it: a path, or a port."""
+    """Return the address of the test store that `text` names by a path or a port."""
     at = Address(path=text) if "/" in text else Address(host="127.0.0.1", port=int(text))
     return at.clustered() if on_cluster() else at
 
@@ -34,7 +34,7 @@ def address_of(text: str) -> Address:
 async def store_at(
     address: Address, *, call_seconds_max: float = 5.0, test_mode: bool = False
 ) -> AsyncIterator[Store]:
-    """A connected-on-demand client."""
+    """Yield a store client that connects on its first call."""
     store = Store(address, call_seconds_max=call_seconds_max, test_mode=test_mode)
     try:
         yield store
@@ -46,7 +46,7 @@ _READY_SECONDS_MAX = 20.0
 
 
 class PlainServer:
-    """One server process on a Unix socket; kill and start it at will."""
+    """Server process on a Unix socket, without a supervisor. A test can kill and restart it."""
 
     def __init__(self, folder: Path, *options: str, wrapper: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class PlainServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when the server has loaded its data, or raises when it ends before."""
+        """Start the server and wait until it has loaded its data. Fail if it exits."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + _READY_SECONDS_MAX
         while not supervisor.is_ready(self.address.path):
@@ -69,7 +69,7 @@ class PlainServer:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """kill -9; returns when the process is gone."""
+        """Kill the server with SIGKILL and wait for its exit."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -77,7 +77,7 @@ class PlainServer:
 
 @contextmanager
 def plain_server(*options: str) -> Iterator[PlainServer]:
-    """A plain server in a folder of its own, with a short path, for the length of the block."""
+    """Run a server in a temporary folder for the length of the block. Its path is short."""
     folder = Path(tempfile.mkdtemp(prefix="ws-"))
     server = PlainServer(folder, *options)
     try:
@@ -89,13 +89,13 @@ def plain_server(*options: str) -> Iterator[PlainServer]:
 
 
 def newest_part(folder: Path) -> Path:
-    """The part of an append-only file that the server of `folder` appends to."""
+    """Return the part of the append-only file that the server of `folder` appends to."""
     (part,) = (folder / "appendonlydir").glob("*.incr.aof")
     return part
 
 
 def grow(folder: Path, commands: int) -> None:
-    """Adds that many SETs, as if the server had written them; much quicker than calling it."""
+    """Append `commands` SET commands to the file. This is much faster than calling the server."""
     with newest_part(folder).open("ab") as part:
         for number in range(commands):
             key = b"grown-%07d" % number
@@ -103,32 +103,32 @@ def grow(folder: Path, commands: int) -> None:
 
 
 def tear(folder: Path) -> None:
-    """Cuts the last command in two, as a crash in the middle of a write does."""
+    """Cut off the end of the last command, as a crash during a write does."""
     part = newest_part(folder)
     with part.open("r+b") as file:
         file.truncate(part.stat().st_size - 5)
 
 
 def spoil(folder: Path) -> bytes:
-    """Overwrites the beginning of a command in the middle; returns the content as it is then."""
+    """Overwrite the start of a command in the middle of the file. Return the damaged content."""
     part = newest_part(folder)
     content = bytearray(part.read_bytes())
-    # A changed letter within a value would be a value too, and what begins with # is a comment.
+    # Change a command, because a changed value is a valid value; `#` would start a comment.
     place = content.index(b"\r\n*", len(content) // 2) + 2
     content[place : place + 9] = b"!spoiled!"
     part.write_bytes(content)
     return bytes(content)
 
 
-#: The answer to one command: a line of the protocol without its end, or None for a plain OK.
+#: Reply to one command: a line of the protocol without its end, or None for the usual reply.
 Answer = Callable[[list[bytes]], bytes | None]
 
-#: At the end of an answer: the connection is closed after what stands before it.
+#: End of a reply after which the server closes the connection.
 HANG_UP = b"hang up"
 
 
 def _usual(command: list[bytes]) -> bytes:
-    """The reply of a store that has no script."""
+    """Return the reply of a store that has no script."""
     if command[:2] == [b"SCRIPT", b"EXISTS"]:
         return b"*%d\r\n" % len(command[2:]) + b"\r\n".join([b":0"] * len(command[2:]))
     return b"+OK"
@@ -136,7 +136,7 @@ def _usual(command: list[bytes]) -> bytes:
 
 @asynccontextmanager
 async def peer_that(answer: Answer) -> AsyncIterator[Address]:
-    """Listens on a free loopback port for the length of the block."""
+    """Run a server that answers by script, on a free loopback port, for the length of the block."""
     writers: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,19 +162,19 @@ async def peer_that(answer: Answer) -> AsyncIterator[Address]:
 
 
 class Fate(Enum):
-    """What happens to bytes on their way."""
+    """Fault of one direction of a proxy."""
 
     PASS = auto()
-    #: Kept back until the fate is PASS again.
+    #: Bytes wait until the fault is PASS again.
     HOLD = auto()
-    #: Never arrives, and nobody is told: a half-open connection.
+    #: Bytes are dropped and the connection stays open, like a half-open one.
     SWALLOW = auto()
-    #: Never arrives, and both ends of the connection are closed.
+    #: Bytes are dropped and both ends of the connection are closed.
     CUT = auto()
 
 
 class Proxy:
-    """Listens on a free loopback port."""
+    """Proxy before a store, on a free loopback port. A test sets the fault of each direction."""
 
     def __init__(self, target: Address) -> None:
         self._target = target
@@ -184,32 +184,32 @@ class Proxy:
         self._fates = {"requests": Fate.PASS, "replies": Fate.PASS}
         self.delay_seconds = 0.0
         self.met = asyncio.Event()
-        #: Connections that were ever made, chunks and bytes that ever came from clients.
+        #: Totals since the start: connections, and chunks and bytes from clients.
         self.connections = 0
         self.chunks = 0
         self.received = b""
 
     @property
     def address(self) -> Address:
-        """Where a client connects to."""
+        """Address to which clients connect."""
         assert self._listener is not None
         address = Address(host="127.0.0.1", port=self._listener.sockets[0].getsockname()[1])
         return address if self._target.cluster is None else address.clustered()
 
     @property
     def connections_open(self) -> int:
-        """Connections that neither end has closed."""
+        """Number of connections that neither end has closed."""
         return len(self._links)
 
     async def set_fates(self, *, requests: Fate = Fate.PASS, replies: Fate = Fate.PASS) -> None:
-        """Changes what happens from now on; what was held may go on."""
+        """Set the fault of each direction. Held bytes follow the new fault."""
         async with self._changed:
             self._fates = {"requests": requests, "replies": replies}
             self.met.clear()
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """Ends all connections at once, as a reset."""
+        """Reset all connections."""
         for writers in self._links.values():
             for writer in writers:
                 writer.transport.abort()
@@ -261,13 +261,13 @@ class Proxy:
                 await asyncio.sleep(self.delay_seconds)
                 writer.write(data)
                 await writer.drain()
-        # One end is gone, so the other one goes too.
+        # End the other direction too, because this end has closed.
         raise EOFError
 
 
 @asynccontextmanager
 async def proxy_to(target: Address) -> AsyncIterator[Proxy]:
-    """Runs a proxy for the length of the block."""
+    """Run a proxy for the length of the block."""
     proxy = Proxy(target)
     await proxy.start()
     try:
@@ -276,21 +276,21 @@ async def proxy_to(target: Address) -> AsyncIterator[Proxy]:
         await proxy.close()
 
 
-#: Which calls to trace, and how: with threads, paths, times, and without any content.
+#: Options of strace: writes, syncs and deletions of all threads, with paths and times.
 STRACE = (
     *("-f", "--seccomp-bpf", "-y", "-ttt", "-T", "-s", "0", "-qq"),
     *("-e", "trace=write,fsync,fdatasync,unlink,execve", "-e", "signal=none"),
 )
 
 _LINE = re.compile(r"(\d+) +(\d+\.\d+) (.*)")
-# A call that its process did not live to see the end of has no result, or a question mark.
+# A call during which its process was killed has no result, or a question mark.
 _CALL = re.compile(r"(\w+)\((.*?)(?: <unfinished \.\.\.>|\) += (?:\?.*|(-?\d+).*<([\d.]+)>))$")
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>.* = (-?\d+).*<([\d.]+)>$")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One system call that has returned."""
+    """System call that has returned."""
 
     name: str
     arguments: str
@@ -304,7 +304,7 @@ UNFINISHED = -1000
 
 
 def calls_in(trace: Path) -> Iterator[Call]:
-    """Calls in the order of their ends; last those that never ended."""
+    """Yield the system calls of a trace in the order of their ends; unfinished calls come last."""
     pending: dict[str, tuple[str, str, float]] = {}
     for line in trace.read_text(errors="replace").splitlines():
         found = _LINE.match(line)
@@ -328,26 +328,26 @@ def calls_in(trace: Path) -> Iterator[Call]:
 
 @dataclass(frozen=True, kw_only=True)
 class Synced:
-    """What a power cut would leave of a file."""
+    """Bytes of a file that a power cut would leave."""
 
-    #: Bytes that reached the operating system, and those that were on their way to it at the end.
+    #: Bytes that reached the operating system, and bytes of unfinished writes.
     written: int
     unfinished: int
     #: Bytes that surely reached the disk.
     synced: int
-    #: When the last sync that came back had begun, how many there were, how long the longest took.
+    #: Start of the last sync that returned, number of syncs, duration of the longest one.
     last_began: float
     syncs: int
     longest_seconds: float
-    #: The most that a power cut at any moment could have cost: from one sync to the next one's end.
+    #: Longest time of which a power cut could lose the writes: from a sync to the next one's end.
     widest_seconds: float
 
 
 def synced_part(trace: Path, file: Path, *, size_before: int) -> Synced:
-    """Follows the writes and syncs of one file.
+    """Compute the synced bytes of one file from a trace of its writes and syncs.
 
-    A sync covers what was written before it began, so a write that ended while it ran does not
-    count: the strictest reading of what the disk has.
+    A sync covers only writes that ended before it started. Writes that ended while it ran do not
+    count, because this is the strictest reading of the guarantee.
     """
     writes: list[tuple[float, int]] = []
     syncs: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""Channels in plain Python: what the store must do, without scripts, keys or a second thought."""
+"""Model of a channel in plain Python: the expected effect of each channel script."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN
 
-#: How many clocks there are; counting goes round.
+#: Number of clocks. After the largest one follows the smallest one.
 _ROUND = CLOCK_MAX - CLOCK_MIN + 1
 
 
 def following(clock: int, steps: int = 1) -> int:
-    """The clock so many steps later."""
+    """Return the clock `steps` after `clock`; the smallest one follows the largest."""
     return (clock - CLOCK_MIN + steps) % _ROUND + CLOCK_MIN
 
 
 def distance(start: int, end: int) -> int:
-    """Steps from one clock to a later one."""
+    """Return the number of steps from one clock to a later one."""
     return (end - start) % _ROUND
 
 
 @dataclass
 class Mortal:
-    """A value with the time of its death."""
+    """Stored value and the time at which it expires."""
 
     value: int | str
     dies: float
@@ -30,7 +30,7 @@ class Mortal:
 
 @dataclass
 class ModelChannel:
-    """One channel of one project."""
+    """Expected state of one channel of one project. Times are in seconds."""
 
     ttl: float
     now: float = 0.0
@@ -40,7 +40,7 @@ class ModelChannel:
     cursors: dict[str, Mortal] = field(default_factory=dict)
 
     def advance(self, seconds: float) -> None:
-        """Time passes, and what is due dies."""
+        """Advance the time and remove expired entries."""
         self.now += seconds
         if self.clock and self.clock.dies <= self.now:
             self.clock = None
@@ -49,7 +49,7 @@ class ModelChannel:
                 del table[key]
 
     def publish(self, message_id: str) -> tuple[int, bool]:
-        """Returns (clock, whether it was known)."""
+        """Append a message. Return its clock, and whether its id was published before."""
         if message_id in self.known:
             if self.clock:
                 self.clock.dies = self._later
@@ -61,7 +61,7 @@ class ModelChannel:
         return value, False
 
     def subscribe(self, subscriber: str) -> bool:
-        """Returns whether it is new."""
+        """Create or prolong a subscriber. Return True if the subscriber is new."""
         self.clock = Mortal(self.clock.value if self.clock else 0, self._later)
         if subscriber in self.cursors:
             self.cursors[subscriber].dies = self._later
@@ -70,11 +70,14 @@ class ModelChannel:
         return True
 
     def unsubscribe(self, subscriber: str) -> bool:
-        """Returns whether it was there."""
+        """Remove a subscriber. Return False if it does not exist."""
         return self.cursors.pop(subscriber, None) is not None
 
     def fetch(self, subscriber: str, limit: int) -> tuple[list[str], bool, int, int | None] | None:
-        """Returns (ids, more, expired, clock of the last id); None without the subscriber."""
+        """Return (ids, more, expired, clock of the last id); None if the subscriber does not exist.
+
+        Skip expired messages: the cursor moves behind those before the first message found.
+        """
         if subscriber not in self.cursors or self.clock is None:
             return None
         cursor = self.cursors[subscriber]
@@ -98,7 +101,10 @@ class ModelChannel:
         return found, last != end, expired, last if found else None
 
     def ack(self, subscriber: str, clock: int) -> bool | None:
-        """Returns whether the cursor moved; None without the subscriber."""
+        """Move a cursor to `clock`. Return False if the clock is outside of the unread messages.
+
+        Return None if the subscriber does not exist.
+        """
         if subscriber not in self.cursors or self.clock is None:
             return None
         cursor = self.cursors[subscriber]
@@ -110,7 +116,10 @@ class ModelChannel:
         return True
 
     def seek(self, subscriber: str, how: str, target: float) -> tuple[int, int] | str | None:
-        """Returns (cursor, unread), or 'range'; None without the subscriber."""
+        """Move a cursor. Return (cursor, unread), or 'range' if the target clock has expired.
+
+        `how` is `begin`, `clock`, `time` or `end`. Return None if the subscriber does not exist.
+        """
         if subscriber not in self.cursors or self.clock is None:
             return None
         end, unread = int(self.clock.value), 0
@@ -129,7 +138,7 @@ class ModelChannel:
         return cursor, unread
 
     def keys(self, tag: str) -> dict[str, tuple[str, float]]:
-        """All keys with their values and the seconds that they have left."""
+        """Return all store keys of the channel with their values and seconds until expiry."""
         entries = {f"c.{tag}.m.{clock}": entry for clock, entry in self.messages.items()}
         entries |= {f"c.{tag}.mid.{name}": entry for name, entry in self.known.items()}
         entries |= {f"c.{tag}.r.{name}": entry for name, entry in self.cursors.items()}

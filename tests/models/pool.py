@@ -1,7 +1,7 @@
-"""A pool as it should be, in plain Python: who may have what, and what becomes of each message.
+"""Model of a pool in plain Python: allowed owners of keys and outcomes of messages.
 
-It does not say which worker gets a key, which is the policy's; it says when a key may change its
-worker, who may be given a message, and what comes of what a worker says. Its time is in seconds.
+The model does not choose the worker of a key, because the assignment option does. It checks when a
+key may move, which worker may take a message, and the effect of each answer. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ATTEMPTS = 3
 
 @dataclass
 class Worker:
-    """One registered worker."""
+    """Registered worker: its state and the time of its last sign of life."""
 
     state: str = "live"
     last: float = 0.0
@@ -23,7 +23,7 @@ class Worker:
 
 @dataclass
 class Held:
-    """A message that somebody was given."""
+    """Lease of a worker on the message at the head of a key."""
 
     uid: str
     token: str
@@ -32,14 +32,14 @@ class Held:
 
 @dataclass
 class PoolModel:
-    """All that a pool promises of its keys."""
+    """Expected state of a pool: its workers, the owners of keys, and the messages of each key."""
 
     now: float = 0.0
     workers: dict[str, Worker] = field(default_factory=dict)
-    #: Unsettled messages of each key: number and when it was enqueued.
+    #: Unsettled messages of each key: number and time of the enqueue.
     queues: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     tries: dict[str, int] = field(default_factory=dict)
-    #: By key: who was given its head.
+    #: By key: lease on its head.
     held: dict[str, Held] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     dead: list[int] = field(default_factory=list)
@@ -49,14 +49,14 @@ class PoolModel:
         self.queues.setdefault(key, []).append((number, self.now))
 
     def given(self, uid: str, key: str, number: int, token: str) -> None:
-        """A worker was given a message: it must be the first, and nobody else's."""
-        assert self.queues[key][0][0] == number, "not the first of its key"
-        assert key not in self.held, "two have a message of one key"
-        assert self.owners[key] == uid, "a message of another's key"
+        """Record that a worker took a message. Fail unless the worker owns the key and its head."""
+        assert self.queues[key][0][0] == number, "the message is not the first of its key"
+        assert key not in self.held, "two workers have messages of one key"
+        assert self.owners[key] == uid, "the worker does not own the key"
         self.held[key] = Held(uid, token, self.now + LEASE)
 
     def is_held(self, uid: str, key: str, number: int, token: str) -> bool:
-        """Whether what a worker says of a message counts."""
+        """Return True if the lease of a worker on a message is the current one."""
         found = self.held.get(key)
         return (
             found is not None
@@ -65,27 +65,30 @@ class PoolModel:
         )
 
     def settle(self, key: str, *, dead: bool = False) -> None:
-        """Its first message has come to its end."""
+        """Remove the first message of a key as settled, or as a dead letter."""
         number, _ = self.queues[key].pop(0)
         (self.dead if dead else self.settled).append(number)
         self.held.pop(key, None)
         self.tries[key] = 0
 
     def free(self, key: str, *, counted: bool) -> None:
-        """What was given out is not any more."""
+        """Release the lease of a key. The message becomes a dead letter after the last attempt."""
         self.held.pop(key)
         self.tries[key] = self.tries.get(key, 0) + counted
         if self.tries[key] >= ATTEMPTS:
             self.settle(key, dead=True)
 
     def free_all(self, uid: str, *, counted: bool, over: bool = False) -> None:
-        """The same for all of a worker; `over`: of those alone whose lease is."""
+        """Release all leases of a worker; with `over`, only those that have expired."""
         for key, each in [*self.held.items()]:
             if each.uid == uid and (not over or each.until <= self.now):
                 self.free(key, counted=counted)
 
     def may_evict(self, uid: str) -> bool:
-        """The rule, with both terms: over the messages of the keys that are the worker's."""
+        """Return True if the pool may evict a worker.
+
+        Both the worker and the oldest pending message of its keys must be older than `STALE`.
+        """
         waiting = [
             self.queues[key][0][1]
             for key, owner in self.owners.items()
@@ -95,16 +98,16 @@ class PoolModel:
         return bool(waiting) and self.now - max(last, min(waiting)) > STALE
 
     def must_evict(self, uid: str) -> bool:
-        """What a look after the pool cannot pass over: it has taken something and is silent."""
+        """Return True if a sweep has to evict a worker: it has a lease and is silent."""
         holds = any(each.uid == uid for each in self.held.values())
         return holds and self.now - self.workers[uid].last > STALE
 
     def move(self, key: str, to: str) -> None:
-        """A key has another owner: there must be a reason."""
+        """Record the new owner of a key. Fail if the key may not move."""
         before = self.owners.get(key, "-")
         if before != to:
             former = self.workers.get(before)
-            assert former is None or former.state != "live", f"{key} left {before} for nothing"
-            assert key not in self.held, "a key went while a message of it was taken"
-            assert to == "-" or self.workers[to].state == "live", "a key came to who has none"
+            assert former is None or former.state != "live", f"{key} left {before}, which is live"
+            assert key not in self.held, "the key moved while a worker had its message"
+            assert to == "-" or self.workers[to].state == "live", "the new owner is not live"
         self.owners[key] = to

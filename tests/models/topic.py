@@ -1,4 +1,4 @@
-"""A topic in plain Python: what must be where, without scripts, retries or a second thought."""
+"""Model of a topic in plain Python: the expected partition and offset of each message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waystation.topics.router import Router, hash_of
 
 @dataclass(frozen=True)
 class ModelMessage:
-    """A message as the model knows it."""
+    """Fields of a message that decide its partition and its size."""
 
     id: str
     group: str | None
@@ -17,7 +17,7 @@ class ModelMessage:
 
     @property
     def scope(self) -> tuple[str | None, str]:
-        """What deduplication knows it by."""
+        """Group and id; a second message with both is a duplicate."""
         return self.group, self.id
 
     @property
@@ -27,7 +27,7 @@ class ModelMessage:
 
 @dataclass
 class ModelPartition:
-    """Messages in order; offsets are their places, from `first` on."""
+    """Messages of a partition in order. The offset of the first one is `first`."""
 
     first: int = 0
     messages: list[ModelMessage] = field(default_factory=list)
@@ -44,7 +44,11 @@ class ModelPartition:
         return sum(message.size for message in self.messages)
 
     def trim(self, max_bytes: int, *, drops: bool) -> None:
-        """Lets go of the oldest while there are too many bytes."""
+        """Delete the oldest messages while the partition has more than `max_bytes`.
+
+        Messages that a hold needs stay unless `drops`; dropped ones are counted. Without holds,
+        only `drops` deletes.
+        """
         held = min(self.holds.values()) if self.holds else None
         while self.messages and self.bytes > max_bytes:
             needed = held is not None and self.first >= held
@@ -57,7 +61,7 @@ class ModelPartition:
 
 @dataclass
 class ModelTopic:
-    """A topic with deduplication that never forgets."""
+    """Expected state of a topic whose deduplication never expires."""
 
     spreads: list[Router]
     storage: list[list[ModelPartition]]
@@ -79,7 +83,10 @@ class ModelTopic:
             self.pointer += 1
 
     def expect(self, messages: list[ModelMessage]) -> list[tuple[int, int] | None]:
-        """Storage topic and partition of each message; None: it is a duplicate. Then it is so."""
+        """Return storage topic and partition of each message of a batch, None for a duplicate.
+
+        Switch to the next storage topic if a new message meets a sealed partition.
+        """
         known = set(self.places)
         fresh = []
         for message in messages:
@@ -88,7 +95,7 @@ class ModelTopic:
         before = self.pointer
         partitions = [self.spreads[before].partition_of(message.hashed) for message in messages]
         sealed = [self.storage[before][partition].sealed for partition in partitions]
-        # Duplicates that are remembered are answered before a seal is met.
+        # The producer answers known duplicates before it appends, so they meet no seal.
         if any(sealed[i] and fresh[i] for i in range(len(messages))):
             self.switch()
         return [
@@ -101,7 +108,7 @@ class ModelTopic:
         ]
 
     def place(self, message: ModelMessage, storage: int, partition: int, offset: int) -> None:
-        """Takes over where a new message went; the caller gives them by rising offsets."""
+        """Record the offset of a new message. Call it in order of offsets."""
         found = self.storage[storage][partition]
         assert offset == found.end, "offsets are dense"
         found.messages.append(message)
