@@ -1,4 +1,4 @@
-"""HTTP of tests, byte by byte: requests, event streams, a receiver of deliveries."""
+"""Raw HTTP for tests: requests byte by byte, event streams, a receiver in a thread."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SECONDS_MAX = 20.0
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply, as it came."""
+    """Reply with its headers in the order received."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The only value of a header; None without it."""
+        """Return the value of a header; None without it. Fail if the header is repeated."""
         values = [value for key, value in self.headers if key == name.lower()]
-        assert len(values) <= 1, f"{name} stands {len(values)} times in {self.headers}"
+        assert len(values) <= 1, f"{len(values)} headers {name} in {self.headers}"
         return values[0] if values else None
 
     def json(self) -> Any:
-        """The body as JSON."""
+        """Decode the body as JSON."""
         return json.loads(self.body)
 
 
@@ -45,7 +45,11 @@ def request_bytes(
     *,
     key: str = "",
 ) -> bytes:
-    """A request of an ordinary client. A body gets its length; a Host is added if there is none."""
+    """Return a request as bytes.
+
+    A body gets a Content-Length. A Host is added unless `headers` has one. `key` becomes a bearer
+    token.
+    """
     lines = [f"{method} {target} HTTP/1.1"]
     if "host" not in {name.lower() for name in headers or {}}:
         lines.append("Host: 127.0.0.1")
@@ -58,19 +62,19 @@ def request_bytes(
 
 
 class ReplyReader:
-    """Cuts a stream of bytes into replies."""
+    """Parser that cuts a stream of bytes into replies."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self.ended = False
 
     def feed(self, data: bytes) -> None:
-        """Takes what came; nothing means that the connection ended."""
+        """Add received bytes; empty bytes mean that the connection ended."""
         self._buffer += data
         self.ended = not data
 
     def next(self, method: str = "GET") -> Answer | None:
-        """The next reply if it is complete. The answer to HEAD has no body."""
+        """Return the next reply if it is complete, else None. A reply to HEAD has no body."""
         head, separator, rest = self._buffer.partition(b"\r\n\r\n")
         if not separator:
             return None
@@ -106,30 +110,30 @@ class ReplyReader:
 
 
 class Wire:
-    """A connection of a test that runs beside the server's event loop."""
+    """Blocking connection, for tests outside of the server's event loop."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._reader = ReplyReader()
 
     def send(self, data: bytes) -> None:
-        """Sends bytes."""
+        """Send bytes."""
         self.socket.sendall(data)
 
     def answer(self, method: str = "GET") -> Answer:
-        """Waits for the next reply."""
+        """Wait for the next reply and return it."""
         while (found := self._reader.next(method)) is None:
             assert not self._reader.ended, "the connection ended before the reply did"
             self._reader.feed(self.socket.recv(65536))
         return found
 
     def ask(self, *request: Any, **options: Any) -> Answer:
-        """Sends one request and waits for its reply; see `request_bytes`."""
+        """Send one request, see `request_bytes`, and return its reply."""
         self.send(request_bytes(*request, **options))
         return self.answer(request[0])
 
     def closed(self) -> bool:
-        """Waits for the end of the connection; false when something else came."""
+        """Wait until the server closes the connection. Return False if it sends bytes instead."""
         try:
             return not self.socket.recv(65536)
         except ConnectionError:
@@ -137,7 +141,7 @@ class Wire:
 
 
 class AsyncWire:
-    """The same for a test that runs in the server's own event loop."""
+    """Connection of a test that runs in the server's own event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stream = reader
@@ -145,11 +149,14 @@ class AsyncWire:
         self._reader = ReplyReader()
 
     def send(self, data: bytes) -> None:
-        """Sends bytes."""
+        """Send bytes."""
         self.writer.write(data)
 
     async def answer(self, method: str = "GET", *, seconds: float = SECONDS_MAX) -> Answer:
-        """Waits for the next reply; ConnectionError when the server hangs up instead."""
+        """Wait for the next reply and return it.
+
+        Raise ConnectionError if the server closes the connection instead.
+        """
         async with asyncio.timeout(seconds):
             while (found := self._reader.next(method)) is None:
                 if self._reader.ended:
@@ -158,12 +165,15 @@ class AsyncWire:
         return found
 
     async def ask(self, *request: Any, **options: Any) -> Answer:
-        """Sends one request and waits for its reply; see `request_bytes`."""
+        """Send one request, see `request_bytes`, and return its reply."""
         self.send(request_bytes(*request, **options))
         return await self.answer(request[0])
 
     async def closed(self, *, seconds: float = SECONDS_MAX) -> bool:
-        """Waits for the end of the connection; false when something else came, or nothing."""
+        """Wait until the server closes the connection.
+
+        Return False if it sends bytes instead, or does nothing for `seconds`.
+        """
         try:
             async with asyncio.timeout(seconds):
                 return not await self._stream.read(65536)
@@ -173,11 +183,11 @@ class AsyncWire:
             return False
 
     def close(self) -> None:
-        """Hangs up in order."""
+        """Close the connection cleanly."""
         self.writer.close()
 
     def vanish(self) -> None:
-        """Hangs up with a reset, as a client that crashed."""
+        """Reset the connection, as the system does for a client that crashed."""
         connection: socket.socket = self.writer.get_extra_info("socket")
         if connection.fileno() >= 0:
             at_once = struct.pack("ii", 1, 0)
@@ -186,32 +196,32 @@ class AsyncWire:
 
 
 def port_of(url: str) -> int:
-    """The port of a station."""
+    """Return the port of a server's URL."""
     return int(url.rpartition(":")[2])
 
 
 @contextmanager
 def wire(url: str) -> Iterator[Wire]:
-    """Connects to a station for the length of the block."""
+    """Connect to a server for the length of the block."""
     with socket.create_connection(("127.0.0.1", port_of(url)), timeout=SECONDS_MAX) as connection:
         yield Wire(connection)
 
 
 async def open_async_wire(url: str) -> AsyncWire:
-    """Connects to a station; the caller hangs up."""
+    """Connect to a server. The caller closes the connection."""
     return AsyncWire(*await asyncio.open_connection("127.0.0.1", port_of(url)))
 
 
 @asynccontextmanager
 async def async_wire(url: str) -> AsyncIterator[AsyncWire]:
-    """Connects to a station for the length of the block."""
+    """Connect to a server for the length of the block."""
     async with async_wires(url, 1) as (opened,):
         yield opened
 
 
 @asynccontextmanager
 async def async_wires(url: str, count: int) -> AsyncIterator[list[AsyncWire]]:
-    """Connects to a station many times for the length of the block."""
+    """Open `count` connections to a server for the length of the block."""
     opened: list[AsyncWire] = []
     try:
         for _ in range(count):
@@ -223,20 +233,20 @@ async def async_wires(url: str, count: int) -> AsyncIterator[list[AsyncWire]]:
 
 
 def ask(url: str, *request: Any, **options: Any) -> Answer:
-    """One request on a connection of its own; see `request_bytes`."""
+    """Send one request, see `request_bytes`, on a new connection and return its reply."""
     with wire(url) as connection:
         return connection.ask(*request, **options)
 
 
 async def async_ask(url: str, *request: Any, **options: Any) -> Answer:
-    """The same for a test that runs in the server's own event loop."""
+    """Send one request in the server's event loop, see `ask`."""
     async with async_wire(url) as connection:
         return await connection.ask(*request, **options)
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event; a comment has only `comment`."""
+    """Server-sent event. A comment has only `comment`."""
 
     name: str = ""
     id: str = ""
@@ -245,12 +255,12 @@ class Event:
     comment: bool = False
 
     def json(self) -> Any:
-        """The data as JSON."""
+        """Decode the data as JSON."""
         return json.loads(self.data)
 
 
 class EventReader:
-    """Reads one stream. It stops reading when nobody asks for the next event."""
+    """Reader of one event stream. It reads only while a call waits for the next event."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -260,7 +270,7 @@ class EventReader:
         self._text = b""
 
     async def head(self) -> int:
-        """Waits for the head of the reply."""
+        """Read the head of the reply and return the status."""
         async with asyncio.timeout(SECONDS_MAX):
             head = await self._reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").strip().split("\r\n")
@@ -269,12 +279,12 @@ class EventReader:
         return self.status
 
     async def body(self) -> bytes:
-        """The body of a reply that is no stream."""
+        """Return the body of a reply that is not a stream."""
         async with asyncio.timeout(SECONDS_MAX):
             return await self._reader.readexactly(int(self.headers["content-length"]))
 
     async def event(self, *, seconds: float = SECONDS_MAX) -> Event | None:
-        """The next event or comment; None at the end of the stream."""
+        """Return the next event or comment; None at the end of the stream."""
         async with asyncio.timeout(seconds):
             while b"\n\n" not in self._text:
                 size = int(await self._reader.readuntil(b"\r\n"), 16)
@@ -287,7 +297,7 @@ class EventReader:
         return _event(block)
 
     async def message(self, *, seconds: float = SECONDS_MAX) -> Event:
-        """The next message; heartbeats and `retry` are passed over, anything else is an error."""
+        """Return the next message. Skip heartbeats and `retry`; fail on other events."""
         async with asyncio.timeout(seconds):
             while (event := await self.event(seconds=seconds)) is not None:
                 if not event.comment and not event.retry:
@@ -296,11 +306,11 @@ class EventReader:
         raise ConnectionResetError("the stream ended before a message came")
 
     async def ids(self, count: int) -> list[str]:
-        """The ids of the next so many messages."""
+        """Return the ids of the next `count` messages."""
         return [(await self.message()).json()["messageID"] for _ in range(count)]
 
     async def end(self, *, seconds: float = SECONDS_MAX) -> list[Event]:
-        """Everything up to the end of the stream, except comments and `retry`."""
+        """Read to the end of the stream. Return all events except comments and `retry`."""
         found = []
         async with asyncio.timeout(seconds):
             while (event := await self.event(seconds=seconds)) is not None:
@@ -315,7 +325,7 @@ def _event(block: bytes) -> Event:
         return Event(comment=True)
     for line in block.decode().split("\n"):
         name, _, value = line.partition(": ")
-        assert name not in fields, f"{name} stands twice in {block!r}"
+        assert name not in fields, f"{name} is repeated in {block!r}"
         fields[name] = value
     return Event(
         name=fields.pop("event", ""),
@@ -329,7 +339,7 @@ def _event(block: bytes) -> Event:
 async def event_stream(
     url: str, target: str, *, key: str = "", buffer_bytes: int = 0, **headers: str
 ) -> AsyncIterator[EventReader]:
-    """Opens a stream for the length of the block; its head has been read."""
+    """Open a stream for the length of the block, and read its head."""
     options: dict[str, Any] = {"limit": buffer_bytes} if buffer_bytes else {}
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url), **options)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -345,7 +355,10 @@ async def event_stream(
 async def until_blocked(
     transport: asyncio.Transport, blocked: Callable[[], bool], *, seconds: float
 ) -> int:
-    """Returns, once a server's connection stands still for good, what it could not send."""
+    """Wait until a server's connection sends nothing for half a second while `blocked`.
+
+    Return the number of unsent bytes.
+    """
     still, before = 0, -1
     async with asyncio.timeout(seconds):
         while still < 10:
@@ -357,7 +370,7 @@ async def until_blocked(
 
 
 class Receiver:
-    """Runs a FakeEndpoint until the end of its block."""
+    """FakeEndpoint that runs in a thread with its own event loop."""
 
     def __init__(self, endpoint: FakeEndpoint) -> None:
         self.endpoint = endpoint
@@ -366,7 +379,7 @@ class Receiver:
 
     @property
     def received(self) -> list[ReceivedRequest]:
-        """What has come so far."""
+        """Requests received so far."""
         return self.endpoint.received
 
     def __enter__(self) -> Receiver:

@@ -1,4 +1,4 @@
-"""A check of delivery order, loss and duplicates, with the endpoint that records deliveries."""
+"""Checks of delivery order, loss and duplicates, with an endpoint that records deliveries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.log_entry import AttemptDetail, Fact, unpack, unpack_attempt
 from waystation.testing.endpoint import Answer, FakeEndpoint, ReceivedRequest
 
-#: A code that is tried again here, and says nothing about the health of the endpoint.
+#: Status code that is retried and does not count against the health of the endpoint.
 CONFLICT = 409
-#: A code that ends it at once here, as `fatal_codes` of the subscription say.
+#: Status code in `fatal_codes` of the subscriptions: the message fails permanently.
 UNFIT = 400
-#: How requests end, and how many of a thousand do so.
+#: Outcomes of requests, and their number among a thousand.
 _ENDS: dict[Answer, int] = {
     Answer(200): 776,
     Answer(200, delay_seconds=0.03): 24,
@@ -31,7 +31,11 @@ _ENDS: dict[Answer, int] = {
 
 @dataclass
 class FlakyEndpoint(FakeEndpoint):
-    """Needs a seed, how often a message is attempted before it is dead, and how many die."""
+    """Endpoint that fails by a random plan, which its seed determines.
+
+    `poison_share` of the messages fail until they are dead letters. `attempts_max` is the limit of
+    attempts of the subscription.
+    """
 
     attempts_max: int = 1
     poison_share: float = 0.0
@@ -39,7 +43,7 @@ class FlakyEndpoint(FakeEndpoint):
 
     def next_answer(self) -> Answer:
         request = self.received[-1]
-        # There will be many: only what is looked at afterwards is kept.
+        # Store only what the checks read, because there are many requests.
         request.body = b""
         request.headers = {"waystation-id": request.headers["waystation-id"]}
         of = request.path, request.headers["waystation-id"]
@@ -49,15 +53,15 @@ class FlakyEndpoint(FakeEndpoint):
     def _end(self, of: tuple[str, str], times: int) -> Answer:
         once = random.Random(f"{self.seed} {of}")
         if once.random() < self.poison_share:
-            code, deaths = once.choice([UNFIT, CONFLICT]), once.choice([1, 2])
-            if times <= deaths * (1 if code == UNFIT else self.attempts_max):
+            code, rounds = once.choice([UNFIT, CONFLICT]), once.choice([1, 2])
+            if times <= rounds * (1 if code == UNFIT else self.attempts_max):
                 return Answer(code)
         each = random.Random(f"{self.seed} {of} {times}")
         (answer,) = each.choices([*_ENDS], [*_ENDS.values()])
         return answer
 
     def log(self, path: str) -> dict[str, list[ReceivedRequest]]:
-        """What has come for one subscription, group by group, in its order."""
+        """Return the requests of one subscription by group, in the order of arrival."""
         found: dict[str, list[ReceivedRequest]] = defaultdict(list)
         for request in self.received:
             if request.path == path:
@@ -66,50 +70,50 @@ class FlakyEndpoint(FakeEndpoint):
 
 
 def id_of(request: ReceivedRequest) -> str:
-    """The id of its message."""
+    """Return the message id of a request."""
     return request.headers["waystation-id"]
 
 
 def split(message: str) -> tuple[str, int]:
-    """Group and number of a message."""
+    """Split a message id into group and number."""
     group, _, number = message.rpartition("-")
     return group, int(number)
 
 
 def accepted(requests: Sequence[ReceivedRequest]) -> Counter[str]:
-    """How often each message was taken, as its receiver sees it."""
+    """Count the successful requests of each message."""
     return Counter(id_of(each) for each in requests if each.status == 200 and each.answered)
 
 
 _PAGE = 1000
-#: Facts of requests that were made.
+#: Kinds of facts that record an attempt.
 _ATTEMPTS = ("attempt", "parked", "dead")
 
 
 @dataclass
 class Records:
-    """What the record log of one shard says."""
+    """State of the messages of a shard, rebuilt from its record log."""
 
     shard: int
-    #: By message: where in the log it was settled, and under which epoch.
+    #: By message: log offset and epoch of each settlement.
     settled: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    #: By message: where it first let others of its group go before it, dead under `skip`.
+    #: By message: log offset at which it became a dead letter under `skip`.
     given_up: dict[str, int] = field(default_factory=dict)
-    #: By message: what each of its attempts had seen of the log when it began.
+    #: By message: end of the log at the start of each attempt.
     begun_after: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    #: Attempts that ended without a reply: the sender does not know what came of them.
+    #: By message: attempts without a reply, whose outcome the sender does not know.
     unknown: Counter[str] = field(default_factory=Counter)
-    #: Messages that were to be tried again after a code that ends it at once.
+    #: Messages that were retried after a fatal code.
     insisted: list[str] = field(default_factory=list)
-    #: Deaths by such a code, with the first attempt.
+    #: Number of messages that failed permanently at the first attempt, by a fatal code.
     dead_at_once: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    #: Where messages are that are not settled: `r5`, `d2` → id; and places of the topic.
+    #: Places of unsettled messages, such as `r5` and `d2` → id; and places of the topic.
     _places: dict[str, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
     def add(self, offset: int, fact: Fact) -> None:
-        """The next fact of the log."""
+        """Apply the next fact of the log."""
         self.kinds[fact.kind] += 1
         if fact.kind in ("start", "redriven"):
             return
@@ -136,45 +140,48 @@ class Records:
 
     @property
     def left(self) -> Collection[str]:
-        """Messages that are in retry or among dead letters, by this log."""
+        """Messages in retry or among dead letters."""
         return self._places.values()
 
     def lets_pass(self, message: str) -> int:
-        """The offset from which on the next of its group may be attempted."""
+        """Return the offset from which on the next message of the group may be attempted."""
         settled = self.settled[message][0][0] if self.settled.get(message) else None
         given_up = self.given_up.get(message)
         found = [each for each in (settled, given_up) if each is not None]
         return min(found) if found else 2**53
 
     def problems(self) -> Iterator[str]:
-        """What does not hold by this log alone: settled once, in order, given up where asked."""
+        """Yield what this log alone contradicts.
+
+        Each message is settled once and in order, and fails permanently after a fatal code.
+        """
         yield from (f"{each} was never settled" for each in self.left)
-        yield from (f"{each} was to be tried again after {UNFIT}" for each in self.insisted)
+        yield from (f"{each} was retried after {UNFIT}" for each in self.insisted)
         for message, settled in self.settled.items():
             if len(settled) > 1:
                 yield f"{message} was settled {len(settled)} times"
         numbered = {split(message): message for message in self.settled}
         for message, begun in self.begun_after.items():
             group, number = split(message)
-            before = numbered.get((group, number - 1), "nobody")
+            before = numbered.get((group, number - 1), "no message")
             if number and min(begun) <= self.lets_pass(before):
                 yield f"{message} was attempted before {before} was settled"
 
 
 def _detail(fact: Fact) -> AttemptDetail | None:
-    """The detail of a fact that has a message in it."""
+    """Return the detail of a fact about a message."""
     if fact.detail is None or fact.kind in ("purged", "skipped"):
         return None
     return unpack_attempt(fact.detail)
 
 
 def _name(place: str) -> str:
-    """A place without the tries, which members have behind it."""
+    """Return a place without the attempt counter that retries and dead letters carry."""
     return place if place.startswith("m") else place.partition(".")[0]
 
 
 async def records_of(logs: Logs, subscription: Subscription) -> list[Records]:
-    """All that the record logs of a subscription have, by shard."""
+    """Read the record logs of a subscription. Return one `Records` per shard."""
     found = []
     for shard in range(subscription.shards):
         records, offset = Records(shard), 0
@@ -190,10 +197,11 @@ async def records_of(logs: Logs, subscription: Subscription) -> list[Records]:
 def order_problems(
     log: dict[str, list[ReceivedRequest]], *, attempts_max: int | None = None
 ) -> Iterator[str]:
-    """What the endpoint itself has seen out of order.
+    """Yield the requests that arrived out of order.
 
-    A group never goes back, and never goes on before the one before was taken. Under `skip`, with
-    so many attempts, one that has failed so often lets others pass, and may come alone later.
+    A group never returns to an earlier message, and reaches the next one only after the endpoint
+    accepted the one before. With `attempts_max`, the limit under `skip`, a message that failed as
+    often lets later ones pass, and may arrive once more.
     """
     for requests in log.values():
         newest = -1
@@ -204,10 +212,10 @@ def order_problems(
             if number < newest and number not in passed:
                 yield f"{id_of(request)} came after {newest}"
             elif number > newest + 1:
-                yield f"{id_of(request)} came, and {newest + 1} never did"
+                yield f"{id_of(request)} came without {newest + 1}"
             elif number > newest >= 0:
                 if attempts_max is not None and attempts[newest] >= attempts_max:
-                    # A reply that came too late is none: it may have been taken and be dead.
+                    # The sender ignores a late reply, so an accepted message can be dead.
                     passed.add(newest)
                 elif newest not in taken:
                     yield f"{id_of(request)} came before {newest} was taken or dead"
@@ -218,7 +226,7 @@ def order_problems(
 
 
 def loss_problems(produced: Collection[str], requests: Sequence[ReceivedRequest]) -> Iterator[str]:
-    """What the endpoint never took, or was never produced."""
+    """Yield messages that the endpoint never accepted or that were never produced."""
     taken = accepted(requests)
     yield from (f"{each} was never taken" for each in produced if not taken[each])
     yield from (f"{each} was never produced" for each in taken.keys() - set(produced))
@@ -227,15 +235,15 @@ def loss_problems(produced: Collection[str], requests: Sequence[ReceivedRequest]
 def double_problems(
     requests: Sequence[ReceivedRequest], records: Records, cut_off: Collection[int]
 ) -> Iterator[str]:
-    """Messages that were taken more than once without a reason.
+    """Yield messages that the endpoint accepted more than once without a reason.
 
-    `cut_off` are the epochs that ended with the death of their owner. Each may have had one request
-    for a message that it could not write down. So may a sender that gave up before the reply.
+    `cut_off` are the epochs whose owner crashed. Each crash allows one duplicate, because the owner
+    could not commit its last request. A request whose sender got no reply allows one, too.
     """
     for message, times in accepted(requests).items():
         if times == 1 or message not in records.settled:
             continue
         ((_, epoch),) = records.settled[message]
-        deaths = sum(each < epoch for each in cut_off)
-        if times - 1 > deaths + records.unknown[message]:
-            yield f"{message} was taken {times} times: {deaths} deaths, settled under {epoch}"
+        crashes = sum(each < epoch for each in cut_off)
+        if times - 1 > crashes + records.unknown[message]:
+            yield f"{message} was taken {times} times: {crashes} crashes, settled under {epoch}"

@@ -1,12 +1,10 @@
-"""A PostgreSQL server of our own: the machine's programs, else those of a wheel; never a mock.
+"""PostgreSQL server of a test, from the machine's programs or those of a wheel; never a mock.
 
-    with postgres_server() as server:
-        url = server.empty_database()
-        server.kill()                     # kill -9, of all its processes
-        server.start()
+with postgres_server() as server: url = server.empty_database() server.kill() # SIGKILL for all its
+processes server.start()
 
-It listens on a Unix socket, where everyone is let in, and on loopback, where a password is asked
-for. `initdb` refuses root, so as root it runs as another user.
+The server listens on a Unix socket without a password, and on loopback with one. `initdb` refuses
+root, so a test that runs as root starts the server as another user.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _numbers = count(1)
 
 
 class PostgresServer:
-    """One server; kill, freeze and start it at will."""
+    """One server. A test can kill, freeze and restart it."""
 
     def __init__(self, folder: Path, programs: Path, *options: str) -> None:
         self.folder = folder
@@ -54,11 +52,11 @@ class PostgresServer:
 
     @property
     def address(self) -> Address:
-        """The Unix socket."""
+        """Address of the Unix socket."""
         return Address(path=str(self.folder / f".s.PGSQL.{self.port}"))
 
     def create(self) -> None:
-        """Makes the folder of the data."""
+        """Create the data directory."""
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         if self._as_user:
@@ -77,7 +75,10 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """Returns when it answers. What a killed one left in memory may take a moment to go."""
+        """Start the server and wait until it answers.
+
+        Repeat the start for a while, because shared memory of a killed server can still be in use.
+        """
         until = time.monotonic() + _READY_SECONDS_MAX
         while True:
             if self.process is None or self.process.poll() is not None:
@@ -115,15 +116,18 @@ class PostgresServer:
         return (self.folder / "server.log").read_text(errors="replace")[-2000:]
 
     def url(self, database: str) -> str:
-        """By the Unix socket."""
+        """Return the URL of a database by the Unix socket."""
         return f"postgresql://{_USER}@/{database}?host={self.folder}&port={self.port}"
 
     def loopback_url(self, database: str, *, password: str = PASSWORD, port: int = 0) -> str:
-        """By the network, with a password."""
+        """Return the URL of a database by TCP, with a password."""
         return f"postgresql://{_USER}:{password}@127.0.0.1:{port or self.port}/{database}"
 
     def empty_database(self) -> str:
-        """The name of a database with nothing in it: always the same one, which is fast."""
+        """Empty the test database and return its name.
+
+        All tests share one database, because creating one takes longer than emptying it.
+        """
         if not self.execute("postgres", f"SELECT 1 FROM pg_database WHERE datname = '{_DATABASE}'"):
             self.execute("postgres", f"CREATE DATABASE {_DATABASE}")
         self.execute(
@@ -134,19 +138,19 @@ class PostgresServer:
         return _DATABASE
 
     def new_role(self, options: str = "") -> str:
-        """The name of a role that may log in."""
+        """Create a role that may log in, and return its name."""
         name = f"role_{next(_numbers)}"
         self.execute("postgres", f"CREATE ROLE {name} LOGIN {options}")
         return name
 
     def execute(self, database: str, statement: str) -> list[tuple[Any, ...]]:
-        """A statement of the test's own."""
+        """Run a statement in its own transaction and return the rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def slow_commits(self, database: str, table: str) -> None:
-        """A commit of rows of that table takes a while from now on, see `until_asleep`."""
+        """Delay each commit that writes rows of a table by 0.3 s, see `until_asleep`."""
         self.execute(
             database,
             f"""
@@ -158,7 +162,7 @@ class PostgresServer:
         )
 
     async def until_asleep(self, database: str, *, in_: str = "PgSleep") -> None:
-        """Returns when a statement in that database sleeps, or waits for what is named."""
+        """Wait until a statement in the database waits for the event `in_`."""
         waiting = (
             f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND wait_event = '{in_}'"
         )
@@ -166,26 +170,26 @@ class PostgresServer:
             await asyncio.sleep(0.01)
 
     def processes(self) -> list[int]:
-        """The server's processes, the first one first."""
+        """Return the ids of the server's processes, the main process first."""
         assert self.process is not None
         first = self.process.pid
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         return [first, *map(int, children)]
 
     def signal(self, number: signal.Signals) -> None:
-        """To all of its processes."""
+        """Send a signal to all processes of the server."""
         for process_id in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(process_id, number)
 
     def limit_files(self, size: int) -> None:
-        """No process of it may write beyond that size of a file, as if the disk were full there."""
+        """Limit the file size of all processes of the server, to simulate a full disk."""
         all_of_them = self.processes()
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                # As the user of the server: root without all of its powers may not.
+                # Run as the user of the server, because root in a container may lack the right.
                 if self._as_user:
                     os.setgroups([])
                     os.setgid(self._as_user["group"])
@@ -200,10 +204,10 @@ class PostgresServer:
         assert os.waitpid(child, 0)[1] == 0
 
     def kill(self) -> None:
-        """kill -9 of all; returns when they are gone."""
+        """Kill all processes of the server with SIGKILL and wait for their exit."""
         if self.process is None or self.process.poll() is not None:
             return
-        # Stopped first: it must not have another child meanwhile, which would live on.
+        # Stop the main process first, so that it starts no child that would survive.
         self.process.send_signal(signal.SIGSTOP)
         while _state_of(self.process.pid) not in "TZ":
             time.sleep(0.001)
@@ -215,9 +219,9 @@ class PostgresServer:
         assert all(ended(process_id) for process_id in all_of_them)
 
     def stop(self) -> None:
-        """Ends it, if it runs, without writing what it has: nobody needs that any more.
+        """End the server, if it runs, without a checkpoint.
 
-        One that was killed would leave shared memory behind.
+        SIGQUIT removes its shared memory, which SIGKILL would leave behind.
         """
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGCONT)
@@ -227,7 +231,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(*options: str, programs: Path | None = None) -> Iterator[PostgresServer]:
-    """A server in a folder of its own, with a short path, for the length of the block."""
+    """Run a server in a temporary folder for the length of the block. Its path is short."""
     folder = Path(tempfile.mkdtemp(prefix="ws-pg-"))
     server = PostgresServer(folder, programs or server_programs(), *options)
     try:

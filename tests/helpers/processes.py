@@ -28,7 +28,7 @@ with EmbeddedServer(Path(sys.argv[1]), durability=sys.argv[2]) as server:
 
 
 class User:
-    """A process that uses the embedded store of a folder until it leaves or is killed."""
+    """Process that uses the embedded store of a folder until it leaves or is killed."""
 
     def __init__(self, folder: Path, *, durability: str = "memory") -> None:
         self._process = subprocess.Popen(
@@ -40,25 +40,28 @@ class User:
 
     @property
     def server_id(self) -> int:
-        """The server's process as this user sees it; waits until the user has started."""
+        """Process id of the store server; waits until this user has started."""
         assert self._process.stdout is not None
         if not self._server_id:
             self._server_id = int(self._process.stdout.readline())
         return self._server_id
 
     def leave(self) -> None:
-        """Lets go in order."""
+        """End the process cleanly, so that it releases the store."""
         self._process.communicate()
         assert self._process.returncode == 0
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.communicate()
 
 
 def ended(process_id: int, *, seconds: float = 15.0) -> bool:
-    """Waits for the end of a process, which need not be ours; false when it still lives then."""
+    """Wait for the end of a process, which need not be a child of this one.
+
+    Return False if it still runs after `seconds`.
+    """
     try:
         descriptor = os.pidfd_open(process_id)
     except ProcessLookupError:
@@ -80,7 +83,7 @@ _EXIT_SECONDS_MAX = 30.0
 
 
 class StationProcess:
-    """A running `waystation serve`; what it logs is in `log`."""
+    """Running `waystation serve`, with its log file."""
 
     def __init__(self, process: subprocess.Popen[str], said: dict[str, Any], log: Path) -> None:
         self.process = process
@@ -89,39 +92,39 @@ class StationProcess:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL of the server."""
         return str(self.said["url"])
 
     @property
     def store(self) -> Address:
-        """Its embedded store."""
+        """Address of its embedded store."""
         return Address(path=self.said["store"].removeprefix("unix:"))
 
     @property
     def id(self) -> int:
-        """The process."""
+        """Process id."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
+        """True while the process runs."""
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     async def exit_code(self) -> int:
-        """Waits for the end of the process."""
+        """Wait for the end of the process and return its exit code."""
         return await asyncio.to_thread(self.process.wait, _EXIT_SECONDS_MAX)
 
     def resident_bytes(self) -> int:
-        """Memory in use."""
+        """Return the resident memory of the process."""
         pages = int(Path(f"/proc/{self.id}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
 
     def descriptors(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors."""
         return len(os.listdir(f"/proc/{self.id}/fd"))
 
 
@@ -129,7 +132,10 @@ class StationProcess:
 def station_process(
     data: Path, *options: str, descriptors_max: int = 0, **environment: str
 ) -> Iterator[StationProcess]:
-    """Serves from `data` for the length of the block; `--insecure` unless options say otherwise."""
+    """Run `waystation serve` on the data directory `data` for the length of the block.
+
+    Without options the server runs with `--insecure`. `descriptors_max` limits its open files.
+    """
     log = data.with_name(f"{data.name}.log")
     inherited = {name: value for name, value in os.environ.items() if "WAYSTATION" not in name}
 

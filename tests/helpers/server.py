@@ -31,7 +31,7 @@ from waystation.transactions.app import App
 
 @contextmanager
 def background_station(settings: Config, *, app: App | None = None) -> Iterator[Serving]:
-    """Runs a station, and perhaps an app in it, for the length of the block."""
+    """Run a server in a thread, with an optional app, for the length of the block."""
     started: Future[tuple[Serving, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
@@ -64,7 +64,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True)
 class Keys:
-    """The texts of the keys. Those without another word belong to project `default`."""
+    """Texts of API keys, by scope or state. Keys without `shop_` belong to project `default`."""
 
     admin: str
     write: str
@@ -73,12 +73,12 @@ class Keys:
     revoked: str
     shop_admin: str
     shop_write: str
-    #: In the right form, and of nobody.
+    #: Key in the valid form that does not exist.
     unknown: str = f"ws_{'0' * 16}_{'0' * 48}"
 
 
 def make_keys(data: Path) -> Keys:
-    """Writes project `shop` and the keys into the catalogue of the data directory `data`."""
+    """Write project `shop` and the keys into the catalogue of the data directory `data`."""
     return asyncio.run(_make_keys(data))
 
 
@@ -116,7 +116,7 @@ _numbers = itertools.count(1)
 
 
 class TopicClient:
-    """Speaks to one topic; a new name each time unless one is given."""
+    """Raw HTTP client of one topic, with a new name unless `name` is given."""
 
     def __init__(self, url: str, name: str = "", *, key: str = "") -> None:
         self.url = url
@@ -128,7 +128,7 @@ class TopicClient:
         return f"/v1/topics/{self.name}"
 
     def ask(self, method: str, path: str, body: object = None) -> Answer:
-        """Asks with a body of JSON, or bytes as they are."""
+        """Send a request whose body is JSON, or bytes as they are."""
         given = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return ask(self.url, method, path, given, key=self._key)
 
@@ -140,14 +140,14 @@ class TopicClient:
         return made
 
     def act(self, verb: str, body: object = None) -> Answer:
-        """POST …/verb"""
+        """Send `POST …/verb`."""
         return self.ask("POST", f"{self.path}/{verb}", body if body is not None else b"")
 
     def produce(self, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         return ask(self.url, "POST", f"{self.path}/messages", body, headers, key=self._key)
 
     def produce_raw(self, body: bytes, *headers: tuple[str, str]) -> Answer:
-        """With headers that may be repeated."""
+        """Produce one message with headers that may be repeated."""
         lines = [f"POST {self.path}/messages HTTP/1.1", "Host: 127.0.0.1"]
         lines += [f"{name}: {value}" for name, value in headers]
         lines.append(f"Content-Length: {len(body)}")
@@ -161,7 +161,7 @@ class TopicClient:
         return self.ask("GET", f"{self.path}/messages?{urlencode(query)}")
 
     def found(self, **query: object) -> list[dict[str, Any]]:
-        """The messages of the first page, as they are shown."""
+        """Return the messages of the first page of browsing."""
         answer = self.browse(**query)
         assert answer.status == 200, answer
         return [each["message"] for each in answer.json()["messages"]]
@@ -174,22 +174,22 @@ class TopicClient:
 
 
 def sent(connection: Wire, data: bytes) -> Answer:
-    """Sends bytes and waits for the reply."""
+    """Send bytes and return the reply."""
     connection.send(data)
     return connection.answer("POST")
 
 
 def problem(answer: Answer) -> tuple[int, str]:
-    """Status and code of a problem, in its shape."""
+    """Return status and code of a problem reply. Fail if the reply is not a complete problem."""
     assert answer.header("content-type") == "application/problem+json", answer
-    told = answer.json()
-    assert told["status"] == answer.status
-    assert told["detail"]
-    return answer.status, told["code"]
+    body = answer.json()
+    assert body["status"] == answer.status
+    assert body["detail"]
+    return answer.status, body["code"]
 
 
 def require_tool(name: str) -> str:
-    """The path of a program."""
+    """Return the path of a program. Skip the test without it; with `CI` set, fail."""
     found = shutil.which(name)
     if found is None:
         if os.environ.get("CI"):

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the package that pip brought: a master, workers."""
+"""Standalone Spark cluster on loopback, from the installed package: a master and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _READY_SECONDS_MAX = 90.0
 
 
 class Daemon:
-    """One process of Spark that says in its log what it does."""
+    """Spark process whose log a test reads."""
 
     def __init__(self, name: str, command: list[str], folder: Path, **environment: str) -> None:
         self._name = name
@@ -46,7 +46,10 @@ class Daemon:
         self._reader.start()
 
     def wait_for(self, pattern: str, *, times: int = 1) -> str:
-        """Waits until it has said something so often; returns what the pattern's group is."""
+        """Wait until `pattern` matches `times` log lines.
+
+        Return the last group of the newest match.
+        """
 
         def found() -> list[str]:
             matches = (re.search(pattern, line) for line in self._lines)
@@ -62,7 +65,7 @@ class Daemon:
         return seen[-1]
 
     def end(self) -> None:
-        """Returns when it is gone."""
+        """Stop the process and wait for its exit."""
         self._process.terminate()
         try:
             self._process.wait(20)
@@ -83,28 +86,28 @@ class Daemon:
 
 
 class SparkCluster:
-    """A master and its workers, while they run."""
+    """Running master with its workers."""
 
     def __init__(self, url: str, page: str, worker_pages: list[str]) -> None:
-        #: What `--master` is to be.
+        #: Value of `--master`.
         self.url = url
-        #: Where the pages of the workers are.
+        #: URLs of the workers' pages.
         self.worker_pages = worker_pages
         self._page = page
 
     def status(self) -> dict[str, Any]:
-        """What the master says of itself, its workers and applications."""
+        """Return the master's status: itself, its workers and applications."""
         return page_of(f"{self._page}/json/")
 
     def executors_of(self, worker_page: str) -> list[dict[str, Any]]:
-        """What a worker has run, and runs."""
+        """Return running and finished executors of a worker."""
         told = page_of(f"{worker_page}/json/")
         return [*told["executors"], *told["finishedexecutors"]]
 
 
 @contextmanager
 def spark_cluster(folder: Path, *, workers: int = 2) -> Iterator[SparkCluster]:
-    """A cluster of workers with one core each, for the length of the block."""
+    """Run a cluster of workers with one core each for the length of the block."""
     environment = daemon_environment(folder)
     launch = [str(_HOME / "bin" / "spark-class")]
     here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
@@ -129,7 +132,7 @@ def spark_cluster(folder: Path, *, workers: int = 2) -> Iterator[SparkCluster]:
 
 @contextmanager
 def connect_server(folder: Path, port: int) -> Iterator[str]:
-    """A server of Spark Connect with two cores of its own; yields its URL."""
+    """Run a Spark Connect server with two cores for the length of the block. Yield its URL."""
     command = [
         str(_HOME / "bin" / "spark-submit"),
         *("--class", _CONNECT, "--master", "local[2]", "--driver-memory", "1g"),
@@ -147,7 +150,7 @@ def connect_server(folder: Path, port: int) -> Iterator[str]:
 
 
 def daemon_environment(folder: Path) -> dict[str, str]:
-    """What a process of Spark needs to be on loopback, and to run our Python."""
+    """Return the environment in which Spark processes use loopback and this Python."""
     return {
         "JAVA_HOME": str(find_java(os.environ, folder / "java").home),
         "PYSPARK_PYTHON": sys.executable,
@@ -159,6 +162,6 @@ def daemon_environment(folder: Path) -> dict[str, str]:
 
 
 def page_of(url: str) -> Any:
-    """A page of Spark that is JSON."""
+    """Return a JSON page of Spark."""
     with urllib.request.urlopen(url, timeout=30) as reply:
         return json.load(reply)
