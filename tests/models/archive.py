@@ -29,22 +29,22 @@ State = Literal["q", "r", "s", "c"]
 Mode = Literal["-", "snapshot", "remove", "ttl"]
 
 ARCHIVERS = (0, 1)
-#: The first wakes what it loads; the others are a look, a switch, a cancel, a deadline, a sweep.
+#: The first loader wakes the transaction. The others read, switch, cancel, expire or sweep it.
 LOADERS = (0, 1, 2)
 WAKER = 0
 
 
 class Row(NamedTuple):
-    """What the archive has, or somebody has in his hands."""
+    """Version and state in the archive or in the memory of an archiver or loader."""
 
     version: int
     state: State
-    #: Written since the store has lost something: the same number may be of another content then.
+    #: Written after the store lost writes: an equal version can have other content.
     late: bool = False
 
 
 class Cached(NamedTuple):
-    """What the store has."""
+    """State of the transaction in the store."""
 
     version: int
     state: State
@@ -54,60 +54,63 @@ class Cached(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """As the archive would have it."""
+        """The same state as a row of the archive."""
         return Row(self.version, self.state, self.late)
 
 
 class Reading(NamedTuple):
-    """An archiver: what it has read, and what became of it."""
+    """Progress of an archiver with the row that it has read."""
 
     row: Row
     written: bool = False
-    #: Archiving was asked for again since it was read.
+    #: Archiving was scheduled again after the read.
     anew: bool = False
-    #: The version of the archive, if that is higher.
+    #: Version of the archive, if it is higher.
     above: int = 0
 
 
 class Loading(NamedTuple):
-    """One who loads: its nonce, and the row once it has read it."""
+    """Progress of a loader: its nonce, and the row after the read."""
 
     nonce: int
     row: Row | None = None
 
 
 class World(NamedTuple):
-    """The transaction, wherever it is."""
+    """State of the transaction in the store, the archive and all processes."""
 
     cached: Cached | None
-    #: The newest that ever was.
+    #: Newest committed state.
     newest: Row
     archived: Row | None = None
     to_archive: bool = False
     sleeping: bool = False
     nonce: int = 0
-    #: The last nonce that was given out.
+    #: Last issued nonce.
     nonces: int = 0
     archivers: tuple[Reading | None, ...] = (None, None)
     loaders: tuple[Loading | None, ...] = (None, None, None)
-    #: The store has lost something, see `archive_loss`.
+    #: Whether the store has lost writes.
     late: bool = False
 
 
 class Rules(NamedTuple):
-    """What holds it together; without any of them something is lost, or an old state comes back."""
+    """Rules of archiving. All apply unless a test turns one off.
 
-    #: The archive takes a higher version alone.
+    Without any one of them, a state is lost or an old state returns.
+    """
+
+    #: The archive accepts only a higher version.
     versions: bool = True
-    #: What was loaded is saved under the nonce of its miss alone.
+    #: A loaded state is stored only if the nonce of its miss is still valid.
     nonces: bool = True
-    #: A confirm counts for the version that was read.
+    #: A confirm applies only to the version that was read.
     confirms: bool = True
-    #: Every write takes the expiry away.
+    #: Every write removes the expiry.
     persists: bool = True
-    #: What wakes is not to be removed any more.
+    #: A wake-up cancels the removal from the store.
     unscheduled: bool = True
-    #: What the archive has in a higher version, since the store has lost some, gets above that.
+    #: If the archive has a higher version after a loss, the store's version is raised above it.
     lifts: bool = True
 
 
@@ -118,7 +121,10 @@ Step = tuple[str, World]
 
 
 def steps(world: World, rules: Rules) -> Iterator[Step]:
-    """All that can happen next, by name; a digit says which archiver or loader does it."""
+    """Yield each possible next step by name.
+
+    A digit at the end is the number of the archiver or loader.
+    """
     if world.cached:
         yield from _of_the_store(world, world.cached, rules)
         if world.cached.mortal:
@@ -132,7 +138,7 @@ def steps(world: World, rules: Rules) -> Iterator[Step]:
 
 
 def _of_the_store(world: World, now: Cached, rules: Rules) -> Iterator[Step]:
-    """Worker, and those who reach it while it is in the store."""
+    """Yield the steps of the worker and of clients while the store has the transaction."""
     match now.state:
         case "q":
             yield "claim", _put(world, "r", now.mode, rules)
@@ -156,7 +162,10 @@ def _of_the_store(world: World, now: Cached, rules: Rules) -> Iterator[Step]:
 def _put(
     world: World, state: State, mode: Mode, rules: Rules, *, archive: bool | None = None
 ) -> World:
-    """The next version; `archive`: whether it is to be archived from now on, None: as before."""
+    """Write the next version.
+
+    `archive` schedules or cancels archiving; None leaves it as before.
+    """
     assert world.cached
     version = world.cached.version + 1
     mortal = world.cached.mortal and not rules.persists
@@ -268,46 +277,49 @@ def _with_loader(world: World, number: int, loading: Loading | None) -> World:
     return world._replace(loaders=tuple(loaders))
 
 
-# -- What always holds -----------------------------------------------------------------------
+# -- Promises --------------------------------------------------------------------------------
 
 
 def flaw(world: World) -> str:
-    """What is wrong; empty if nothing is."""
+    """Return the violated promise; '' if all hold."""
     now, newest = world.cached, world.newest
     if now is None:
         if world.archived != newest:
             return "lost"
         if newest.state not in "sc":
-            return "alive, and not in the store"
+            return "live, but not in the store"
     else:
         if now.row != newest:
-            return "an old one in the store"
+            return "an old state in the store"
         if now.mortal and world.archived != newest:
-            return "it expires, and the archive does not have it"
+            return "it expires, but the archive does not have it"
         if world.nonce:
-            return "a nonce for what is there"
+            return "a nonce for a state that the store has"
         if now.state in "qr" and (now.mortal or (world.to_archive and now.mode != "snapshot")):
-            return "to be removed while it is alive"
+            return "scheduled for removal while it is live"
         if now.state in "sc" and not now.mortal and not world.to_archive:
             return "never archived"
     if world.sleeping != (newest.state == "s"):
-        return "asleep, and nobody wakes it; or the reverse"
+        return "asleep without a wake-up time, or the reverse"
     return ""
 
 
-#: Numbers matter here, not their order alone: so there is a bound.
+#: Bound of versions, because after a loss their values matter and not only their order.
 VERSION_MAX = 4
 
 
 class Lossy(NamedTuple):
-    """A world, and the store as it may be again."""
+    """State of the model, and a former state of the store that a crash can restore."""
 
     world: World
     past: World | None = None
 
 
 def lossy_steps(now: Lossy, rules: Rules) -> Iterator[tuple[str, Lossy]]:
-    """All that can happen next; of two archivers and two loaders of a kind, one does it all."""
+    """Yield each possible next step, with a backup and a loss of the store.
+
+    One archiver and one loader of each kind take part, to keep the number of states small.
+    """
     world, past = now
     if is_over(world):
         return
@@ -329,14 +341,14 @@ def _is_small(world: World) -> bool:
 
 
 def is_over(world: World) -> bool:
-    """The store knows nothing of it, and the archive has it as it was while it was alive."""
+    """Return True if the store has lost the transaction and the archive has only a live state."""
     row = world.archived
     return world.late and world.cached is None and row is not None and row.state in "qr"
 
 
 def _lost(world: World, past: World) -> World:
     newest = past.cached.row if past.cached else world.archived
-    assert newest, "what is not in the store is in the archive"
+    assert newest, "the archive has every state that the store lacks"
     return past._replace(
         archived=world.archived,
         archivers=(None, None),
@@ -349,7 +361,10 @@ def _lost(world: World, past: World) -> World:
 
 
 def _found_again(world: World) -> World:
-    """What leaves the store unchanged since the loss is what the archive has of it, if newer."""
+    """Replace the newest state by the archive's if that is newer.
+
+    This applies to a transaction that left the store unchanged since the loss.
+    """
     row, newest = world.archived, world.newest
     if world.late and world.cached is None and row and not newest.late:
         return world._replace(newest=max(row, newest))
@@ -357,7 +372,7 @@ def _found_again(world: World) -> World:
 
 
 def _renumbered(world: World) -> World:
-    """With the lowest nonces."""
+    """Return the same state with the lowest nonces, so that equal states compare equal."""
     tickets = {0: 0}
     for nonce in (world.nonce, *(each.nonce for each in world.loaders if each)):
         tickets.setdefault(nonce, len(tickets))
@@ -367,7 +382,7 @@ def _renumbered(world: World) -> World:
 
 
 def lossy_flaw(now: Lossy, rules: Rules) -> str:
-    """What is wrong; empty if nothing is."""
+    """Return the violated promise; '' if all hold."""
     world = now.world
     if not world.late:
         return flaw(world)
@@ -378,23 +393,23 @@ def lossy_flaw(now: Lossy, rules: Rules) -> str:
     if leaves and (row is None or (row != newest if newest.late else row < newest)):
         return "lost"
     if cached and cached.row != newest:
-        return "an old one in the store"
+        return "an old state in the store"
     if newest.state == "s" and not world.sleeping:
-        return "asleep, and nobody wakes it"
+        return "asleep without a wake-up time"
     if cached and cached.state in "sc" and not cached.mortal and not _settles(world, rules):
         return "never archived"
     return ""
 
 
 def _settles(world: World, rules: Rules) -> bool:
-    """Whether an archiver that is left alone ends with what the store has."""
+    """Return True if one archiver alone brings the archive to the state of the store."""
     world = world._replace(archivers=tuple(None for _ in ARCHIVERS))
     for name in ("read0", "upsert0", "confirm0") * 2:
         world = dict(steps(world, rules)).get(name, world)
     return world.archived == world.newest and (world.cached is None or world.cached.mortal)
 
 
-#: What is to be archived is due at once, and so is what somebody else was given to load.
+#: Terms without delays: archiving is due immediately, and so are loads given to another node.
 AT_ONCE = Terms(
     dataset="ds-test", archive_delay_ms=0, external_id_ms=1000, cache_ms=300_000, load_ms=0
 )
@@ -402,12 +417,12 @@ LETTER: dict[str, State] = {"queued": "q", "running": "r", "complete": "c"}
 
 
 def letter(state: str) -> State:
-    """A state as the model calls it; all others are kinds of sleep."""
+    """Return the model's letter of a state. All states without a letter are kinds of sleep."""
     return LETTER.get(state, "s")
 
 
 class Replay:
-    """One path of the model, on the store."""
+    """Replay of one path of the model on a real store."""
 
     def __init__(self, tx: TransactionStore, archive: Archive, number: int) -> None:
         self.tx, self.archive = tx, archive
@@ -415,12 +430,12 @@ class Replay:
         self.id = ""
         self.held: Held | None = None
         self.writes = 0
-        #: By archiver, and by loader.
+        #: State by number of the archiver or loader.
         self.turns: dict[int, ArchiveTurn] = {}
         self.confirmed: dict[int, list[Confirmed]] = {}
         self.missing: dict[int, tuple[Missing, LoadMode]] = {}
         self.found: dict[int, Restoration] = {}
-        #: Whether it sleeps until a switch changes.
+        #: Whether the transaction waits for a switch.
         self.waits = False
         store = tx.store
         self.holding, self.progress = Holding(store, AT_ONCE), Progress(store, AT_ONCE)
@@ -428,7 +443,7 @@ class Replay:
         self.archiving = Archiving(store, AT_ONCE, role_ms=60_000, grace_ms=5_000)
 
     async def begin(self, *, scheduled: bool) -> World:
-        """A transaction whose deadline is over, so that expire may load it whenever it is asked."""
+        """Start a transaction whose deadline has passed, so that `expire` can always load it."""
         kept = {names.log(CELL), f"{names.log(CELL)}:head", names.pipeline(CELL, "default", "p")}
         old = {key.decode() for key in await self.tx.store.call("KEYS", f"{TAG}*")} - kept
         if old:
@@ -442,7 +457,7 @@ class Replay:
         return SCHEDULED if scheduled else QUEUED
 
     async def do(self, name: str) -> None:
-        """One step."""
+        """Run one step of the model."""
         if name[-1].isdigit():
             await getattr(self, f"_{name[:-1]}")(int(name[-1]))
         else:
@@ -453,7 +468,7 @@ class Replay:
         return b"state-%d" % self.writes
 
     def after(self) -> Held:
-        """Whom the holder is now; the next move has one commit more."""
+        """Return the current lease, and count the commit that the caller makes with it."""
         assert self.held
         held, self.held = (
             self.held,
@@ -537,7 +552,7 @@ class Replay:
     # -- Archivers -----------------------------------------------------------------------------
 
     async def _read(self, number: int) -> None:
-        # Later than what it reads was asked for, so that a confirm can tell what came since.
+        # Advance the time, so that a confirm can detect writes after the read.
         await self.tx.machine.advance(0.002)
         await self.archiving.turn(CELL, node=f"a{1 - number}", most=0, flight="leave")
         turn = await self.archiving.turn(CELL, node=f"a{number}", most=1)
@@ -580,10 +595,10 @@ class Replay:
         _, mode = self.missing.pop(number)
         await self.restoring.restore(CELL, [self.found.pop(number)], mode=mode)
 
-    # -- What there is -------------------------------------------------------------------------
+    # -- Comparison ----------------------------------------------------------------------------
 
     async def compare(self, world: World) -> None:
-        """What the store and the archive have is what the model has."""
+        """Check that store and archive are in the state of the model."""
         call, key = self.tx.store.call, names.state(self.id)
         minute = await self.tx.now_ms() // 60_000
         loads = [names.load_nonces(CELL, minute - back) for back in (0, 1)]

@@ -118,7 +118,7 @@ class ModelChannel:
     def seek(self, subscriber: str, how: str, target: float) -> tuple[int, int] | str | None:
         """Move a cursor. Return (cursor, unread), or 'range' if the target clock has expired.
 
-        `how` is `beginning`, `clock`, `time` or `end`. Return None if the subscriber does not exist.
+        `how` is `beginning`, `clock`, `time` or `end`. Return None without the subscriber.
         """
         if subscriber not in self.cursors or self.clock is None:
             return None

@@ -1,4 +1,4 @@
-"""Model of ordered groups: the world, the scripts, and the steps of owners."""
+"""Model of ordered groups: state and scripts of a subscription, and the steps of its owners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ X = tuple[int, int, int]
 
 
 class Broken(Exception):  # noqa: N818
-    """A promise does not hold; `promise` says which."""
+    """Violation of the promise that `promise` names."""
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(f"{promise}: {detail}")
@@ -21,9 +21,9 @@ class Broken(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of the protocol; all of them hold unless a test leaves one out."""
+    """Rules of the protocol. All apply unless a test turns one off."""
 
-    #: The entry of a group begins with c just below p, not at nothing …
+    #: The entry of a group starts with c just below p, not at 0 …
     begins_below: bool = True
     #: … and not at p.
     begins_apart: bool = True
@@ -31,43 +31,43 @@ class Rules:
     retry_before_dead: bool = True
     #: A head that failed stays the head.
     stays_head: bool = True
-    #: A message out of retry is not held up by itself.
+    #: A message in retry does not block itself.
     passes_itself: bool = True
-    #: When a message is parked, the rest of its group follows it without attempts.
+    #: If a message is parked, the rest of its group becomes dead letters without attempts.
     rest_follows: bool = True
-    #: Under `skip` a dead letter stops nobody, now or later.
+    #: Under `skip`, a dead letter never blocks its group.
     skip_forgets: bool = True
     #: While dead letters are redriven, new messages go behind them.
     redrive_holds: bool = True
-    #: What fails again after a redrive stays where it is.
+    #: A dead letter that fails again after a redrive keeps its place.
     parks_in_place: bool = True
-    #: A group has one message under way in its owner.
+    #: A group has at most one delivery in progress in its owner.
     one_at_a_time: bool = True
-    #: Commits of an older epoch are refused.
+    #: The store rejects commits of an older epoch.
     epochs: bool = True
-    #: Who was refused stops, and does not try again.
+    #: An owner whose commit was rejected stops and does not repeat it.
     refused_stops: bool = True
-    #: A message that was acknowledged is not committed a second time.
+    #: A commit of an acknowledged message changes nothing.
     knows_repetitions: bool = True
-    #: A commit counts for the head alone.
+    #: A commit applies only to the head of the group.
     checks_head: bool = True
     #: A rewind raises the epoch …
     rewind_fences: bool = True
-    #: … and the incarnation, by which a message that is read again is another one.
+    #: … and the incarnation, so that a message that is read again counts as another message.
     rewind_renews: bool = True
     #: Messages are acknowledged one by one.
     acknowledges_each: bool = True
     #: A storage topic is finished before the next one is read.
     finishes_storage: bool = True
-    #: A group that waits does not hold up its partition.
+    #: A blocked group does not block its partition.
     reads_on: bool = True
-    #: Retry and dead letters lie with the shard that owns the group.
+    #: Retries and dead letters are in the cluster slot of the shard that owns the group.
     own_slot: bool = True
     #: A shard takes no commits while its state is copied to a new generation.
     freezes: bool = True
-    #: Split: a record counts between c and p alone.
+    #: Split writes: a record is valid only between c and p.
     drops_orphans: bool = True
-    #: Split: to drop a duplicate is to settle it.
+    #: Split writes: dropping a duplicate settles it.
     drop_settles: bool = True
 
 
@@ -75,7 +75,7 @@ ALL_RULES = Rules()
 
 
 class Record(NamedTuple):
-    """A message in retry or among dead letters; `y` is its number there."""
+    """Message in retry or among dead letters; `y` is its number there."""
 
     y: int
     group: int
@@ -83,7 +83,7 @@ class Record(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A group that is not clean: p and c of retry and of dead letters, and its head."""
+    """State of a group that is not clean: p and c of retry and of dead letters, and its head."""
 
     rp: int = 0
     rc: int = 0
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What a shard has in its slot."""
+    """Stored state of a shard."""
 
     epoch: int
     incarnation: int
@@ -111,7 +111,7 @@ class Shard(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A message under way in a process: where it came from, and what came of it so far."""
+    """Delivery in progress: the source of the message, and its outcome so far."""
 
     group: int
     source: str
@@ -124,18 +124,18 @@ class Flight(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """A process that owns a shard, or believes so; `unclean` are groups as it knows them."""
+    """Process that owns a shard, or that has not noticed the loss of its lease."""
 
     epoch: int
     incarnation: int
     unclean: frozenset[int]
     flights: tuple[Flight, ...] = ()
-    #: Of one that was taken for dead: offsets that it had read and not begun.
+    #: Of a stale owner: offsets that it read and has not started to deliver.
     line: frozenset[int] = frozenset()
 
 
 class Budget(NamedTuple):
-    """How often each thing may still happen that nobody can prevent."""
+    """Number of faults and operations of each kind that can still happen."""
 
     crashes: int = 0
     takeovers: int = 0
@@ -149,16 +149,16 @@ class Budget(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything."""
+    """State of the whole model: shards, owners and settled messages."""
 
     shards: tuple[Shard, ...]
     live: tuple[Owner | None, ...]
     stale: tuple[Owner | None, ...]
-    #: Of a shard that is frozen: its state in the generation to come.
+    #: State of a frozen shard in the next generation.
     copies: tuple[Shard | None, ...]
     policy: str
     budget: Budget
-    #: Settled for good; and what was acknowledged in incarnations that are over.
+    #: Settled messages; and messages acknowledged in former incarnations.
     settled: frozenset[X] = frozenset()
     owed: frozenset[X] = frozenset()
 
@@ -172,7 +172,7 @@ def below(x: X) -> X:
 
 
 def kept(entry: Entry) -> Entry | None:
-    """An entry as it is stored: none for a clean group, no redrive without dead letters."""
+    """Return the entry to store: None for a clean group, no redrive without dead letters."""
     if entry.dp <= entry.dc:
         return None if entry.rp <= entry.rc else entry._replace(upto=0)
     return entry
@@ -184,7 +184,7 @@ def spend(world: World, what: str) -> World:
 
 
 def seat(world: World, h: int, where: str, owner: Owner | None) -> World:
-    """Puts an owner in its place; one that has nothing to say any more is as good as none."""
+    """Replace an owner. A stale owner without pending work is removed."""
     if where == "live":
         return world._replace(live=put_at(world.live, h, owner))
     if owner is not None and not owner.flights and not owner.line:
@@ -203,7 +203,7 @@ def swap(world: World, h: int, where: str, flight: Flight, other: Flight | None)
 
 
 def drop(shard: Shard, flight: Flight) -> Shard:
-    """Takes a record out that was settled or moved; one that stays the head stays."""
+    """Remove a record that was settled or moved. A head that stays the head is not removed."""
     if flight.verdict in ("again", "never") and not flight.pushed:
         return shard
     if flight.source == "retry":
@@ -215,7 +215,7 @@ def drop(shard: Shard, flight: Flight) -> Shard:
 
 @dataclass(frozen=True)
 class GroupScripts:
-    """A subscription. `logs`: for each shard the groups of its messages, in order."""
+    """Scripts of a subscription. `logs` has the groups of the messages of each shard, in order."""
 
     logs: tuple[tuple[int, ...], ...]
     budget: Budget
@@ -227,20 +227,20 @@ class GroupScripts:
     split: bool = False
     #: Messages (shard, offset) with a time before which they are not delivered.
     delayed: frozenset[tuple[int, int]] = frozenset()
-    #: Offset at which the next storage topic begins; 0: there is one alone.
+    #: First offset of the next storage topic; 0: the topic has one storage topic.
     switched_at: int = 0
-    #: Whether an owner that was taken for dead goes on to send what it had read.
+    #: Whether a stale owner continues to send messages that it has read.
     zombies: bool = False
 
     @cached_property
     def groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return 1 + max(group for log in self.logs for group in log)
 
     # -- Heads -------------------------------------------------------------------------------
 
     def due(self, shard: Shard, group: int) -> Flight | None:
-        """The head of a group, if it is to be attempted, moved or dropped."""
+        """Return the head of a group if it must be attempted, moved or dropped, else None."""
         entry = shard.entries[group]
         if entry is None:
             if not self.rules.drops_orphans:
@@ -255,7 +255,7 @@ class GroupScripts:
             return None
         verdict = ""
         if self.is_double(retry.x, entry.rcx):
-            # Before it is moved, too: c.x never goes back.
+            # Check this before a move, too, because c.x never decreases.
             verdict = "double"
         elif entry.dp > entry.dc and self.rules.rest_follows:
             if entry.upto:
@@ -266,13 +266,16 @@ class GroupScripts:
         return Flight(group, "retry", retry.y, retry.x, verdict)
 
     def is_double(self, x: X, settled: X) -> bool:
-        """Split: whether a record is there a second time, by the message settled before it."""
+        """Return True if a record is a duplicate of the message settled before it.
+
+        Only split writes create duplicates.
+        """
         if not self.rules.rewind_renews:
             x, settled = (0, *x[1:]), (0, *settled[1:])
         return self.split and x <= settled
 
     def head(self, shard: Shard, group: int, where: str) -> Record | None:
-        """The first record of a group that counts."""
+        """Return the first valid record of a group in retry or among its dead letters."""
         records = shard.retry if where == "retry" else shard.dead
         for record in records:
             if record.group == group and (
@@ -292,7 +295,7 @@ class GroupScripts:
     # -- The table ---------------------------------------------------------------------------
 
     def target(self, world: World, h: int, flight: Flight) -> str:
-        """Where a message is pushed before it is committed; empty: it is not."""
+        """Return the queue to which a commit moves the message: `retry`, `dead`, or ''."""
         shard = world.shards[self._slot(h)]
         entry = shard.entries[flight.group]
         tries = entry.tries if entry is not None and flight.source == "retry" else 0
@@ -338,7 +341,7 @@ class GroupScripts:
         return world._replace(shards=put_at(world.shards, slot, shard)), y
 
     def commit(self, world: World, h: int, flight: Flight) -> World:
-        """What a commit writes, all at once; nothing where it was written before."""
+        """Apply a commit atomically. A repeated commit changes nothing."""
         shard = world.shards[h]
         if flight.source == "main":
             if flight.number in shard.acked and self.rules.knows_repetitions:
@@ -365,7 +368,7 @@ class GroupScripts:
         return world._replace(settled=world.settled | {flight.x}) if settled else world
 
     def _entry(self, world: World, shard: Shard, flight: Flight) -> tuple[Entry | None, bool]:
-        """The group's entry after a commit, and whether the message is settled by it."""
+        """Return the group's entry after a commit, and whether the commit settles the message."""
         entry = shard.entries[flight.group] or Entry()
         x = flight.x
         y = flight.pushed if flight.target == "retry" else 0
@@ -397,7 +400,7 @@ class GroupScripts:
         return kept(entry), settled
 
     def _redriven(self, entry: Entry, flight: Flight, z: int) -> Entry:
-        """The entry after an attempt for a dead letter."""
+        """Return the entry after an attempt for a dead letter."""
         if flight.verdict in ("ok", "double"):
             if flight.verdict == "double" and not self.rules.drop_settles:
                 return entry
@@ -411,16 +414,16 @@ class GroupScripts:
         return entry._replace(tries=0, upto=0)
 
 
-#: What happens, and the world after it. What begins with `!` need never happen.
+#: Name of a step, and the state after it. A step whose name starts with `!` is optional.
 Label = tuple[object, ...]
 Step = tuple[Label, World]
 
 
 class GroupModel(GroupScripts):
-    """The steps and the promises."""
+    """Steps of owners, faults and operations, and the checks of all promises."""
 
     def begin(self) -> World:
-        """A new subscription; nobody owns its shards yet."""
+        """Return the state of a new subscription whose shards have no owner."""
         count = len(self.logs)
         shard = Shard(0, 1, frozenset(), (), (), (None,) * self.groups)
         none = (None,) * count
@@ -429,7 +432,7 @@ class GroupModel(GroupScripts):
     # -- Steps -------------------------------------------------------------------------------
 
     def steps(self, world: World) -> Iterator[Step]:
-        """All that can happen next."""
+        """Yield each possible next step with its label."""
         for h, live in enumerate(world.live):
             if live is None:
                 if not world.shards[h].frozen:
@@ -454,7 +457,7 @@ class GroupModel(GroupScripts):
         )
 
     def _work(self, world: World, h: int, owner: Owner) -> Iterator[Step]:
-        """The owner reads the main log, and looks after heads that are due."""
+        """Yield the deliveries that the owner can start, from the main log and from due heads."""
         busy = {flight.group for flight in owner.flights}
         shard = world.shards[h]
         for g in range(self.groups):
@@ -476,7 +479,10 @@ class GroupModel(GroupScripts):
                 yield ("due", head), self._take(world, h, owner, head)
 
     def _go_on(self, world: World, h: int, stale: Owner) -> Iterator[Step]:
-        """Who was taken for dead sends what it had read: so a message may come a second time."""
+        """Yield the deliveries that a stale owner still starts from messages in its memory.
+
+        They are the reason why a message can arrive twice.
+        """
         busy = {flight.group for flight in stale.flights} | stale.unclean
         for g in set(range(self.groups)) - busy:
             offsets = [off for off in stale.line if self.logs[h][off] == g]
@@ -489,12 +495,12 @@ class GroupModel(GroupScripts):
                 yield ("stale reads", flight), seat(world, h, "stale", after)
 
     def may_read(self, shard: Shard, group: int) -> bool:
-        """Whether the owner reads on for a group."""
+        """Return True if the owner may read further messages of a group."""
         others = (entry for g, entry in enumerate(shard.entries) if g != group)
         return self.rules.reads_on or all(entry is None for entry in others)
 
     def _next(self, shard: Shard, h: int, group: int, owner: Owner) -> int | None:
-        """The next message of a group in the main log."""
+        """Return the offset of the next unread message of a group; None at the end of the log."""
         taken = {flight.number for flight in owner.flights if flight.source == "main"}
         left = [off for off in range(len(self.logs[h])) if off not in shard.acked]
         if not self.rules.finishes_storage:
@@ -504,7 +510,7 @@ class GroupModel(GroupScripts):
         return next((off for off in left if off not in taken and self.logs[h][off] == group), None)
 
     def _take(self, world: World, h: int, owner: Owner, flight: Flight) -> World:
-        """A message is under way; unless it is only to be moved, a request is sent for it."""
+        """Start a delivery. Check its order, unless the message is only moved."""
         if not flight.verdict:
             self._check_order(world, flight)
             if flight.x in world.settled:
@@ -513,7 +519,7 @@ class GroupModel(GroupScripts):
         return world._replace(live=put_at(world.live, h, owner))
 
     def _check_order(self, world: World, flight: Flight) -> None:
-        """The promise of order: all before it is settled."""
+        """Raise Broken unless all earlier messages of the group are settled."""
         incarnation, h, off = flight.x
         for earlier, of in enumerate(self.logs[h][:off]):
             if of == flight.group and (incarnation, h, earlier) not in world.settled:
@@ -525,7 +531,7 @@ class GroupModel(GroupScripts):
     # -- Outcomes ----------------------------------------------------------------------------
 
     def _land(self, world: World, h: int, owner: Owner, *, stale: bool) -> Iterator[Step]:
-        """Requests end, and what came of them is pushed and committed."""
+        """Yield the ends of attempts, and the pushes and commits of their outcomes."""
         where = "stale" if stale else "live"
         for flight in owner.flights:
             if flight.verdict:
@@ -543,14 +549,14 @@ class GroupModel(GroupScripts):
                     label = (where, "commits", named)
                     yield label, self._committed(world, h, where, flight, named)
                     if world.budget.losses and not stale:
-                        # The reply is lost: the same commit will be sent again.
+                        # The reply is lost, so the owner sends the same commit again.
                         done = self._committed(world, h, where, flight, named, keep=True)
                         yield ("!lost", *label), spend(done, "losses")
 
     def _committed(
         self, world: World, h: int, where: str, flight: Flight, named: Flight, *, keep: bool = False
     ) -> World:
-        """The commit script, and what its caller makes of the reply."""
+        """Apply the commit script, and the reaction of its caller to the reply."""
         shard = world.shards[h]
         owner = (world.live if where == "live" else world.stale)[h]
         assert owner is not None
@@ -567,7 +573,7 @@ class GroupModel(GroupScripts):
         world = seat(world, h, where, owner._replace(unclean=unclean))
         return swap(world, h, where, flight, named if keep else None)
 
-    # -- What nobody can prevent, and what operators do ----------------------------------------
+    # -- Faults and operations -----------------------------------------------------------------
 
     def _faults(self, world: World, h: int) -> Iterator[Step]:
         live, budget = world.live[h], world.budget
@@ -592,7 +598,7 @@ class GroupModel(GroupScripts):
             if entry is None or shard.frozen:
                 continue
             if budget.redrives and entry.dp > entry.dc and not entry.upto:
-                # The whole group with all that will come, or its first message alone.
+                # Redrive the whole group with later messages, or only its first message.
                 first = self.head(shard, g, "dead")
                 for upto in {10**6, first.y if first is not None else entry.dc + 1}:
                     marked = put_at(shard.entries, g, entry._replace(upto=upto, tries=0))
@@ -606,7 +612,10 @@ class GroupModel(GroupScripts):
         yield from self._reshard(world, h)
 
     def _skip(self, world: World, h: int, g: int, entry: Entry) -> Iterator[Step]:
-        """Settles the head of a group; the rest is due. The owner is not told."""
+        """Yield the settlement of a group's head.
+
+        The rest becomes due without notice to the owner.
+        """
         shard = world.shards[h]
         where = "dead" if entry.dp > entry.dc else "retry"
         head = self.head(shard, g, where)
@@ -624,12 +633,12 @@ class GroupModel(GroupScripts):
         yield ("!skip", head), spend(world, "skips")
 
     def _purge(self, world: World, h: int, g: int) -> World:
-        """Settles all that a group has; the owner is not told."""
+        """Settle all messages of a group. The owner gets no notice."""
         shard = world.shards[h]
         gone = {record.x for record in (*shard.retry, *shard.dead) if record.group == g}
         shard = shard._replace(
             retry=tuple(record for record in shard.retry if record.group != g),
-            # What stands alone was settled when it died.
+            # A standalone dead letter was settled when it failed, so it stays.
             dead=tuple(record for record in shard.dead if not self._is_kept(shard, record, g)),
             entries=put_at(shard.entries, g, None),
         )
@@ -639,7 +648,7 @@ class GroupModel(GroupScripts):
         return record.group == g and self.counts(shard, record, "dead")
 
     def _rewind(self, world: World, h: int) -> World:
-        """Back to the beginning, in a new incarnation and a new epoch."""
+        """Return to the start of the log, in a new incarnation and a new epoch."""
         shard = world.shards[h]
         owed = world.owed | {(shard.incarnation, h, off) for off in shard.acked}
         shard = shard._replace(acked=frozenset(), incarnation=shard.incarnation + 1)
@@ -650,7 +659,10 @@ class GroupModel(GroupScripts):
         return world._replace(shards=put_at(world.shards, h, shard))
 
     def _reshard(self, world: World, h: int) -> Iterator[Step]:
-        """Into a new generation: freeze, copy, publish; or give it up before that."""
+        """Yield the steps of a reshard: freeze, copy, publish.
+
+        Before the last step, unfreeze can cancel it.
+        """
         shard, copy = world.shards[h], world.copies[h]
         if not shard.frozen:
             if world.budget.reshards:
@@ -670,18 +682,18 @@ class GroupModel(GroupScripts):
     # -- Promises ----------------------------------------------------------------------------
 
     def _stored(self, world: World) -> Iterator[Record]:
-        """All records that count, in all shards."""
+        """Yield all valid records of all shards."""
         for shard in world.shards:
             for where, records in (("retry", shard.retry), ("dead", shard.dead)):
                 yield from (each for each in records if self.counts(shard, each, where))
 
     def check(self, world: World) -> None:
-        """What must hold in every world."""
+        """Raise Broken if a promise does not hold in this state."""
         stored = [record.x for record in self._stored(world)]
         kept = {*stored, *world.settled}
         for x in world.owed:
             if x not in kept:
-                raise Broken("no loss", f"{x} is gone")
+                raise Broken("no loss", f"{x} is lost")
         if not self.split and len(set(stored)) < len(stored):
             raise Broken("settled once", f"kept twice: {stored}")
         if not self.split and not world.settled.isdisjoint(stored):
@@ -689,7 +701,7 @@ class GroupModel(GroupScripts):
         for h, shard in enumerate(world.shards):
             for off in shard.acked:
                 if (shard.incarnation, h, off) not in kept:
-                    raise Broken("no loss", f"{off} of shard {h} is acknowledged and gone")
+                    raise Broken("no loss", f"{off} of shard {h} is acknowledged and lost")
             self._check_shard(world, h, shard, stored)
 
     def _check_shard(self, world: World, h: int, shard: Shard, stored: list[X]) -> None:
@@ -700,7 +712,7 @@ class GroupModel(GroupScripts):
             for where, records in (("retry", shard.retry), ("dead", shard.dead)):
                 for record in records:
                     if not self.counts(shard, record, where) and record.x not in world.settled:
-                        raise Broken("no loss", f"{record} in {where} is nobody's")
+                        raise Broken("no loss", f"{record} in {where} belongs to no group")
             for off in range(len(self.logs[h])):
                 if off not in shard.acked and (shard.incarnation, h, off) in stored:
                     raise Broken("settled once", f"{off} is kept and will be read again")
@@ -714,10 +726,10 @@ class GroupModel(GroupScripts):
                 raise Broken("independence", f"group {g} waits for another")
 
     def check_end(self, world: World) -> None:
-        """Where nothing more happens by itself, all is settled or parked."""
+        """Raise Broken if a final state has messages that are neither settled nor parked."""
         for h, shard in enumerate(world.shards):
             if len(shard.acked) < len(self.logs[h]):
-                raise Broken("progress", f"shard {h} does not go on")
+                raise Broken("progress", f"shard {h} makes no progress")
             for g, entry in enumerate(shard.entries):
                 if entry is not None and (entry.rp > entry.rc or entry.upto):
-                    raise Broken("progress", f"group {g} does not go on: {entry}")
+                    raise Broken("progress", f"group {g} makes no progress: {entry}")

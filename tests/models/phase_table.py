@@ -1,4 +1,4 @@
-"""The contract of cache, TTL, archive and sleep, row by row, and who compares the store with it."""
+"""Contract of cache, TTL, archive and sleep as one table, and its comparison with the store."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from waystation.transactions.loader import Loader
 from waystation.transactions.signals import Signals
 from waystation.transactions.states import State
 
-#: Between two scripts of one step of the walk.
+#: Longest time between two scripts of one step of the walk.
 SLACK_MS = 10_000
 _RESUME = script("waystation.transactions", "resume")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A row of the contract."""
+    """Row of the table: the expected places of a transaction in one phase."""
 
-    #: `in`, `out` (either of them: a queue), `hold`, or '' for none.
+    #: Lists that may have the transaction: `in` and `out` are queues; '': no list has it.
     lists: frozenset[str] = frozenset([""])
-    #: Empty: there is no hash.
+    #: Allowed states; empty: the hash does not exist.
     states: frozenset[State] = frozenset()
     modes: frozenset[str] = frozenset()
     mortal: bool = False
-    #: `snapshot`: only where that is its mode.
+    #: Whether archiving is scheduled; `snapshot`: only in that mode.
     to_archive: Literal["no", "snapshot", "delayed"] = "no"
     running: bool = False
-    #: `kept`: as in the phase before.
+    #: Whether it is in the set of sleepers; `kept`: as in the phase before.
     sleeping: Literal["no", "yes", "kept"] = "no"
-    #: What may wait for its receiver.
+    #: Kind of reply event that may be pending.
     event: Literal["status", "complete", "kept"] = "status"
 
 
@@ -107,13 +107,13 @@ PHASES = {
 
 @dataclass
 class Seen:
-    """A transaction in the store at one moment."""
+    """State of a transaction in the store at one moment."""
 
     lists: list[str]
     state: State | None
     mode: str
     version: int
-    #: None: for ever, or there is nothing.
+    #: Time until expiry; None: the hash does not expire or does not exist.
     left_ms: int | None
     scores: dict[str, float]
     event: str
@@ -125,7 +125,7 @@ class Seen:
 
 @dataclass
 class Walk:
-    """The transaction, and what it is moved with."""
+    """Transaction that a test moves through all phases, with the services that move it."""
 
     tx: TransactionStore
     archive: Archive
@@ -135,10 +135,10 @@ class Walk:
     visited: list[str] = field(default_factory=list)
     before: Seen | None = None
 
-    # -- What is seen --------------------------------------------------------------------------
+    # -- Checks --------------------------------------------------------------------------------
 
     async def look(self, transaction_id: str) -> Seen:
-        """All of a transaction."""
+        """Read all stored state of a transaction."""
         picture = await self.tx.picture()
         kinds = {"qInL": "in", "qOutL": "out", "holdL": "hold"}
         key = names.state(transaction_id)
@@ -167,7 +167,10 @@ class Walk:
         )
 
     async def at(self, phase: str, *, event: str | None = None, other: str = "") -> Seen:
-        """Asserts that it is in a phase; `event`: the one that waits to be sent, '' for none."""
+        """Check that the transaction is in a phase, and return its state.
+
+        `event` is the kind of the pending reply event, '' for none.
+        """
         row, seen, now_ms = PHASES[phase], await self.look(other or self.id), await self.tx.now_ms()
         told = f"{phase}: {seen}"
         assert frozenset(seen.lists or [""]) <= row.lists, told
@@ -217,10 +220,10 @@ class Walk:
         if event is not None:
             assert kind == event, told
 
-    # -- What moves it -------------------------------------------------------------------------
+    # -- Moves ---------------------------------------------------------------------------------
 
     async def archived(self) -> None:
-        """All that is due goes to the archive, and is confirmed."""
+        """Archive all due transactions and confirm them."""
         await self.tx.machine.advance(ARCHIVE_MS / 1000 + 1)
         await self.tx.archiving.turn(CELL, node="a", most=0, flight="leave")
         turn = await self.tx.archiving.turn(CELL, node="a", most=100)
@@ -229,17 +232,17 @@ class Walk:
         await self.tx.archiving.turn(CELL, node="a", most=0, confirmed=done)
 
     async def row_version(self) -> int:
-        """The version that the archive has."""
+        """Return the version of the transaction in the archive."""
         return (await self.archive.get([self.id]))[self.id].version
 
     async def claimed(self) -> Held:
-        """It runs."""
+        """Claim the transaction."""
         (claimed,) = await self.tx.claim()
         assert claimed.held.id == self.id
         return claimed.held
 
     async def pause(self, *, paused: bool) -> None:
-        """Of its pipeline."""
+        """Pause or resume the pipeline of the transaction."""
         await self.tx.define(paused=paused)
         if not paused:
             words = (TERMS.argument, "p", 100)

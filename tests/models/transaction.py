@@ -1,6 +1,6 @@
-"""Transactions in plain Python: what the scripts must do, without scripts, keys or heads.
+"""Model of transactions in plain Python: the expected effect of each script of one cell.
 
-Time is in seconds since the beginning, and moves only when it is told to.
+Time is in seconds since the start. Only `advance` moves it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ASLEEP = (State.SLEEPING, State.WAITING_SWITCH, State.SCHEDULED)
 
 @dataclass
 class ModelKids:
-    """The counter of a Parallel."""
+    """Progress of the children of a `Parallel`."""
 
     round: int
     total: int
@@ -38,7 +38,7 @@ class ModelKids:
 
 @dataclass
 class ModelTransaction:
-    """One transaction."""
+    """Expected state of one transaction."""
 
     id: str
     state: State = State.QUEUED
@@ -57,14 +57,14 @@ class ModelTransaction:
     parent: tuple[str, int, int] | None = None
     kids: ModelKids | None = None
     results: set[int] = field(default_factory=set)
-    #: Value as JSON, empty for one that was deleted under a step; and whether nobody has seen it.
+    #: Value as JSON, '' if deleted during a step; and whether no step has seen the change.
     switches: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    #: When `at_most` has passed, by switch.
+    #: By switch: end of the wait, from the option `at_most`.
     waits: dict[str, int] = field(default_factory=dict)
 
     @property
     def switches_text(self) -> str:
-        """As they are kept."""
+        """Switches in their stored form."""
         parts = []
         for name, (value, unseen) in self.switches.items():
             if value:
@@ -74,7 +74,7 @@ class ModelTransaction:
         return ",".join(parts)
 
     def tidy(self) -> None:
-        """Forgets what is not kept."""
+        """Remove deleted switches that every step has seen."""
         self.switches = {
             name: (value, unseen)
             for name, (value, unseen) in self.switches.items()
@@ -84,32 +84,32 @@ class ModelTransaction:
 
 @dataclass
 class TransactionModel:
-    """A cell of one node group."""
+    """Expected state of one cell with one node group."""
 
     now: int = 0
     all: dict[str, ModelTransaction] = field(default_factory=dict)
     queues: dict[str, list[str]] = field(default_factory=lambda: {"out": [], "in": []})
-    #: Id, and when it is free again.
+    #: By external id: transaction, and the time at which the id is released.
     external: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     sweeps: set[str] = field(default_factory=set)
-    #: Children that have ended, whose parents do not know yet.
+    #: Ended children that were not reported to their parents yet.
     untold: list[ModelTransaction] = field(default_factory=list)
 
     # -- In ----------------------------------------------------------------------------------
 
     def advance(self, seconds: int) -> None:
-        """Time passes; external ids become free."""
+        """Advance the time and release expired external ids."""
         self.now += seconds
         self.external = {
-            name: (owner, dies)
-            for name, (owner, dies) in self.external.items()
-            if dies is None or dies > self.now
+            name: (owner, until)
+            for name, (owner, until) in self.external.items()
+            if until is None or until > self.now
         }
 
     def start(
         self, transaction_id: str, *, external: str = "", delay: int = 0, deadline: int = 0
     ) -> tuple[str, str]:
-        """Returns outcome and detail."""
+        """Start a transaction. Return outcome and detail."""
         if external in self.external:
             return "duplicate", self.external[external][0]
         one = ModelTransaction(transaction_id, external=external)
@@ -127,7 +127,7 @@ class TransactionModel:
         return "started", ""
 
     def claim(self, most: int) -> list[ModelTransaction]:
-        """Returns what runs now."""
+        """Claim up to `most` queued transactions and return them."""
         found = []
         for queue in self.queues.values():
             looked, queue[:] = queue[:most], queue[most:]
@@ -153,9 +153,9 @@ class TransactionModel:
         return ""
 
     def _move(self, held: Held, *, needs_tree: bool = False) -> tuple[ModelTransaction, str]:
-        """The transaction, and what hinders the move; empty: it is made.
+        """Return the transaction, and the reason why it cannot be moved; '' if it can.
 
-        With `needs_tree` the transaction is cancelled if nobody above it wants its result.
+        With `needs_tree`, cancel the transaction if no transaction above it needs its result.
         """
         one = self.all[held.id]
         refusal = self._refusal(held)
@@ -195,7 +195,10 @@ class TransactionModel:
         one.version += 1
 
     def commit(self, held: Held) -> str:
-        """Drops the waits of the step, and its children if all have ended."""
+        """Commit a step. Return the outcome.
+
+        Remove the waits of the step, and its children if all of them have ended.
+        """
         one, refusal = self._move(held)
         if refusal:
             return refusal
@@ -206,7 +209,7 @@ class TransactionModel:
         return "done"
 
     def finish(self, held: Held, status: Status) -> str:
-        """The end."""
+        """End a transaction. Return the outcome."""
         one, refusal = self.all[held.id], self._refusal(held)
         if refusal == "refused" and one.epoch == held.epoch and one.state is not State.RUNNING:
             return "not-running"
@@ -226,7 +229,10 @@ class TransactionModel:
         at_most: int | None,
         seen: dict[str, str],
     ) -> str:
-        """`seen`: the value of each switch that the step looked at; empty: it was not set."""
+        """Suspend a step. Return the outcome.
+
+        `seen` has the value of each switch that the step read; '' for a switch that was not set.
+        """
         one, refusal = self._move(held)
         if refusal:
             return refusal
@@ -253,7 +259,7 @@ class TransactionModel:
         return "waiting"
 
     def fan_open(self, held: Held, round_: int, total: int, policy: str) -> str:
-        """A new round."""
+        """Open a new round of children. Return the outcome."""
         one, refusal = self._move(held, needs_tree=True)
         if refusal:
             return refusal
@@ -264,7 +270,7 @@ class TransactionModel:
         return "done"
 
     def fan_out(self, held: Held, count: int) -> tuple[str, list[str]]:
-        """Creates the next children; returns outcome and their ids."""
+        """Create up to `count` children. Return outcome and ids."""
         one = self.all[held.id]
         mine = (one.epoch, one.commits) == (held.epoch, held.commits)
         if one.state is not State.RUNNING or not mine or not one.kids:
@@ -289,7 +295,7 @@ class TransactionModel:
         return "done", made
 
     def fan_wait(self, held: Held) -> str:
-        """Waits for children."""
+        """Wait for the children. Return the outcome."""
         one, refusal = self._move(held)
         if refusal:
             return refusal
@@ -304,7 +310,7 @@ class TransactionModel:
         return "queued" if one.state is State.QUEUED else "waiting"
 
     def begin(self, held: Held) -> str:
-        """A suspect is about to run."""
+        """Mark that a suspect starts to run. Return the outcome."""
         one = self.all[held.id]
         mine = (one.epoch, one.commits) == (held.epoch, held.commits)
         if one.state is not State.RUNNING or not mine:
@@ -317,7 +323,7 @@ class TransactionModel:
     # -- From outside, and by time -----------------------------------------------------------
 
     def set_switch(self, transaction_id: str, name: str, value: str) -> str:
-        """An empty value deletes."""
+        """Set a switch; an empty value deletes it. Return the outcome."""
         one = self.all[transaction_id]
         if one.switches.get(name, ("", False))[0] == value:
             return "nochange"
@@ -333,7 +339,7 @@ class TransactionModel:
         return "updated"
 
     def wake(self, transaction_id: str) -> str:
-        """By hand."""
+        """Wake a sleeping transaction as an operator does. Return the outcome."""
         one = self.all[transaction_id]
         if one.state not in ASLEEP:
             return "final" if one.state is State.COMPLETE else "not-sleeping"
@@ -342,14 +348,14 @@ class TransactionModel:
         return "done"
 
     def wake_due(self) -> int:
-        """Returns how many."""
+        """Wake all transactions whose time has come. Return their number."""
         due = [one for one in self.all.values() if one.state in ASLEEP and one.wake <= self.now]
         for one in due:
             self.wake(one.id)
         return len(due)
 
     def rescue(self, rescues_max: int) -> int:
-        """Returns how many."""
+        """Return transactions with expired leases to their queues. Return their number."""
         over = [
             one
             for one in self.all.values()
@@ -371,7 +377,7 @@ class TransactionModel:
         return len(over)
 
     def cancel(self, transaction_id: str) -> str:
-        """Returns the outcome."""
+        """Cancel a transaction. Return the outcome."""
         one = self.all[transaction_id]
         if one.state is State.COMPLETE:
             return "known" if one.status is Status.CANCELLED else "final"
@@ -380,7 +386,7 @@ class TransactionModel:
         return outcome
 
     def expire(self) -> int:
-        """Returns how many were due."""
+        """Stop transactions whose deadline has passed. Return their number."""
         due = [
             one
             for one in self.all.values()
@@ -397,7 +403,7 @@ class TransactionModel:
         return len(due)
 
     def sweep(self) -> None:
-        """All that is to be swept."""
+        """Cancel the children of all parents that do not need them."""
         while self.sweeps:
             parent = self.all[self.sweeps.pop()]
             kids = parent.kids
@@ -414,7 +420,7 @@ class TransactionModel:
                 if child and child.state is not State.COMPLETE:
                     self._stop(child, "c")
             self.tell_parents()
-            # It may have been put there anew by one of those: all have been looked at.
+            # Remove it again, because a child may have added it; all children are done.
             self.sweeps.discard(parent.id)
 
     # -- Shared ------------------------------------------------------------------------------
@@ -455,7 +461,7 @@ class TransactionModel:
             self.untold.append(one)
 
     def tell_parents(self) -> None:
-        """Results go into parents, as far up as ends lead."""
+        """Report ended children to their parents, up to the top of the tree."""
         while self.untold:
             child = self.untold.pop(0)
             assert child.parent

@@ -180,10 +180,10 @@ def test_without_a_lift_over_the_archive_some_would_never_be_archived_again() ->
     ("rule", "told"),
     [
         ("versions", "lost"),
-        ("nonces", "an old one in the store"),
+        ("nonces", "an old state in the store"),
         ("confirms", "lost"),
-        ("persists", "it expires, and the archive does not have it"),
-        ("unscheduled", "to be removed while it is alive"),
+        ("persists", "it expires, but the archive does not have it"),
+        ("unscheduled", "scheduled for removal while it is live"),
     ],
 )
 def test_without_any_of_its_rules_the_search_finds_what_goes_wrong(rule: str, told: str) -> None:
