@@ -28,9 +28,9 @@ Bearer = Annotated[Secret, Meta(min_length=16, pattern=r"^[0-9A-Za-z._~+/=-]+$")
 
 #: When the store confirms a write: `disk` after the fsync, `memory` before it.
 Durability = Literal["memory", "disk"]
-#: What a channel does at its limit: reject the new message, or delete the oldest one.
+#: Policy of a channel at its limit: reject the new message, or delete the oldest one.
 Backlog = Literal["refuse", "drop_oldest"]
-#: What a full record log does: delete records that history has not read, or reject new ones.
+#: Policy of a full record log: delete records that history has not read, or reject new ones.
 WhenFull = Literal["drop_and_count", "refuse"]
 #: Whether nodes write record logs.
 RecordLogs = Literal["full", "none"]
@@ -249,7 +249,7 @@ class ChannelRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     webhooks: tuple[WebhookRule, ...] = ()
     #: Limit of stored messages per channel, acknowledged ones included; None for no limit.
     backlog_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
-    #: What a full channel does with a new message: reject it, or delete the oldest one.
+    #: Policy of a full channel: reject the new message, or delete the oldest one.
     backlog_policy: Backlog = "refuse"
 
     def redacted(self) -> dict[str, Any]:
@@ -555,7 +555,7 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     #: Seconds between two rounds of a continuous ingest.
     every_seconds: Seconds = 60.0
-    #: What a full record log does with records that history has not read: `drop_and_count` deletes
+    #: Policy of a full record log with records that history has not read: `drop_and_count` deletes
     #: and counts them, `refuse` rejects new records.
     full: WhenFull = "drop_and_count"
     #: Folder or URL of the lake; empty selects `lake` in the data directory.

@@ -24,7 +24,7 @@ import msgspec
 from waystation.config import REDACTED, ChannelRule, Config, Section
 from waystation.errors import SettingsError
 
-#: How text is parsed: unchanged, as a list separated by commas or blanks, or as JSON.
+#: Form of the text of a setting: unchanged, as a list separated by commas or blanks, or as JSON.
 TextForm = Literal["plain", "list", "json"]
 #: Value and origin of settings, by name.
 Layer = dict[str, tuple[Any, str]]
@@ -39,7 +39,7 @@ _CLIENT_VARIABLES = {
 
 
 class SettingKind(msgspec.Struct, frozen=True):
-    """How the text of a setting is parsed, and whether its value is secret."""
+    """Form of the text of a setting, and whether its value is secret."""
 
     form: TextForm
     is_secret: bool

@@ -166,7 +166,7 @@ class TokenRejectedError(UnauthenticatedError):
 
     code = "dsps.auth.rejected"
     status = 403
-    #: Why the token is invalid; empty unless the settings permit the server to disclose it.
+    #: Reason why the token is invalid; empty unless the settings permit the server to disclose it.
     reason = ""
 
     def __init__(self, message: str = UNAUTHORIZED, *, hint: str = "", reason: str = "") -> None:

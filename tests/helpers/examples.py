@@ -1,4 +1,4 @@
-"""How many examples a model test runs, and a report of how many it ran.
+"""Number of examples of a model test, and a report of how many ran.
 
 The number of examples bounds a model test, never the time: a busy machine takes longer and tests
 the same. EXAMPLES=2000 tests more.

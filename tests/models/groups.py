@@ -118,7 +118,7 @@ class Flight(NamedTuple):
     number: int
     x: X
     verdict: str = ""
-    #: Its number in retry or among dead letters, once it was pushed there.
+    #: Queue to which the message was pushed, and its number there.
     target: str = ""
     pushed: int = 0
 
