@@ -111,16 +111,13 @@ DUPLICATES = """
 PLAIN = """
     src/waystation/channels
     src/waystation/client/topics.py
+    src/waystation/config.py
+    src/waystation/config_sources.py
+    src/waystation/db
+    src/waystation/errors.py
     src/waystation/logs
-    src/waystation/messages/cloudevents.py
-    src/waystation/messages/envelope.py
-    src/waystation/runtime/backoff.py
-    src/waystation/runtime/batcher.py
-    src/waystation/runtime/decoding.py
-    src/waystation/runtime/durations.py
-    src/waystation/runtime/json_text.py
-    src/waystation/runtime/logging.py
-    src/waystation/runtime/tasks.py
+    src/waystation/messages
+    src/waystation/runtime
     src/waystation/store/address.py
     src/waystation/store/connection.py
     src/waystation/store/keys.py
@@ -133,16 +130,13 @@ PLAIN = """
     src/waystation/store/time_machine.py
     src/waystation/topics
     src/waystation/types
+    tests/channels
+    tests/helpers
     tests/logs
-    tests/messages/test_formats.py
-    tests/runtime/test_backoff.py
-    tests/runtime/test_batcher.py
-    tests/runtime/test_clock.py
-    tests/runtime/test_config.py
-    tests/runtime/test_durations.py
-    tests/runtime/test_errors.py
-    tests/runtime/test_service.py
-    tests/runtime/test_tasks.py
+    tests/messages
+    tests/models
+    tests/runtime
+    tests/test_node.py
     tests/test_style.py
     tests/testing
     tests/topics

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from tests.channels.helpers import CLOCK_MAX, CLOCK_MIN, ChannelStore, open_channels
 from tests.helpers.examples import RecordProperty, run_machine
-from tests.models.channel import ModelChannel, Mortal, following
+from tests.models.channel import Expiring, ModelChannel, following
 from waystation.channels import keys
 from waystation.channels.model import encode_handle
 from waystation.errors import InvalidInputError, SubscriberNotFoundError
@@ -92,7 +92,7 @@ class ChannelMachine(RuleBasedStateMachine):
             if start is not None:
                 clock = keys.clock(keys.channel_tag(project, "ch"))
                 self.wait(self.command("SET", clock, start, "EX", TTL))
-                self.models[project].clock = Mortal(start, TTL)
+                self.models[project].clock = Expiring(start, TTL)
             self.subscribe(project, "s1")
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -15,7 +15,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.channels.helpers import ChannelStore, open_channels
-from tests.delivery.delivering import until
+from tests.helpers.waiting import eventually
 from waystation import AsyncWaystation
 from waystation.channels.webhooks import webhook_endpoints
 from waystation.config import ChannelConfig, ChannelRule, Config, DeliveryConfig, WebhookRule
@@ -43,7 +43,7 @@ async def until_settled(running: Serving) -> None:
         lanes = list(await outbox.lanes())
         return not any(waiting for waiting, _, _ in await outbox.counts(lanes))
 
-    await until(nothing_waits)
+    await eventually(nothing_waits)
 
 
 def settings_with(tmp_path: Path, *webhooks: WebhookRule) -> Config:

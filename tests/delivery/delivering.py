@@ -25,7 +25,6 @@ from waystation.store.pubsub import PubSub
 
 LANE = "{unit}.out.crm"
 QUICK = Schedule(attempts=3, first_seconds=0.02, jitter=0)
-until = eventually
 
 
 @dataclass

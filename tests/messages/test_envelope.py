@@ -1,4 +1,4 @@
-"""The envelope: what goes in comes out, and what cannot be read is told as such."""
+"""Envelopes: pack and unpack return equal messages, and other bytes raise a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What history keeps of JSON: places that are named are gone, all else is as it came."""
+"""Redaction of JSON: named values are replaced, and all other bytes stay as they are."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def redacted(text: str, *pointers: str) -> str | None:
     [
         ('{"card": {"no": 1, "x": 2}}', ("/card/no",), f'{{"card":{{"no":{GONE},"x":2}}}}'),
         ('{"a": [1, {"b": 2}]}', ("/a/1/b", "/a/0"), f'{{"a":[{GONE},{{"b":{GONE}}}]}}'),
-        # What is named twice, or below what is gone
+        # A pointer named twice, or below a redacted value
         ('{"a": {"b": 1}}', ("/a", "/a/b"), f'{{"a":{GONE}}}'),
         ('{"a": {"b": 1}}', ("/a/b", "/a"), f'{{"a":{GONE}}}'),
-        # The whole, and names that have to be escaped
+        # The whole document, and names with escaped characters
         ("[1]", ("",), GONE),
         ('{"a/b": 1, "c~d": 2, "": 3}', ("/a~1b", "/c~0d", "/"), None),
-        # A place that is not there, or is no place: nothing happens, and nothing breaks
+        # Pointers to missing or impossible places change nothing
         ('{"a": 1.00, "b": "é"}', ("/z", "/a/b", "/a/0"), '{"a":1.00,"b":"é"}'),
         ("[1, 2]", ("/01", "/-", "/2", "/x", "/-1"), "[1,2]"),
         ("12345678901234567890123.50", ("/a",), "12345678901234567890123.50"),
-        # Written in another way, it is the same name
+        # A name with a Unicode escape is the same name
         (r'{"\u0061": 1}', ("/a",), f'{{"a":{GONE}}}'),
     ],
 )

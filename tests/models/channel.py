@@ -21,11 +21,11 @@ def distance(start: int, end: int) -> int:
 
 
 @dataclass
-class Mortal:
+class Expiring:
     """Stored value and the time at which it expires."""
 
     value: int | str
-    dies: float
+    expires_at: float
 
 
 @dataclass
@@ -34,39 +34,39 @@ class ModelChannel:
 
     ttl: float
     now: float = 0.0
-    clock: Mortal | None = None
-    messages: dict[int, Mortal] = field(default_factory=dict)
-    known: dict[str, Mortal] = field(default_factory=dict)
-    cursors: dict[str, Mortal] = field(default_factory=dict)
+    clock: Expiring | None = None
+    messages: dict[int, Expiring] = field(default_factory=dict)
+    known: dict[str, Expiring] = field(default_factory=dict)
+    cursors: dict[str, Expiring] = field(default_factory=dict)
 
     def advance(self, seconds: float) -> None:
         """Advance the time and remove expired entries."""
         self.now += seconds
-        if self.clock and self.clock.dies <= self.now:
+        if self.clock and self.clock.expires_at <= self.now:
             self.clock = None
         for table in (self.messages, self.known, self.cursors):
-            for key in [key for key, entry in table.items() if entry.dies <= self.now]:
+            for key in [key for key, entry in table.items() if entry.expires_at <= self.now]:
                 del table[key]
 
     def publish(self, message_id: str) -> tuple[int, bool]:
         """Append a message. Return its clock, and whether its id was published before."""
         if message_id in self.known:
             if self.clock:
-                self.clock.dies = self._later
+                self.clock.expires_at = self._later
             return int(self.known[message_id].value), True
         value = following(int(self.clock.value)) if self.clock else 1
-        self.clock = Mortal(value, self._later)
-        self.messages[value] = Mortal(message_id, self._later)
-        self.known[message_id] = Mortal(value, self._later)
+        self.clock = Expiring(value, self._later)
+        self.messages[value] = Expiring(message_id, self._later)
+        self.known[message_id] = Expiring(value, self._later)
         return value, False
 
     def subscribe(self, subscriber: str) -> bool:
         """Create or prolong a subscriber. Return True if the subscriber is new."""
-        self.clock = Mortal(self.clock.value if self.clock else 0, self._later)
+        self.clock = Expiring(self.clock.value if self.clock else 0, self._later)
         if subscriber in self.cursors:
-            self.cursors[subscriber].dies = self._later
+            self.cursors[subscriber].expires_at = self._later
             return False
-        self.cursors[subscriber] = Mortal(self.clock.value, self._later)
+        self.cursors[subscriber] = Expiring(self.clock.value, self._later)
         return True
 
     def unsubscribe(self, subscriber: str) -> bool:
@@ -81,7 +81,7 @@ class ModelChannel:
         if subscriber not in self.cursors or self.clock is None:
             return None
         cursor = self.cursors[subscriber]
-        cursor.dies = self.clock.dies = self._later
+        cursor.expires_at = self.clock.expires_at = self._later
         start, end = int(cursor.value), int(self.clock.value)
         found: list[str] = []
         last, gone, expired = start, 0, 0
@@ -111,8 +111,8 @@ class ModelChannel:
         start, end = int(cursor.value), int(self.clock.value)
         if not 0 < distance(start, clock) <= distance(start, end):
             return False
-        self.cursors[subscriber] = Mortal(clock, self._later)
-        self.clock.dies = self._later
+        self.cursors[subscriber] = Expiring(clock, self._later)
+        self.clock.expires_at = self._later
         return True
 
     def seek(self, subscriber: str, how: str, target: float) -> tuple[int, int] | str | None:
@@ -124,7 +124,7 @@ class ModelChannel:
             return None
         end, unread = int(self.clock.value), 0
         while how != "end" and (found := self.messages.get(following(end, -unread))):
-            if how == "time" and found.dies - self.ttl < target:
+            if how == "time" and found.expires_at - self.ttl < target:
                 break
             unread += 1
         if how == "clock":
@@ -133,8 +133,8 @@ class ModelChannel:
                 return "range"
             unread = wanted
         cursor = following(end, -unread)
-        self.cursors[subscriber] = Mortal(cursor, self._later)
-        self.clock.dies = self._later
+        self.cursors[subscriber] = Expiring(cursor, self._later)
+        self.clock.expires_at = self._later
         return cursor, unread
 
     def keys(self, tag: str) -> dict[str, tuple[str, float]]:
@@ -149,7 +149,7 @@ class ModelChannel:
                 f'{{"id":"{entry.value}","content":"{entry.value}"}}'
                 if isinstance(entry.value, str)
                 else str(entry.value),
-                entry.dies - self.now,
+                entry.expires_at - self.now,
             )
             for key, entry in entries.items()
         }

@@ -83,10 +83,11 @@ def test_log_error_has_trace_on_same_line() -> None:
 
 def test_log_of_libraries_shows_warnings_only() -> None:
     stream = lines_at("debug")
+    with_value = "disk %s is slow"
     logging.getLogger("some.library").info("chatter")
-    logging.getLogger("some.library").warning("mind %s", "this")
+    logging.getLogger("some.library").warning(with_value, "sda")
     (line,) = read(stream)
-    assert (line["source"], line["event"]) == ("some.library", "mind this")
+    assert (line["source"], line["event"]) == ("some.library", "disk sda is slow")
 
 
 @pytest.mark.parametrize(
