@@ -19,157 +19,158 @@ from waystation.store.embedded.server import EmbeddedServer
 MARGIN = 15
 
 
-async def publish(opened: ChannelStore, channel: str, *ids: str) -> list[int]:
+async def publish(channel_store: ChannelStore, channel: str, *ids: str) -> list[int]:
     """Publish messages in order. Return their clocks."""
-    return [(await opened.channels.publish("default", channel, each, b"1")).clock for each in ids]
+    return [
+        (await channel_store.channels.publish("default", channel, each, b"1")).clock for each in ids
+    ]
 
 
 # -- Wrap ------------------------------------------------------------------------------------
 
 
 async def test_clock_at_maximum_continues_at_minimum(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", CLOCK_MAX - 2)
+    await channel_store.set_clock("ch", CLOCK_MAX - 2)
 
-        clocks = await publish(opened, "ch", "m1", "m2", "m3", "m4")
+    clocks = await publish(channel_store, "ch", "m1", "m2", "m3", "m4")
 
-        assert clocks == [CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1]
-        assert await opened.text("c.{ch}.clock") == "-9007199254740990"
-        assert await opened.text("c.{ch}.mid.m3") == "-9007199254740991"
-        assert await opened.text("c.{ch}.m.-9007199254740991") == '{"id":"m3","content":1}'
-        # The wrap does not shorten the expiry of the clock.
-        assert (await opened.keys())["c.{ch}.clock"][1] > 3500
+    assert clocks == [CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1]
+    assert await channel_store.text("c.{ch}.clock") == "-9007199254740990"
+    assert await channel_store.text("c.{ch}.mid.m3") == "-9007199254740991"
+    assert await channel_store.text("c.{ch}.m.-9007199254740991") == '{"id":"m3","content":1}'
+    # The wrap does not shorten the expiry of the clock.
+    assert (await channel_store.keys())["c.{ch}.clock"][1] > 3500
 
 
-async def test_clock_below_zero_counts_through_zero(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", -2)
-        await opened.channels.subscribe("default", "ch", "s")
+async def test_clock_below_zero_counts_through_zero(channel_store: ChannelStore) -> None:
+    await channel_store.set_clock("ch", -2)
+    await channel_store.channels.subscribe("default", "ch", "s")
 
-        assert await publish(opened, "ch", "m1", "m2", "m3") == [-1, 0, 1]
+    assert await publish(channel_store, "ch", "m1", "m2", "m3") == [-1, 0, 1]
 
-        assert await opened.ids("ch", "s") == ["m1", "m2", "m3"]
+    assert await channel_store.ids("ch", "s") == ["m1", "m2", "m3"]
 
 
 async def test_clock_wrap_keeps_order_of_fetch(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        # The example in the documentation of DSPS: cursor 2^53 - 3, clock -(2^53 - 1) + 1.
-        await opened.set_clock("ch", 2**53 - 3)
-        await opened.channels.subscribe("default", "ch", "s")
-        clocks = await publish(opened, "ch", "m1", "m2", "m3", "m4")
-        assert clocks == [2**53 - 2, 2**53 - 1, -(2**53 - 1), -(2**53 - 1) + 1]
+    # The example in the documentation of DSPS: cursor 2^53 - 3, clock -(2^53 - 1) + 1.
+    await channel_store.set_clock("ch", 2**53 - 3)
+    await channel_store.channels.subscribe("default", "ch", "s")
+    clocks = await publish(channel_store, "ch", "m1", "m2", "m3", "m4")
+    assert clocks == [2**53 - 2, 2**53 - 1, -(2**53 - 1), -(2**53 - 1) + 1]
 
-        fetched = await opened.channels.fetch("default", "ch", "s", limit=64)
+    fetched = await channel_store.channels.fetch("default", "ch", "s", limit=64)
 
-        assert [each.id for each in fetched.messages] == ["m1", "m2", "m3", "m4"]
-        assert (fetched.last, fetched.more, fetched.expired) == (CLOCK_MIN + 1, False, 0)
+    assert [each.id for each in fetched.messages] == ["m1", "m2", "m3", "m4"]
+    assert (fetched.last, fetched.more, fetched.expired) == (CLOCK_MIN + 1, False, 0)
 
 
 @pytest.mark.parametrize("taken", [1, 2, 3, 4])
 async def test_handle_around_clock_wrap_acknowledges_up_to_its_message(
-    store_server: EmbeddedServer, taken: int
+    channel_store: ChannelStore, taken: int
 ) -> None:
-    async with open_channels(store_server) as opened:
-        # Two messages have clocks before the wrap and two after it.
-        await opened.set_clock("ch", CLOCK_MAX - 2)
-        await opened.channels.subscribe("default", "ch", "s")
-        await publish(opened, "ch", "m1", "m2", "m3", "m4")
-        # Fetch and acknowledge the first `taken` messages.
-        fetched = await opened.channels.fetch("default", "ch", "s", limit=taken)
-        assert fetched.last is not None
-        assert fetched.more is (taken < 4)
-        handle = encode_handle("ch", "s", fetched.last)
-        assert await opened.channels.ack("default", "ch", "s", handle) is True
-        # The other messages stay unread. A second acknowledgement with the handle has no effect.
-        assert await opened.ids("ch", "s") == ["m1", "m2", "m3", "m4"][taken:]
-        assert await opened.channels.ack("default", "ch", "s", handle) is False
+    # Two messages have clocks before the wrap and two after it.
+    await channel_store.set_clock("ch", CLOCK_MAX - 2)
+    await channel_store.channels.subscribe("default", "ch", "s")
+    await publish(channel_store, "ch", "m1", "m2", "m3", "m4")
+    # Fetch and acknowledge the first `taken` messages.
+    fetched = await channel_store.channels.fetch("default", "ch", "s", limit=taken)
+    assert fetched.last is not None
+    assert fetched.more is (taken < 4)
+    handle = encode_handle("ch", "s", fetched.last)
+    assert await channel_store.channels.ack("default", "ch", "s", handle) is True
+    # The other messages stay unread. A second acknowledgement with the handle has no effect.
+    assert await channel_store.ids("ch", "s") == ["m1", "m2", "m3", "m4"][taken:]
+    assert await channel_store.channels.ack("default", "ch", "s", handle) is False
 
 
 async def test_handle_from_before_clock_wrap_does_not_move_cursor_back(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", CLOCK_MAX - 1)
-        await opened.channels.subscribe("default", "ch", "s")
-        before, after, last = await publish(opened, "ch", "m1", "m2", "m3")
-        assert (before, after, last) == (CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1)
-        await opened.channels.ack("default", "ch", "s", encode_handle("ch", "s", after))
+    await channel_store.set_clock("ch", CLOCK_MAX - 1)
+    await channel_store.channels.subscribe("default", "ch", "s")
+    before, after, last = await publish(channel_store, "ch", "m1", "m2", "m3")
+    assert (before, after, last) == (CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1)
+    await channel_store.channels.ack("default", "ch", "s", encode_handle("ch", "s", after))
 
-        for stale in (before, after, CLOCK_MAX - 1, 0, CLOCK_MIN + 2):
-            moved = await opened.channels.ack("default", "ch", "s", encode_handle("ch", "s", stale))
-            assert moved is False, stale
+    for stale in (before, after, CLOCK_MAX - 1, 0, CLOCK_MIN + 2):
+        moved = await channel_store.channels.ack(
+            "default", "ch", "s", encode_handle("ch", "s", stale)
+        )
+        assert moved is False, stale
 
-        assert await opened.number("c.{ch}.r.s") == after
-        assert await opened.ids("ch", "s") == ["m3"]
+    assert await channel_store.number("c.{ch}.r.s") == after
+    assert await channel_store.ids("ch", "s") == ["m3"]
 
 
 async def test_clock_wrap_inside_gap_is_passed(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", CLOCK_MAX - 700)
-        await opened.channels.subscribe("default", "ch", "s")
-        await opened.set_clock("ch", CLOCK_MIN + 700)
-        await publish(opened, "ch", "m1")
+    await channel_store.set_clock("ch", CLOCK_MAX - 700)
+    await channel_store.channels.subscribe("default", "ch", "s")
+    await channel_store.set_clock("ch", CLOCK_MIN + 700)
+    await publish(channel_store, "ch", "m1")
 
-        fetched = await opened.channels.fetch("default", "ch", "s", limit=64)
+    fetched = await channel_store.channels.fetch("default", "ch", "s", limit=64)
 
-        assert [each.id for each in fetched.messages] == ["m1"]
-        assert (fetched.expired, fetched.last) == (1401, CLOCK_MIN + 701)
-        assert await opened.number("c.{ch}.r.s") == CLOCK_MIN + 700
+    assert [each.id for each in fetched.messages] == ["m1"]
+    assert (fetched.expired, fetched.last) == (1401, CLOCK_MIN + 701)
+    assert await channel_store.number("c.{ch}.r.s") == CLOCK_MIN + 700
 
 
 # -- Expiry ----------------------------------------------------------------------------------
 
 
-async def assert_clock_outlives_cursors(opened: ChannelStore) -> None:
-    dies_ms = {name: await opened.store.call("PEXPIRETIME", name) for name in await opened.keys()}
+async def assert_clock_outlives_cursors(channel_store: ChannelStore) -> None:
+    dies_ms = {
+        name: await channel_store.store.call("PEXPIRETIME", name)
+        for name in await channel_store.keys()
+    }
     assert dies_ms["c.{ch}.clock"] >= max(ms for name, ms in dies_ms.items() if ".r." in name)
 
 
 async def test_clock_expires_after_all_subscribers(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, expire_seconds=1000) as opened:
-        channels = opened.channels
+    async with open_channels(store_server, expire_seconds=1000) as channel_store:
+        channels = channel_store.channels
         await channels.subscribe("default", "ch", "s1")
         await channels.publish("default", "ch", "m1", b"1")
         for verb in ("subscribe again", "fetch", "ack", "subscribe another"):
-            await opened.machine.advance(100)
+            await channel_store.machine.advance(100)
             if verb == "subscribe again":
                 await channels.subscribe("default", "ch", "s1")
             elif verb == "fetch":
-                await opened.ids("ch", "s1")
+                await channel_store.ids("ch", "s1")
             elif verb == "ack":
                 await channels.ack("default", "ch", "s1", encode_handle("ch", "s1", 1))
             else:
                 await channels.subscribe("default", "ch", "s2")
-            await assert_clock_outlives_cursors(opened)
+            await assert_clock_outlives_cursors(channel_store)
 
 
 async def test_clock_with_shortened_expiry_outlives_subscriber(
     store_server: EmbeddedServer,
 ) -> None:
     # The subscriber `old` is created while the expiry is an hour.
-    async with open_channels(store_server, expire_seconds=3600) as opened:
-        await opened.channels.subscribe("default", "ch", "old")
+    async with open_channels(store_server, expire_seconds=3600) as channel_store:
+        await channel_store.channels.subscribe("default", "ch", "old")
     # The expiry is then reduced to a minute. All calls are made except those of `old`.
-    async with open_channels(store_server, expire_seconds=60, flush=False) as opened:
-        channels = opened.channels
+    async with open_channels(store_server, expire_seconds=60, flush=False) as channel_store:
+        channels = channel_store.channels
         await channels.publish("default", "ch", "m1", b"1")
         await channels.publish("default", "ch", "m1", b"1")
         await channels.subscribe("default", "ch", "new")
-        await opened.ids("ch", "new")
+        await channel_store.ids("ch", "new")
         await channels.ack("default", "ch", "new", encode_handle("ch", "new", 1))
         await channels.publish("default", "ch", "m2", b"1")
         # The clock expires no earlier than the cursor of `old`. Therefore `old` misses only
         # messages that have expired.
-        await assert_clock_outlives_cursors(opened)
-        await opened.machine.advance(60 + MARGIN)
+        await assert_clock_outlives_cursors(channel_store)
+        await channel_store.machine.advance(60 + MARGIN)
         assert (await channels.publish("default", "ch", "m3", b"1")).clock == 3
         fetched = await channels.fetch("default", "ch", "old", limit=64)
         assert [each.id for each in fetched.messages] == ["m3"]
@@ -179,14 +180,14 @@ async def test_clock_with_shortened_expiry_outlives_subscriber(
 async def test_clock_of_expired_channel_starts_again(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, expire_seconds=100) as opened:
-        await opened.channels.subscribe("default", "ch", "s")
-        await publish(opened, "ch", "m1", "m2")
+    async with open_channels(store_server, expire_seconds=100) as channel_store:
+        await channel_store.channels.subscribe("default", "ch", "s")
+        await publish(channel_store, "ch", "m1", "m2")
 
-        await opened.machine.advance(100 + MARGIN)
+        await channel_store.machine.advance(100 + MARGIN)
 
-        assert await opened.keys() == {}
-        assert await publish(opened, "ch", "m1") == [1]
+        assert await channel_store.keys() == {}
+        assert await publish(channel_store, "ch", "m1") == [1]
 
 
 # -- Loss ------------------------------------------------------------------------------------
@@ -194,24 +195,25 @@ async def test_clock_of_expired_channel_starts_again(
 
 @pytest.mark.parametrize("cursor", [500, 10**15, CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 500, -(10**15)])
 async def test_clock_below_cursor_after_loss_delivers_messages(
-    store_server: EmbeddedServer, cursor: int
+    channel_store: ChannelStore, cursor: int
 ) -> None:
     """Deliver messages although the clock is below the cursor.
 
     A data set of DSPS can be in this state, because there a clock can expire before a cursor.
     """
-    async with open_channels(store_server) as opened:
-        await opened.channels.subscribe("default", "ch", "s")
-        await opened.store.call("SET", "c.{ch}.r.s", cursor, "EX", 100)
-        await opened.store.call("DEL", "c.{ch}.clock")
-        await publish(opened, "ch", "m1", "m2", "m3")
+    await channel_store.channels.subscribe("default", "ch", "s")
+    await channel_store.store.call("SET", "c.{ch}.r.s", cursor, "EX", 100)
+    await channel_store.store.call("DEL", "c.{ch}.clock")
+    await publish(channel_store, "ch", "m1", "m2", "m3")
 
-        fetched = await opened.channels.fetch("default", "ch", "s", limit=2)
+    fetched = await channel_store.channels.fetch("default", "ch", "s", limit=2)
 
-        assert [each.id for each in fetched.messages] == ["m1", "m2"]
-        assert (fetched.last, fetched.more, fetched.expired) == (2, True, 0)
-        assert await opened.channels.ack("default", "ch", "s", encode_handle("ch", "s", 2)) is True
-        assert await opened.ids("ch", "s") == ["m3"]
+    assert [each.id for each in fetched.messages] == ["m1", "m2"]
+    assert (fetched.last, fetched.more, fetched.expired) == (2, True, 0)
+    assert (
+        await channel_store.channels.ack("default", "ch", "s", encode_handle("ch", "s", 2)) is True
+    )
+    assert await channel_store.ids("ch", "s") == ["m3"]
 
 
 names = st.from_regex(r"[0-9a-z][0-9a-z_-]{0,62}", fullmatch=True)
@@ -324,40 +326,37 @@ def test_handle_of_random_bytes_is_rejected_or_ignored(content: bytes) -> None:
 
 
 async def test_handle_of_other_storages_acknowledges_nothing(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        channels = opened.channels
-        await channels.subscribe("default", "ch", "s")
-        await channels.publish("default", "ch", "m1", b"1")
+    channels = channel_store.channels
+    await channels.subscribe("default", "ch", "s")
+    await channels.publish("default", "ch", "m1", b"1")
 
-        for handle in ("e30=", dsps_handle("ch", "s", 1, storage="other")):
-            assert await channels.ack("default", "ch", "s", handle) is False
+    for handle in ("e30=", dsps_handle("ch", "s", 1, storage="other")):
+        assert await channels.ack("default", "ch", "s", handle) is False
 
-        assert await opened.ids("ch", "s") == ["m1"]
+    assert await channel_store.ids("ch", "s") == ["m1"]
 
 
 async def test_handle_beyond_clock_moves_nothing(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
     """Reject a clock out of range although the checksum of the handle is correct.
 
     Clients can compute the checksum, so only clock and cursor decide whether the cursor moves.
     """
-    async with open_channels(store_server) as opened:
-        channels = opened.channels
-        await channels.subscribe("default", "ch", "s")
-        await channels.publish("default", "ch", "m1", b"1")
+    channels = channel_store.channels
+    await channels.subscribe("default", "ch", "s")
+    await channels.publish("default", "ch", "m1", b"1")
 
-        for clock in (2, 10**6, CLOCK_MAX, CLOCK_MIN, -1, 0):
-            assert await channels.ack("default", "ch", "s", dsps_handle("ch", "s", clock)) is False
+    for clock in (2, 10**6, CLOCK_MAX, CLOCK_MIN, -1, 0):
+        assert await channels.ack("default", "ch", "s", dsps_handle("ch", "s", clock)) is False
 
-        assert await opened.number("c.{ch}.r.s") == 0
+    assert await channel_store.number("c.{ch}.r.s") == 0
 
 
 async def test_handle_of_missing_subscriber_raises_not_found(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        with pytest.raises(SubscriberNotFoundError):
-            await opened.channels.ack("default", "ch", "s", dsps_handle("ch", "s", 1))
+    with pytest.raises(SubscriberNotFoundError):
+        await channel_store.channels.ack("default", "ch", "s", dsps_handle("ch", "s", 1))

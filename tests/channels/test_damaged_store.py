@@ -22,26 +22,32 @@ CLOCK, CURSOR, SECOND_MESSAGE, ENTRY = "c.{ch}.clock", "c.{ch}.r.me", "c.{ch}.m.
 Verb = Callable[[ChannelStore], Awaitable[object]]
 
 READS: dict[str, Verb] = {
-    "fetch": lambda fixture: fixture.channels.fetch("default", "ch", "me", limit=10),
-    "poll": lambda fixture: fixture.channels.fetch("default", "ch", "me", limit=10, wait_s=5),
-    "stream": lambda fixture: fixture.channels.stream("default", "ch", "me").read(10),
+    "fetch": lambda channel_store: channel_store.channels.fetch("default", "ch", "me", limit=10),
+    "poll": lambda channel_store: channel_store.channels.fetch(
+        "default", "ch", "me", limit=10, wait_s=5
+    ),
+    "stream": lambda channel_store: channel_store.channels.stream("default", "ch", "me").read(10),
 }
 PUBLISHES: dict[str, Verb] = {
-    "publish": lambda fixture: fixture.channels.publish("default", "ch", "new", b"1"),
-    "publish_many": lambda fixture: fixture.channels.publish_many("default", "ch", [("new", b"1")]),
+    "publish": lambda channel_store: channel_store.channels.publish("default", "ch", "new", b"1"),
+    "publish_many": lambda channel_store: channel_store.channels.publish_many(
+        "default", "ch", [("new", b"1")]
+    ),
 }
 MOVES: dict[str, Verb] = {
-    "ack": lambda fixture: fixture.channels.ack(
+    "ack": lambda channel_store: channel_store.channels.ack(
         "default", "ch", "me", encode_handle("ch", "me", 1)
     ),
-    "seek": lambda fixture: fixture.channels.seek("default", "ch", "me", "beginning"),
-    "subscribe": lambda fixture: fixture.channels.subscribe("default", "ch", "me"),
-    "list_subscribers": lambda fixture: ChannelQueries(fixture.store).subscribers(
+    "seek": lambda channel_store: channel_store.channels.seek("default", "ch", "me", "beginning"),
+    "subscribe": lambda channel_store: channel_store.channels.subscribe("default", "ch", "me"),
+    "list_subscribers": lambda channel_store: ChannelQueries(channel_store.store).subscribers(
         "default", "ch", limit=10
     ),
 }
 LIST_CHANNELS: dict[str, Verb] = {
-    "list_channels": lambda fixture: ChannelQueries(fixture.store).channels("default", limit=10),
+    "list_channels": lambda channel_store: ChannelQueries(channel_store.store).channels(
+        "default", limit=10
+    ),
 }
 VERBS = READS | PUBLISHES | MOVES | LIST_CHANNELS
 DAMAGES: dict[str, tuple[str, ...]] = {
@@ -56,106 +62,102 @@ DAMAGES: dict[str, tuple[str, ...]] = {
 }
 
 
-async def damage(fixture: ChannelStore, key: str, kind: str) -> None:
+async def damage(channel_store: ChannelStore, key: str, kind: str) -> None:
     command, value = DAMAGES[kind]
-    await fixture.store.call("DEL", key)
-    await fixture.store.call(command, key, value)
-    await fixture.store.call("EXPIRE", key, 1000)
+    await channel_store.store.call("DEL", key)
+    await channel_store.store.call(command, key, value)
+    await channel_store.store.call("EXPIRE", key, 1000)
 
 
-async def dump(fixture: ChannelStore) -> dict[bytes, tuple[bytes, int]]:
+async def dump(channel_store: ChannelStore) -> dict[bytes, tuple[bytes, int]]:
     """Return the content of all keys and the time at which each expires."""
-    names = sorted(await fixture.store.call("KEYS", "*"))
+    names = sorted(await channel_store.store.call("KEYS", "*"))
     return {
         name: (
-            await fixture.store.call("DUMP", name),
-            await fixture.store.call("PEXPIRETIME", name),
+            await channel_store.store.call("DUMP", name),
+            await channel_store.store.call("PEXPIRETIME", name),
         )
         for name in names
     }
 
 
-async def fill(fixture: ChannelStore) -> None:
+async def fill(channel_store: ChannelStore) -> None:
     for channel in ("ch", "other"):
-        await fixture.channels.subscribe("default", channel, "me")
+        await channel_store.channels.subscribe("default", channel, "me")
         for number in range(3):
-            await fixture.channels.publish("default", channel, f"m-{number}", b"1")
+            await channel_store.channels.publish("default", channel, f"m-{number}", b"1")
 
 
-async def assert_damaged(fixture: ChannelStore, key: str, verb: Verb) -> None:
+async def assert_damaged(channel_store: ChannelStore, key: str, verb: Verb) -> None:
     """Assert that the verb names the damaged key, and that it changes no key."""
-    before = await dump(fixture)
+    before = await dump(channel_store)
     with pytest.raises(StoreDamagedError) as raised:
-        await verb(fixture)
+        await verb(channel_store)
     assert raised.value.code == "store.damaged"
     assert raised.value.key == key
     assert f"DEL {key}" in raised.value.hint
-    assert await dump(fixture) == before
+    assert await dump(channel_store) == before
 
 
-async def assert_works(fixture: ChannelStore, channel: str) -> None:
-    assert not (await fixture.channels.publish("default", channel, "later", b"1")).duplicate
-    fetched = await fixture.channels.fetch("default", channel, "me", limit=10)
+async def assert_works(channel_store: ChannelStore, channel: str) -> None:
+    assert not (await channel_store.channels.publish("default", channel, "later", b"1")).duplicate
+    fetched = await channel_store.channels.fetch("default", channel, "me", limit=10)
     assert fetched.messages[-1].id == "later"
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_damaged_clock_is_reported_by_every_verb(
-    store_server: EmbeddedServer, kind: str
+    channel_store: ChannelStore, kind: str
 ) -> None:
-    async with open_channels(store_server) as fixture:
-        await fill(fixture)
-        await damage(fixture, CLOCK, kind)
+    await fill(channel_store)
+    await damage(channel_store, CLOCK, kind)
 
-        for verb in VERBS.values():
-            await assert_damaged(fixture, CLOCK, verb)
-        await assert_works(fixture, "other")
+    for verb in VERBS.values():
+        await assert_damaged(channel_store, CLOCK, verb)
+    await assert_works(channel_store, "other")
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_damaged_cursor_is_reported_by_verbs_of_its_subscriber(
-    store_server: EmbeddedServer, kind: str
+    channel_store: ChannelStore, kind: str
 ) -> None:
-    async with open_channels(store_server) as fixture:
-        await fill(fixture)
-        await fixture.channels.subscribe("default", "ch", "healthy")
-        await damage(fixture, CURSOR, kind)
+    await fill(channel_store)
+    await channel_store.channels.subscribe("default", "ch", "healthy")
+    await damage(channel_store, CURSOR, kind)
 
-        for verb in (READS | MOVES).values():
-            await assert_damaged(fixture, CURSOR, verb)
-        await fixture.channels.publish("default", "ch", "new", b"1")
-        assert await fixture.ids("ch", "healthy") == ["new"]
-        # An operator can repair the cursor without access to the store.
-        assert await fixture.channels.unsubscribe("default", "ch", "me")
-        assert await fixture.channels.subscribe("default", "ch", "me")
+    for verb in (READS | MOVES).values():
+        await assert_damaged(channel_store, CURSOR, verb)
+    await channel_store.channels.publish("default", "ch", "new", b"1")
+    assert await channel_store.ids("ch", "healthy") == ["new"]
+    # An operator can repair the cursor without access to the store.
+    assert await channel_store.channels.unsubscribe("default", "ch", "me")
+    assert await channel_store.channels.subscribe("default", "ch", "me")
 
 
 @pytest.mark.parametrize("verb", READS)
 async def test_message_key_of_another_type_is_reported_until_it_is_deleted(
-    store_server: EmbeddedServer, verb: str
+    channel_store: ChannelStore, verb: str
 ) -> None:
-    async with open_channels(store_server) as fixture:
-        await fill(fixture)
-        await damage(fixture, SECOND_MESSAGE, "list")
+    await fill(channel_store)
+    await damage(channel_store, SECOND_MESSAGE, "list")
 
-        await assert_damaged(fixture, SECOND_MESSAGE, READS[verb])
-        await assert_works(fixture, "other")
-        await fixture.store.call("DEL", SECOND_MESSAGE)
-        fetched = await fixture.channels.fetch("default", "ch", "me", limit=10)
-        assert [message.id for message in fetched.messages] == ["m-0", "m-2"]
-        assert fetched.expired == 1
+    await assert_damaged(channel_store, SECOND_MESSAGE, READS[verb])
+    await assert_works(channel_store, "other")
+    await channel_store.store.call("DEL", SECOND_MESSAGE)
+    fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
+    assert [message.id for message in fetched.messages] == ["m-0", "m-2"]
+    assert fetched.expired == 1
 
 
 async def test_message_key_of_another_type_behind_a_gap_moves_no_cursor(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as fixture:
-        await fill(fixture)
-        await fixture.store.call("DEL", "c.{ch}.m.1")
-        await damage(fixture, SECOND_MESSAGE, "list")
+    await fill(channel_store)
+    await channel_store.store.call("DEL", "c.{ch}.m.1")
+    await damage(channel_store, SECOND_MESSAGE, "list")
 
-        for verb in READS.values():
-            await assert_damaged(fixture, SECOND_MESSAGE, verb)
+    for verb in READS.values():
+        await assert_damaged(channel_store, SECOND_MESSAGE, verb)
 
 
 @pytest.mark.parametrize("kind", ["fraction", "text", "list"])
@@ -164,10 +166,10 @@ async def test_damaged_deduplication_entry_is_reported_by_publish(
     store_server: EmbeddedServer, kind: str, backlog_max: int | None
 ) -> None:
     rule = ChannelRule(pattern=".+", backlog_max=backlog_max)
-    async with open_channels(store_server, rules=(rule,)) as fixture:
-        await fill(fixture)
-        await damage(fixture, ENTRY, kind)
+    async with open_channels(store_server, rules=(rule,)) as channel_store:
+        await fill(channel_store)
+        await damage(channel_store, ENTRY, kind)
 
         for verb in PUBLISHES.values():
-            await assert_damaged(fixture, ENTRY, verb)
-        await assert_works(fixture, "ch")
+            await assert_damaged(channel_store, ENTRY, verb)
+        await assert_works(channel_store, "ch")

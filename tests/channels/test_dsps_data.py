@@ -19,12 +19,12 @@ STEP = 100
 Table = dict[str, tuple[str, int]]
 
 
-async def assert_table(opened: ChannelStore, *, now: int, expected: Table) -> None:
+async def assert_table(channel_store: ChannelStore, *, now: int, expected: Table) -> None:
     """Assert the values and expiries of all keys.
 
     `expected` has, for each key, its value and the step at which its expiry was set.
     """
-    found = await opened.keys()
+    found = await channel_store.keys()
     assert {name: value for name, (value, _) in found.items()} == {
         name: value for name, (value, _) in expected.items()
     }
@@ -37,8 +37,8 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
     store_server: EmbeddedServer,
 ) -> None:
     body = '{"id":"msg123","content":{ "text": "hello!" }}'
-    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
-        channels = opened.channels
+    async with open_channels(store_server, expire_seconds=EXPIRE) as channel_store:
+        channels = channel_store.channels
         # t=1: sA and sB subscribe to a new channel.
         assert await channels.subscribe("default", "chX", "sA") is True
         assert await channels.subscribe("default", "chX", "sB") is True
@@ -47,16 +47,16 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
             "c.{chX}.r.sA": ("0", 1),
             "c.{chX}.r.sB": ("0", 1),
         }
-        await assert_table(opened, now=1, expected=at_1)
+        await assert_table(channel_store, now=1, expected=at_1)
 
         # t=2: sB subscribes again, which restarts the expiry of its cursor and of the clock.
-        await opened.machine.advance(STEP)
+        await channel_store.machine.advance(STEP)
         assert await channels.subscribe("default", "chX", "sB") is False
         at_2 = {**at_1, "c.{chX}.clock": ("0", 2), "c.{chX}.r.sB": ("0", 2)}
-        await assert_table(opened, now=2, expected=at_2)
+        await assert_table(channel_store, now=2, expected=at_2)
 
         # t=3: msg123 is published.
-        await opened.machine.advance(STEP)
+        await channel_store.machine.advance(STEP)
         published = await channels.publish("default", "chX", "msg123", b'{ "text": "hello!" }')
         assert (published.clock, published.duplicate) == (1, False)
         at_3 = {
@@ -65,31 +65,31 @@ async def test_dsps_scenario_writes_same_keys_values_and_expiries(
             "c.{chX}.m.1": (body, 3),
             "c.{chX}.mid.msg123": ("1", 3),
         }
-        await assert_table(opened, now=3, expected=at_3)
+        await assert_table(channel_store, now=3, expected=at_3)
 
         # t=4: sA acknowledges msg123 with the handle for clock 1.
-        await opened.machine.advance(STEP)
+        await channel_store.machine.advance(STEP)
         assert await channels.ack("default", "chX", "sA", encode_handle("chX", "sA", 1)) is True
         at_4 = {**at_3, "c.{chX}.clock": ("1", 4), "c.{chX}.r.sA": ("1", 4)}
-        await assert_table(opened, now=4, expected=at_4)
+        await assert_table(channel_store, now=4, expected=at_4)
 
         # sA has no unread messages, and msg123 is unread for sB.
-        assert await opened.ids("chX", "sA") == []
-        assert await opened.ids("chX", "sB") == ["msg123"]
+        assert await channel_store.ids("chX", "sA") == []
+        assert await channel_store.ids("chX", "sB") == ["msg123"]
 
 
 async def test_fetch_extends_expiry_of_subscriber_and_clock_only(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
-        await opened.channels.subscribe("default", "chX", "sA")
-        await opened.channels.publish("default", "chX", "m1", b"1")
+    async with open_channels(store_server, expire_seconds=EXPIRE) as channel_store:
+        await channel_store.channels.subscribe("default", "chX", "sA")
+        await channel_store.channels.publish("default", "chX", "m1", b"1")
 
-        await opened.machine.advance(STEP)
-        assert await opened.ids("chX", "sA") == ["m1"]
+        await channel_store.machine.advance(STEP)
+        assert await channel_store.ids("chX", "sA") == ["m1"]
 
         await assert_table(
-            opened,
+            channel_store,
             now=1,
             expected={
                 "c.{chX}.clock": ("1", 1),
@@ -103,15 +103,15 @@ async def test_fetch_extends_expiry_of_subscriber_and_clock_only(
 async def test_publish_of_duplicate_extends_expiry_of_clock_only(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
-        await opened.channels.publish("default", "chX", "m1", b'"first"')
+    async with open_channels(store_server, expire_seconds=EXPIRE) as channel_store:
+        await channel_store.channels.publish("default", "chX", "m1", b'"first"')
 
-        await opened.machine.advance(STEP)
-        again = await opened.channels.publish("default", "chX", "m1", b'"second"')
+        await channel_store.machine.advance(STEP)
+        again = await channel_store.channels.publish("default", "chX", "m1", b'"second"')
 
         assert (again.clock, again.duplicate) == (1, True)
         await assert_table(
-            opened,
+            channel_store,
             now=1,
             expected={
                 "c.{chX}.clock": ("1", 1),
@@ -122,55 +122,54 @@ async def test_publish_of_duplicate_extends_expiry_of_clock_only(
 
 
 async def test_expiry_with_fraction_is_rounded_up(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server, expire_seconds=0.2) as opened:
-        await opened.channels.subscribe("default", "chX", "sA")
+    async with open_channels(store_server, expire_seconds=0.2) as channel_store:
+        await channel_store.channels.subscribe("default", "chX", "sA")
 
-        keys = await opened.keys()
+        keys = await channel_store.keys()
 
         # DSPS rounds up: ceil(0.2 + 15) seconds.
         assert 15 < keys["c.{chX}.r.sA"][1] <= 16
 
 
-async def test_unsubscribe_deletes_cursor_only(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.channels.subscribe("default", "chX", "sA")
-        await opened.channels.publish("default", "chX", "m1", b"1")
+async def test_unsubscribe_deletes_cursor_only(channel_store: ChannelStore) -> None:
+    await channel_store.channels.subscribe("default", "chX", "sA")
+    await channel_store.channels.publish("default", "chX", "m1", b"1")
 
-        assert await opened.channels.unsubscribe("default", "chX", "sA") is True
-        assert await opened.channels.unsubscribe("default", "chX", "sA") is False
+    assert await channel_store.channels.unsubscribe("default", "chX", "sA") is True
+    assert await channel_store.channels.unsubscribe("default", "chX", "sA") is False
 
-        assert set(await opened.keys()) == {"c.{chX}.clock", "c.{chX}.m.1", "c.{chX}.mid.m1"}
+    assert set(await channel_store.keys()) == {"c.{chX}.clock", "c.{chX}.m.1", "c.{chX}.mid.m1"}
 
 
 async def test_project_tag_precedes_channel_in_keys(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.channels.subscribe("shop", "chX", "sA")
-        await opened.channels.publish("shop", "chX", "m1", b"1")
+    await channel_store.channels.subscribe("shop", "chX", "sA")
+    await channel_store.channels.publish("shop", "chX", "m1", b"1")
 
-        assert set(await opened.keys()) == {
-            "c.{shop.chX}.clock",
-            "c.{shop.chX}.r.sA",
-            "c.{shop.chX}.m.1",
-            "c.{shop.chX}.mid.m1",
-        }
+    assert set(await channel_store.keys()) == {
+        "c.{shop.chX}.clock",
+        "c.{shop.chX}.r.sA",
+        "c.{shop.chX}.m.1",
+        "c.{shop.chX}.mid.m1",
+    }
 
 
-async def test_dsps_data_set_is_read_unchanged(store_server: EmbeddedServer) -> None:
+async def test_dsps_data_set_is_read_unchanged(channel_store: ChannelStore) -> None:
     """Read messages with different spaces, order and fields, and a clock that starts at 41."""
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("old", 41)
-        await opened.store.call("SET", "c.{old}.r.sA", 39, "EX", 100)
-        await opened.store.call(
-            "SET", "c.{old}.m.40", '{ "id": "m40", "content": [1.0] }', "EX", 99
-        )
-        await opened.store.call("SET", "c.{old}.m.41", '{"content":2,"id":"m41","x":0}', "EX", 99)
+    await channel_store.set_clock("old", 41)
+    await channel_store.store.call("SET", "c.{old}.r.sA", 39, "EX", 100)
+    await channel_store.store.call(
+        "SET", "c.{old}.m.40", '{ "id": "m40", "content": [1.0] }', "EX", 99
+    )
+    await channel_store.store.call(
+        "SET", "c.{old}.m.41", '{"content":2,"id":"m41","x":0}', "EX", 99
+    )
 
-        fetched = await opened.channels.fetch("default", "old", "sA", limit=64)
+    fetched = await channel_store.channels.fetch("default", "old", "sA", limit=64)
 
-        assert [(each.id, bytes(each.content)) for each in fetched.messages] == [
-            ("m40", b"[1.0]"),
-            ("m41", b"2"),
-        ]
-        assert (fetched.last, fetched.more, fetched.expired) == (41, False, 0)
+    assert [(each.id, bytes(each.content)) for each in fetched.messages] == [
+        ("m40", b"[1.0]"),
+        ("m41", b"2"),
+    ]
+    assert (fetched.last, fetched.more, fetched.expired) == (41, False, 0)

@@ -28,84 +28,79 @@ def batch(*ids: str) -> list[tuple[str, bytes]]:
 
 
 async def test_publish_many_assigns_clocks_in_order(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.channels.subscribe("default", "ch", "me")
-        await opened.channels.publish("default", "ch", "known", b"1")
+    await channel_store.channels.subscribe("default", "ch", "me")
+    await channel_store.channels.publish("default", "ch", "known", b"1")
 
-        published = await opened.channels.publish_many(
-            "default", "ch", [("c", b"1"), ("known", b"2"), ("a", b"3"), ("c", b"4")]
-        )
+    published = await channel_store.channels.publish_many(
+        "default", "ch", [("c", b"1"), ("known", b"2"), ("a", b"3"), ("c", b"4")]
+    )
 
-        assert [(each.clock, each.duplicate) for each in published] == [
-            (2, False),
-            (1, True),
-            (3, False),
-            (2, True),
-        ]
-        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
-        contents = [(each.id, bytes(each.content)) for each in fetched.messages]
-        assert contents == [("known", b"1"), ("c", b"1"), ("a", b"3")]
+    assert [(each.clock, each.duplicate) for each in published] == [
+        (2, False),
+        (1, True),
+        (3, False),
+        (2, True),
+    ]
+    fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
+    contents = [(each.id, bytes(each.content)) for each in fetched.messages]
+    assert contents == [("known", b"1"), ("c", b"1"), ("a", b"3")]
 
 
-async def test_publish_many_at_maximum_clock_wraps(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", CLOCK_MAX - 1)
-        await opened.channels.subscribe("default", "ch", "me")
+async def test_publish_many_at_maximum_clock_wraps(channel_store: ChannelStore) -> None:
+    await channel_store.set_clock("ch", CLOCK_MAX - 1)
+    await channel_store.channels.subscribe("default", "ch", "me")
 
-        published = await opened.channels.publish_many("default", "ch", batch("a", "b", "c"))
+    published = await channel_store.channels.publish_many("default", "ch", batch("a", "b", "c"))
 
-        assert [each.clock for each in published] == [CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1]
-        assert await opened.ids("ch", "me") == ["a", "b", "c"]
+    assert [each.clock for each in published] == [CLOCK_MAX, CLOCK_MIN, CLOCK_MIN + 1]
+    assert await channel_store.ids("ch", "me") == ["a", "b", "c"]
 
 
 async def test_publish_many_writes_same_keys_as_publish(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        for each in batch("a", "b", "a"):
-            await opened.channels.publish("default", "ch", *each)
-        alone = {key: value for key, (value, _) in (await opened.keys()).items()}
-        lives = [seconds for _, seconds in (await opened.keys()).values()]
-        await opened.store.call("DEL", *alone)
+    for each in batch("a", "b", "a"):
+        await channel_store.channels.publish("default", "ch", *each)
+    alone = {key: value for key, (value, _) in (await channel_store.keys()).items()}
+    lives = [seconds for _, seconds in (await channel_store.keys()).values()]
+    await channel_store.store.call("DEL", *alone)
 
-        await opened.channels.publish_many("default", "ch", batch("a", "b", "a"))
+    await channel_store.channels.publish_many("default", "ch", batch("a", "b", "a"))
 
-        together = await opened.keys()
-        assert {key: value for key, (value, _) in together.items()} == alone
-        assert all(abs(life - lives[0]) < 10 for _, life in together.values())
+    together = await channel_store.keys()
+    assert {key: value for key, (value, _) in together.items()} == alone
+    assert all(abs(life - lives[0]) < 10 for _, life in together.values())
 
 
-async def test_publish_many_concurrently_does_not_interleave(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server) as opened:
-        batches = [batch(*(f"{name}-{n}" for n in range(50))) for name in "abcd"]
+async def test_publish_many_concurrently_does_not_interleave(channel_store: ChannelStore) -> None:
+    batches = [batch(*(f"{name}-{n}" for n in range(50))) for name in "abcd"]
 
-        done = await asyncio.gather(
-            *(opened.channels.publish_many("default", "ch", each) for each in batches)
-        )
+    done = await asyncio.gather(
+        *(channel_store.channels.publish_many("default", "ch", each) for each in batches)
+    )
 
-        for published in done:
-            clocks = [each.clock for each in published]
-            assert clocks == list(range(clocks[0], clocks[0] + 50))
-        assert sorted(published[0].clock for published in done) == [1, 51, 101, 151]
+    for published in done:
+        clocks = [each.clock for each in published]
+        assert clocks == list(range(clocks[0], clocks[0] + 50))
+    assert sorted(published[0].clock for published in done) == [1, 51, 101, 151]
 
 
 async def test_publish_many_wakes_poll_with_all_messages(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.channels.subscribe("default", "ch", "me")
-        poll = asyncio.ensure_future(
-            opened.channels.fetch("default", "ch", "me", limit=10, wait_s=30)
-        )
-        while not await opened.store.call("PUBSUB", "CHANNELS", "*ch*"):
-            await asyncio.sleep(0.005)
+    await channel_store.channels.subscribe("default", "ch", "me")
+    poll = asyncio.ensure_future(
+        channel_store.channels.fetch("default", "ch", "me", limit=10, wait_s=30)
+    )
+    while not await channel_store.store.call("PUBSUB", "CHANNELS", "*ch*"):
+        await asyncio.sleep(0.005)
 
-        await opened.channels.publish_many("default", "ch", batch("a", "b", "c"))
+    await channel_store.channels.publish_many("default", "ch", batch("a", "b", "c"))
 
-        fetched = await asyncio.wait_for(poll, timeout=5)
-        assert [each.id for each in fetched.messages] == ["a", "b", "c"]
+    fetched = await asyncio.wait_for(poll, timeout=5)
+    assert [each.id for each in fetched.messages] == ["a", "b", "c"]
 
 
 async def test_publish_many_with_lost_reply_is_repeated_without_duplicates(
@@ -145,10 +140,10 @@ async def test_publish_uses_expiry_of_matching_rule(
     store_server: EmbeddedServer,
 ) -> None:
     rules = ChannelRule(pattern="short-.+", expire_seconds=60), ChannelRule(pattern="long")
-    async with open_channels(store_server, expire_seconds=EXPIRE, rules=rules) as opened:
+    async with open_channels(store_server, expire_seconds=EXPIRE, rules=rules) as channel_store:
         for channel, seconds in (("short-1", 60), ("long", EXPIRE)):
-            await opened.channels.publish("default", channel, "m", b"1")
-            left = await opened.store.call("TTL", f"c.{{{channel}}}.m.1")
+            await channel_store.channels.publish("default", channel, "m", b"1")
+            left = await channel_store.store.call("TTL", f"c.{{{channel}}}.m.1")
             assert seconds < left <= seconds + EXPIRY_MARGIN_S
 
 
@@ -158,25 +153,27 @@ async def bounded(
 ) -> AsyncIterator[ChannelStore]:
     """Open channels that store at most `bound` messages."""
     rule = ChannelRule(pattern=".+", backlog_max=bound, backlog_policy=policy)
-    async with open_channels(server, expire_seconds=EXPIRE, rules=(rule,), flush=flush) as opened:
-        yield opened
+    async with open_channels(
+        server, expire_seconds=EXPIRE, rules=(rule,), flush=flush
+    ) as channel_store:
+        yield channel_store
 
 
-async def publish(opened: ChannelStore, *ids: str) -> list[str]:
+async def publish(channel_store: ChannelStore, *ids: str) -> list[str]:
     """Publish messages one by one. Return the outcome of each."""
     outcomes = []
     for each in ids:
         try:
-            published = await opened.channels.publish("default", "ch", each, b"1")
+            published = await channel_store.channels.publish("default", "ch", each, b"1")
             outcomes.append("duplicate" if published.duplicate else "accepted")
         except ChannelFullError:
             outcomes.append("full")
     return outcomes
 
 
-async def kept(opened: ChannelStore) -> list[int]:
+async def kept(channel_store: ChannelStore) -> list[int]:
     """Return the clocks of the stored messages in ascending order."""
-    names = await opened.store.call("KEYS", "c.{ch}.m.*")
+    names = await channel_store.store.call("KEYS", "c.{ch}.m.*")
     return sorted(int(name.rpartition(b".")[2]) for name in names)
 
 
@@ -184,134 +181,134 @@ async def kept(opened: ChannelStore) -> list[int]:
 async def test_backlog_full_refuses_new_and_accepts_duplicate(
     store_server: EmbeddedServer, start: int | None
 ) -> None:
-    async with bounded(store_server, "refuse") as opened:
+    async with bounded(store_server, "refuse") as channel_store:
         if start is not None:
-            await opened.set_clock("ch", start)
-        await opened.channels.subscribe("default", "ch", "me")
+            await channel_store.set_clock("ch", start)
+        await channel_store.channels.subscribe("default", "ch", "me")
 
-        outcomes = await publish(opened, "a", "b", "a", "c", "d", "a", "c")
+        outcomes = await publish(channel_store, "a", "b", "a", "c", "d", "a", "c")
 
         assert outcomes == [
             *("accepted", "accepted", "duplicate", "accepted", "full", "duplicate", "duplicate")
         ]
-        assert await opened.ids("ch", "me") == ["a", "b", "c"]
+        assert await channel_store.ids("ch", "me") == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("start", [None, 0, CLOCK_MAX - 5, CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN])
 async def test_backlog_with_drop_oldest_reports_lost_messages(
     store_server: EmbeddedServer, start: int | None
 ) -> None:
-    async with bounded(store_server, "drop_oldest") as opened:
+    async with bounded(store_server, "drop_oldest") as channel_store:
         if start is not None:
-            await opened.set_clock("ch", start)
-        await opened.channels.subscribe("default", "ch", "me")
+            await channel_store.set_clock("ch", start)
+        await channel_store.channels.subscribe("default", "ch", "me")
 
-        outcomes = await publish(opened, "a", "b", "c", "d", "e", "d", "a")
+        outcomes = await publish(channel_store, "a", "b", "c", "d", "e", "d", "a")
 
         # A dropped message is still a duplicate, because its id expires like any other id.
         assert outcomes == ["accepted"] * 5 + ["duplicate"] * 2
-        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
+        fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["c", "d", "e"]
         assert fetched.expired == 2
-        assert len(await kept(opened)) == BOUND
+        assert len(await kept(channel_store)) == BOUND
 
 
 @pytest.mark.parametrize("start", [0, CLOCK_MAX - 2])
 async def test_backlog_accepts_first_messages_of_batch(
     store_server: EmbeddedServer, start: int
 ) -> None:
-    async with bounded(store_server, "refuse") as opened:
-        await opened.set_clock("ch", start)
-        await publish(opened, "a")
+    async with bounded(store_server, "refuse") as channel_store:
+        await channel_store.set_clock("ch", start)
+        await publish(channel_store, "a")
         messages = [(each, b"1") for each in ("b", "a", "c", "d", "b", "e", "d")]
 
-        published = await opened.channels.publish_many("default", "ch", messages)
+        published = await channel_store.channels.publish_many("default", "ch", messages)
 
         told = ["full" if each.full else "known" if each.duplicate else "new" for each in published]
         assert told == ["new", "known", "new", "full", "known", "full", "full"]
         with pytest.raises(ChannelFullError) as raised:
-            await opened.channels.publish_many("default", "ch", [("d", b"1"), ("e", b"1")])
+            await channel_store.channels.publish_many("default", "ch", [("d", b"1"), ("e", b"1")])
         assert raised.value.code == "channel.full"
         # The ids of rejected messages are not stored, so a client can publish them again.
-        assert await opened.store.call("EXISTS", "c.{ch}.mid.d", "c.{ch}.mid.e") == 0
+        assert await channel_store.store.call("EXISTS", "c.{ch}.mid.d", "c.{ch}.mid.e") == 0
 
 
 @pytest.mark.parametrize("start", [0, CLOCK_MAX - 2, CLOCK_MAX - 4])
 async def test_backlog_smaller_than_batch_stores_last_messages(
     store_server: EmbeddedServer, start: int
 ) -> None:
-    async with bounded(store_server, "drop_oldest") as opened:
-        await opened.set_clock("ch", start)
-        await opened.channels.subscribe("default", "ch", "me")
-        await publish(opened, "z")
+    async with bounded(store_server, "drop_oldest") as channel_store:
+        await channel_store.set_clock("ch", start)
+        await channel_store.channels.subscribe("default", "ch", "me")
+        await publish(channel_store, "z")
 
         messages = [(f"m-{number}", b"1") for number in range(5)]
-        await opened.channels.publish_many("default", "ch", messages)
+        await channel_store.channels.publish_many("default", "ch", messages)
 
-        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
+        fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["m-2", "m-3", "m-4"]
         assert fetched.expired == 3
         # The same batch consists of duplicates and drops no further messages.
-        again = await opened.channels.publish_many("default", "ch", messages)
+        again = await channel_store.channels.publish_many("default", "ch", messages)
         assert all(each.duplicate for each in again)
-        assert await opened.ids("ch", "me") == ["m-2", "m-3", "m-4"]
+        assert await channel_store.ids("ch", "me") == ["m-2", "m-3", "m-4"]
 
 
 async def test_backlog_counts_acknowledged_messages(store_server: EmbeddedServer) -> None:
-    async with bounded(store_server, "refuse") as opened:
-        await opened.channels.subscribe("default", "ch", "me")
-        await publish(opened, "a", "b", "c")
-        await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 3))
+    async with bounded(store_server, "refuse") as channel_store:
+        await channel_store.channels.subscribe("default", "ch", "me")
+        await publish(channel_store, "a", "b", "c")
+        await channel_store.channels.ack("default", "ch", "me", encode_handle("ch", "me", 3))
 
-        assert await publish(opened, "d") == ["full"]
+        assert await publish(channel_store, "d") == ["full"]
 
-        await opened.machine.advance(EXPIRE + EXPIRY_MARGIN_S + 1)
-        assert await publish(opened, "d", "e", "f", "g") == ["accepted"] * 3 + ["full"]
+        await channel_store.machine.advance(EXPIRE + EXPIRY_MARGIN_S + 1)
+        assert await publish(channel_store, "d", "e", "f", "g") == ["accepted"] * 3 + ["full"]
 
 
 async def test_backlog_accepts_message_for_each_expired_one(
     store_server: EmbeddedServer,
 ) -> None:
-    async with bounded(store_server, "refuse") as opened:
-        await publish(opened, "a")
-        await opened.machine.advance(EXPIRE / 2)
-        await publish(opened, "b", "c")
-        assert await publish(opened, "d") == ["full"]
+    async with bounded(store_server, "refuse") as channel_store:
+        await publish(channel_store, "a")
+        await channel_store.machine.advance(EXPIRE / 2)
+        await publish(channel_store, "b", "c")
+        assert await publish(channel_store, "d") == ["full"]
 
-        await opened.machine.advance(EXPIRE / 2 + EXPIRY_MARGIN_S + 1)
+        await channel_store.machine.advance(EXPIRE / 2 + EXPIRY_MARGIN_S + 1)
 
-        assert await publish(opened, "d", "e") == ["accepted", "full"]
+        assert await publish(channel_store, "d", "e") == ["accepted", "full"]
 
 
 @pytest.mark.parametrize("policy", ["refuse", "drop_oldest"])
 async def test_backlog_with_concurrent_publishers_never_exceeds_limit(
     store_server: EmbeddedServer, policy: Backlog
 ) -> None:
-    async with bounded(store_server, policy, bound=50) as opened:
+    async with bounded(store_server, policy, bound=50) as channel_store:
         names = [[f"{who}-{number}" for number in range(20)] for who in range(8)]
 
-        outcomes = await asyncio.gather(*(publish(opened, *each) for each in names))
+        outcomes = await asyncio.gather(*(publish(channel_store, *each) for each in names))
 
         accepted = sum(each.count("accepted") for each in outcomes)
         assert accepted == (50 if policy == "refuse" else 160)
         last = 50 if policy == "refuse" else 160
-        assert await kept(opened) == list(range(last - 49, last + 1))
+        assert await kept(channel_store) == list(range(last - 49, last + 1))
 
 
 async def test_backlog_with_lowered_limit_drops_oldest(
     store_server: EmbeddedServer,
 ) -> None:
-    async with bounded(store_server, "drop_oldest", bound=5000) as opened:
+    async with bounded(store_server, "drop_oldest", bound=5000) as channel_store:
         for start in range(0, 3000, 1000):
             messages = [(f"m-{start + number}", b"1") for number in range(1000)]
-            await opened.channels.publish_many("default", "ch", messages)
+            await channel_store.channels.publish_many("default", "ch", messages)
 
     # The limit of the same channel is reduced from 5000 to 10 messages.
-    async with bounded(store_server, "drop_oldest", bound=10, flush=False) as opened:
+    async with bounded(store_server, "drop_oldest", bound=10, flush=False) as channel_store:
         sizes = []
         for number in range(4):
-            await publish(opened, f"new-{number}")
-            clocks = await kept(opened)
+            await publish(channel_store, f"new-{number}")
+            clocks = await kept(channel_store)
             assert clocks == list(range(clocks[0], 3002 + number))
             sizes.append(len(clocks))
 
@@ -322,10 +319,10 @@ async def test_backlog_with_lowered_limit_drops_oldest(
 async def test_backlog_with_deleted_message_accepts_new_one(
     store_server: EmbeddedServer,
 ) -> None:
-    async with bounded(store_server, "refuse") as opened:
-        await publish(opened, "a", "b", "c")
-        await opened.store.call("DEL", "c.{ch}.m.1")
-        assert await publish(opened, "d", "e") == ["accepted", "full"]
+    async with bounded(store_server, "refuse") as channel_store:
+        await publish(channel_store, "a", "b", "c")
+        await channel_store.store.call("DEL", "c.{ch}.m.1")
+        assert await publish(channel_store, "d", "e") == ["accepted", "full"]
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

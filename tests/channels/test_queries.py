@@ -14,9 +14,11 @@ from waystation.types.channel import Channel, Subscriber
 EXPIRE = 600
 
 
-async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -> list[Channel]:
+async def channels_of(
+    channel_store: ChannelStore, project: str, *, limit: int = 100
+) -> list[Channel]:
     """Return the channels of all pages."""
-    listing, cursor, rows = ChannelQueries(opened.store), "", list[Channel]()
+    listing, cursor, rows = ChannelQueries(channel_store.store), "", list[Channel]()
     while True:
         page = await listing.channels(project, limit=limit, cursor=cursor)
         rows += page.items
@@ -24,50 +26,51 @@ async def channels_of(opened: ChannelStore, project: str, *, limit: int = 100) -
             return rows
 
 
-async def subscribers_of(opened: ChannelStore, project: str, channel: str) -> list[Subscriber]:
-    page = await ChannelQueries(opened.store).subscribers(project, channel, limit=100)
+async def subscribers_of(
+    channel_store: ChannelStore, project: str, channel: str
+) -> list[Subscriber]:
+    page = await ChannelQueries(channel_store.store).subscribers(project, channel, limit=100)
     assert page.cursor == ""
     return page.items
 
 
-async def test_list_returns_channels_of_own_project(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server) as opened:
-        # Similar names: `shop` is a channel and also a project, and each name is a prefix of
-        # another.
-        for project, channel in [
-            ("default", "orders"),
-            ("default", "shop"),
-            ("default", "shop-orders"),
-            ("shop", "orders"),
-            ("shop", "c"),
-            ("shop2", "orders"),
-            ("c", "shop"),
-        ]:
-            await opened.channels.subscribe(project, channel, f"of-{project}")
+async def test_list_returns_channels_of_own_project(channel_store: ChannelStore) -> None:
+    # Similar names: `shop` is a channel and also a project, and each name is a prefix of
+    # another.
+    for project, channel in [
+        ("default", "orders"),
+        ("default", "shop"),
+        ("default", "shop-orders"),
+        ("shop", "orders"),
+        ("shop", "c"),
+        ("shop2", "orders"),
+        ("c", "shop"),
+    ]:
+        await channel_store.channels.subscribe(project, channel, f"of-{project}")
 
-        async def names(project: str) -> list[str]:
-            return [row.name for row in await channels_of(opened, project)]
+    async def names(project: str) -> list[str]:
+        return [row.name for row in await channels_of(channel_store, project)]
 
-        assert await names("default") == ["orders", "shop", "shop-orders"]
-        assert await names("shop") == ["c", "orders"]
-        assert await names("shop2") == ["orders"]
-        assert await names("c") == ["shop"]
-        assert await names("nobody") == []
-        for project in ("default", "shop", "shop2"):
-            (row,) = await subscribers_of(opened, project, "orders")
-            assert row.name == f"of-{project}"
+    assert await names("default") == ["orders", "shop", "shop-orders"]
+    assert await names("shop") == ["c", "orders"]
+    assert await names("shop2") == ["orders"]
+    assert await names("c") == ["shop"]
+    assert await names("nobody") == []
+    for project in ("default", "shop", "shop2"):
+        (row,) = await subscribers_of(channel_store, project, "orders")
+        assert row.name == f"of-{project}"
 
 
 async def test_list_returns_clock_cursor_lag_and_expiry(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
-        await opened.channels.subscribe("default", "ch", "me")
-        await opened.channels.publish_many("default", "ch", [("a", b"1"), ("b", b"1")])
-        await opened.channels.ack("default", "ch", "me", encode_handle("ch", "me", 1))
+    async with open_channels(store_server, expire_seconds=EXPIRE) as channel_store:
+        await channel_store.channels.subscribe("default", "ch", "me")
+        await channel_store.channels.publish_many("default", "ch", [("a", b"1"), ("b", b"1")])
+        await channel_store.channels.ack("default", "ch", "me", encode_handle("ch", "me", 1))
 
-        (channel,) = await channels_of(opened, "default")
-        (subscriber,) = await subscribers_of(opened, "default", "ch")
+        (channel,) = await channels_of(channel_store, "default")
+        (subscriber,) = await subscribers_of(channel_store, "default", "ch")
 
         assert (channel.name, channel.clock) == ("ch", 2)
         assert (subscriber.name, subscriber.cursor, subscriber.lag) == ("me", 1, 1)
@@ -76,16 +79,16 @@ async def test_list_returns_clock_cursor_lag_and_expiry(
 
 
 async def test_list_omits_expired_channels(store_server: EmbeddedServer) -> None:
-    async with open_channels(store_server, expire_seconds=EXPIRE) as opened:
-        await opened.channels.subscribe("default", "old", "me")
-        await opened.channels.subscribe("default", "ch", "old")
-        await opened.machine.advance(EXPIRE)
-        await opened.channels.subscribe("default", "ch", "new")
-        await opened.machine.advance(30)
+    async with open_channels(store_server, expire_seconds=EXPIRE) as channel_store:
+        await channel_store.channels.subscribe("default", "old", "me")
+        await channel_store.channels.subscribe("default", "ch", "old")
+        await channel_store.machine.advance(EXPIRE)
+        await channel_store.channels.subscribe("default", "ch", "new")
+        await channel_store.machine.advance(30)
 
-        assert [row.name for row in await channels_of(opened, "default")] == ["ch"]
-        assert [row.name for row in await subscribers_of(opened, "default", "ch")] == ["new"]
-        assert await subscribers_of(opened, "default", "old") == []
+        assert [row.name for row in await channels_of(channel_store, "default")] == ["ch"]
+        assert [row.name for row in await subscribers_of(channel_store, "default", "ch")] == ["new"]
+        assert await subscribers_of(channel_store, "default", "old") == []
 
 
 @pytest.mark.parametrize(
@@ -100,69 +103,65 @@ async def test_list_omits_expired_channels(store_server: EmbeddedServer) -> None
     ],
 )
 async def test_lag_equals_number_of_fetched_and_expired_messages(
-    store_server: EmbeddedServer, cursor: int, clock: int, lag: int
+    channel_store: ChannelStore, cursor: int, clock: int, lag: int
 ) -> None:
-    async with open_channels(store_server) as opened:
-        await opened.set_clock("ch", clock)
-        await opened.store.call("SET", "c.{ch}.r.me", cursor, "EX", 100)
+    await channel_store.set_clock("ch", clock)
+    await channel_store.store.call("SET", "c.{ch}.r.me", cursor, "EX", 100)
 
-        (row,) = await subscribers_of(opened, "default", "ch")
+    (row,) = await subscribers_of(channel_store, "default", "ch")
 
-        assert row.lag == lag
-        fetched = await opened.channels.fetch("default", "ch", "me", limit=10)
-        assert fetched.expired == lag, "all of them are missing here"
+    assert row.lag == lag
+    fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
+    assert fetched.expired == lag, "all of them are missing here"
 
 
 async def test_list_of_10_000_channels_scans_in_steps(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        for start in range(0, 10_000, 1000):
-            await opened.store.pipeline(
-                ("SET", f"c.{{n-{number}}}.clock", number, "EX", 100)
-                for number in range(start, start + 1000)
-            )
-        await opened.store.call("CONFIG", "RESETSTAT")
+    for start in range(0, 10_000, 1000):
+        await channel_store.store.pipeline(
+            ("SET", f"c.{{n-{number}}}.clock", number, "EX", 100)
+            for number in range(start, start + 1000)
+        )
+    await channel_store.store.call("CONFIG", "RESETSTAT")
 
-        rows = await channels_of(opened, "default", limit=1000)
+    rows = await channels_of(channel_store, "default", limit=1000)
 
-        assert {row.name: row.clock for row in rows} == {f"n-{n}": n for n in range(10_000)}
-        stats = (await opened.store.call("INFO", "commandstats")).decode()
-        calls = {
-            line.partition(":")[0].removeprefix("cmdstat_"): int(
-                line.partition("calls=")[2].partition(",")[0]
-            )
-            for line in stats.splitlines()
-            if line.startswith("cmdstat_")
-        }
-        assert "keys" not in calls
-        assert calls["scan"] <= 11
-        assert calls["get"] <= 10_100
+    assert {row.name: row.clock for row in rows} == {f"n-{n}": n for n in range(10_000)}
+    stats = (await channel_store.store.call("INFO", "commandstats")).decode()
+    calls = {
+        line.partition(":")[0].removeprefix("cmdstat_"): int(
+            line.partition("calls=")[2].partition(",")[0]
+        )
+        for line in stats.splitlines()
+        if line.startswith("cmdstat_")
+    }
+    assert "keys" not in calls
+    assert calls["scan"] <= 11
+    assert calls["get"] <= 10_100
 
 
 async def test_list_page_without_matches_ends_after_step_limit(
-    store_server: EmbeddedServer,
+    channel_store: ChannelStore,
 ) -> None:
-    async with open_channels(store_server) as opened:
-        for start in range(0, 30_000, 1000):
-            names = [f"other-{number}" for number in range(start, start + 1000)]
-            await opened.store.pipeline([("SET", name, "1") for name in names])
-        await opened.channels.subscribe("default", "ch", "me")
-        listing = ChannelQueries(opened.store)
+    for start in range(0, 30_000, 1000):
+        names = [f"other-{number}" for number in range(start, start + 1000)]
+        await channel_store.store.pipeline([("SET", name, "1") for name in names])
+    await channel_store.channels.subscribe("default", "ch", "me")
+    listing = ChannelQueries(channel_store.store)
 
-        first = await listing.channels("default", limit=10)
-        second = await listing.channels("default", limit=10, cursor=first.cursor)
+    first = await listing.channels("default", limit=10)
+    second = await listing.channels("default", limit=10, cursor=first.cursor)
 
-        assert first.cursor
-        assert second.cursor == ""
-        assert [row.name for row in (*first.items, *second.items)] == ["ch"]
+    assert first.cursor
+    assert second.cursor == ""
+    assert [row.name for row in (*first.items, *second.items)] == ["ch"]
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1 2", "9" * 24, "9" * 5000, "²"])
 async def test_list_with_invalid_cursor_is_rejected(
-    store_server: EmbeddedServer, cursor: str
+    channel_store: ChannelStore, cursor: str
 ) -> None:
-    async with open_channels(store_server) as opened:
-        with pytest.raises(InvalidInputError) as raised:
-            await ChannelQueries(opened.store).channels("default", limit=1, cursor=cursor)
-        assert raised.value.field == "cursor"
+    with pytest.raises(InvalidInputError) as raised:
+        await ChannelQueries(channel_store.store).channels("default", limit=1, cursor=cursor)
+    assert raised.value.field == "cursor"

@@ -436,11 +436,11 @@ RULES = (
 LANES = ("c.{%s}.out.crm", "c.{%s}.out.log")
 
 
-async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, bytes]]]:
+async def items(channel_store: ChannelStore, channel: str) -> list[list[tuple[str, bytes]]]:
     """Claim the pending items of each outbox queue. Return their ids without time, and bodies."""
     found = []
     for lane in LANES:
-        outbox = Outbox(opened.store)
+        outbox = Outbox(channel_store.store)
         claim = await outbox.claim(lane % channel, most=10, claim_ms=60_000, token="t")
         found.append([(each.id.rpartition(".")[0], each.packed) for each in claim.items])
     return found
@@ -449,14 +449,16 @@ async def items(opened: ChannelStore, channel: str) -> list[list[tuple[str, byte
 async def test_publish_with_item_writes_same_keys_as_batch_of_one(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
+    async with open_channels(store_server, rules=RULES) as channel_store:
         # Publish the same messages to two channels: one by one, and as batches of one message.
         for message_id in ("m-1", "m-2", "m-1"):
-            await opened.channels.publish("default", "single", message_id, b'{"n":1}')
-            await opened.channels.publish_many("default", "batch", [(message_id, b'{"n":1}')])
+            await channel_store.channels.publish("default", "single", message_id, b'{"n":1}')
+            await channel_store.channels.publish_many(
+                "default", "batch", [(message_id, b'{"n":1}')]
+            )
 
         # Both channels have the same messages, and their outbox queues have the same items.
-        single, batch = await items(opened, "single"), await items(opened, "batch")
+        single, batch = await items(channel_store, "single"), await items(channel_store, "batch")
         assert [[item_id for item_id, _ in lane] for lane in single] == [
             ["single.m-1", "single.m-2"]
         ] * 2
@@ -465,82 +467,85 @@ async def test_publish_with_item_writes_same_keys_as_batch_of_one(
             for lane in batch
         ]
         assert single == renamed
-        assert await opened.number("c.{single}.clock") == 2
-        assert await opened.number("c.{batch}.clock") == 2
+        assert await channel_store.number("c.{single}.clock") == 2
+        assert await channel_store.number("c.{batch}.clock") == 2
 
 
 async def test_publish_with_item_of_duplicate_adds_no_delivery(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
-        first = await opened.channels.publish("default", "orders", "m-1", b"1")
-        again = await opened.channels.publish("default", "orders", "m-1", b"2")
+    async with open_channels(store_server, rules=RULES) as channel_store:
+        first = await channel_store.channels.publish("default", "orders", "m-1", b"1")
+        again = await channel_store.channels.publish("default", "orders", "m-1", b"2")
 
         assert (first.clock, first.duplicate) == (1, False)
         assert (again.clock, again.duplicate) == (1, True)
-        assert [len(lane) for lane in await items(opened, "orders")] == [1, 1]
+        assert [len(lane) for lane in await items(channel_store, "orders")] == [1, 1]
 
 
 async def test_publish_with_item_concurrently_in_new_channel_adds_every_delivery(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
+    async with open_channels(store_server, rules=RULES) as channel_store:
         await asyncio.gather(
-            *(opened.channels.publish("default", "orders", f"m-{n}", b"1") for n in range(10))
+            *(
+                channel_store.channels.publish("default", "orders", f"m-{n}", b"1")
+                for n in range(10)
+            )
         )
 
-        assert [len(lane) for lane in await items(opened, "orders")] == [10, 10]
-        assert set(await Outbox(opened.store).lanes()) == {lane % "orders" for lane in LANES}
+        assert [len(lane) for lane in await items(channel_store, "orders")] == [10, 10]
+        assert set(await Outbox(channel_store.store).lanes()) == {lane % "orders" for lane in LANES}
 
 
 async def test_publish_with_item_behind_due_delivery_wakes_no_deliverer(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
-        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
-        await opened.channels.publish("default", "orders", "m-0", b"1")
+    async with open_channels(store_server, rules=RULES) as channel_store:
+        outbox, lane = Outbox(channel_store.store), LANES[0] % "orders"
+        await channel_store.channels.publish("default", "orders", "m-0", b"1")
         await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
-        with opened.wakeups.waiting(f"{lane}.wake".encode()) as waiter:
+        with channel_store.wakeups.waiting(f"{lane}.wake".encode()) as waiter:
             await waiter.wait(5)  # Wait until the subscription takes effect.
 
             # All earlier deliveries are claimed, so a new message wakes the deliverer.
             waiter.clear()
-            await opened.channels.publish("default", "orders", "m-1", b"1")
+            await channel_store.channels.publish("default", "orders", "m-1", b"1")
             await asyncio.wait_for(waiter.wait(9), 5)
 
             # A delivery is due already, so further messages do not wake the deliverer.
-            await next_millisecond(opened)
-            before = await published(opened)
-            await opened.channels.publish("default", "orders", "m-2", b"1")
-            await opened.channels.publish_many("default", "orders", [("m-3", b"1")])
+            await next_millisecond(channel_store)
+            before = await published(channel_store)
+            await channel_store.channels.publish("default", "orders", "m-2", b"1")
+            await channel_store.channels.publish_many("default", "orders", [("m-3", b"1")])
             # The store publishes only the two wake-ups for readers of the channel.
-            assert await published(opened) - before == 2
+            assert await published(channel_store) - before == 2
 
         # One claim returns all three deliveries.
         claim = await outbox.claim(lane, most=10, claim_ms=60_000, token="t")
         assert len(claim.items) == 3
 
 
-async def published(opened: ChannelStore) -> int:
+async def published(channel_store: ChannelStore) -> int:
     """Return the number of PUBLISH commands that the store has run."""
-    stats = (await opened.store.call("INFO", "commandstats")).decode()
+    stats = (await channel_store.store.call("INFO", "commandstats")).decode()
     (line,) = (each for each in stats.splitlines() if each.startswith("cmdstat_publish:"))
     return int(line.partition("calls=")[2].partition(",")[0])
 
 
-async def next_millisecond(opened: ChannelStore) -> None:
+async def next_millisecond(channel_store: ChannelStore) -> None:
     """Wait for the next millisecond of the store, because deliveries of one are due together."""
-    begun = await opened.store.call("TIME")
-    while (await opened.store.call("TIME"))[1][:-3] == begun[1][:-3]:
+    begun = await channel_store.store.call("TIME")
+    while (await channel_store.store.call("TIME"))[1][:-3] == begun[1][:-3]:
         await asyncio.sleep(0)
 
 
 async def test_outbox_with_delivery_in_inbox_is_not_retired(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
-        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
-        await opened.channels.publish("default", "orders", "m-1", b"1")
+    async with open_channels(store_server, rules=RULES) as channel_store:
+        outbox, lane = Outbox(channel_store.store), LANES[0] % "orders"
+        await channel_store.channels.publish("default", "orders", "m-1", b"1")
         registered = await outbox.registration(lane)
 
         # The queue is not retired while the delivery is pending, nor while it is claimed.
@@ -555,10 +560,10 @@ async def test_outbox_with_delivery_in_inbox_is_not_retired(
 async def test_outbox_of_unattempted_deliveries_is_counted_bounded_and_discarded(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES, waiting_max=3) as opened:
-        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+    async with open_channels(store_server, rules=RULES, waiting_max=3) as channel_store:
+        outbox, lane = Outbox(channel_store.store), LANES[0] % "orders"
         for number in range(5):
-            await opened.channels.publish("default", "orders", f"m-{number}", b"1")
+            await channel_store.channels.publish("default", "orders", f"m-{number}", b"1")
         assert await outbox.counts([lane]) == [(3, 0, 2)]
 
         # Discard one delivery by its id, which a claim returns, then one of the others.
@@ -575,10 +580,10 @@ async def test_outbox_of_unattempted_deliveries_is_counted_bounded_and_discarded
 async def test_outbox_claim_returns_retries_before_unattempted_deliveries(
     store_server: EmbeddedServer,
 ) -> None:
-    async with open_channels(store_server, rules=RULES) as opened:
-        outbox, lane = Outbox(opened.store), LANES[0] % "orders"
+    async with open_channels(store_server, rules=RULES) as channel_store:
+        outbox, lane = Outbox(channel_store.store), LANES[0] % "orders"
         for number in range(4):
-            await opened.channels.publish("default", "orders", f"m-{number}", b"1")
+            await channel_store.channels.publish("default", "orders", f"m-{number}", b"1")
         first = (await outbox.claim(lane, most=2, claim_ms=60_000, token="t")).items
         for each in first:
             assert await outbox.release(lane, each)

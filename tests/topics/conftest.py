@@ -102,3 +102,10 @@ def open_process(store_server: EmbeddedServer, tmp_path: Path) -> OpenProcess:
             yield process
 
     return opened
+
+
+@pytest.fixture
+async def process(open_process: OpenProcess) -> AsyncIterator[TopicProcess]:
+    """Open the first process. A test opens further ones with `open_process`."""
+    async with open_process() as opened:
+        yield opened

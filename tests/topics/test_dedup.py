@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.topics.conftest import OpenProcess
+from tests.topics.conftest import OpenProcess, TopicProcess
 from waystation.logs import keys
 from waystation.runtime.clock import Clock
 from waystation.topics.dedup import Deduplicator
@@ -13,9 +13,10 @@ from waystation.types.topic import TopicOptions
 
 
 async def test_dedup_of_known_id_returns_first_receipt_after_switches(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         options = TopicOptions(dedup_seconds=60)
         await process.topics.create("default", "orders", partitions=2, options=options)
         first = await process.produce("orders", "a", "b", "a", group="g")
@@ -62,36 +63,33 @@ async def test_dedup_with_wrong_process_clock_uses_store_time(
 
 
 async def test_dedup_of_similar_ids_and_groups_keeps_them_apart(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        options = TopicOptions(dedup_seconds=60)
-        await process.topics.create("default", "orders", partitions=1, options=options)
-        await process.produce("orders", "b", group="a")
-        assert not (await process.produce("orders", "1:a:b"))[0].duplicate
-        await process.produce("orders", ":b", group="a:")
-        assert not (await process.produce("orders", "b", group="a::"))[0].duplicate
+    options = TopicOptions(dedup_seconds=60)
+    await process.topics.create("default", "orders", partitions=1, options=options)
+    await process.produce("orders", "b", group="a")
+    assert not (await process.produce("orders", "1:a:b"))[0].duplicate
+    await process.produce("orders", ":b", group="a:")
+    assert not (await process.produce("orders", "b", group="a::"))[0].duplicate
 
 
 async def test_dedup_with_window_below_one_millisecond_produces_messages(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        options = TopicOptions(dedup_seconds=0.0001)
-        topic = await process.topics.create("default", "orders", partitions=1, options=options)
-        await process.produce("orders", "a", group="g")
-        await process.produce("orders", "b", group="g")
-        await process.check(topic, {"g": ["a", "b"]})
+    options = TopicOptions(dedup_seconds=0.0001)
+    topic = await process.topics.create("default", "orders", partitions=1, options=options)
+    await process.produce("orders", "a", group="g")
+    await process.produce("orders", "b", group="g")
+    await process.check(topic, {"g": ["a", "b"]})
 
 
 async def test_dedup_of_duplicate_in_full_partition_returns_receipt(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        options = TopicOptions(dedup_seconds=60)
-        topic = await process.topics.create("default", "orders", partitions=1, options=options)
-        (first,) = await process.produce("orders", "a")
-        full = TopicOptions(dedup_seconds=60, max_bytes=1)
-        await process.topics.change_options("default", "orders", full, version=topic.version)
-        (again,) = await process.produce("orders", "a")
-        assert (again.duplicate, again.offset) == (True, first.offset)
+    options = TopicOptions(dedup_seconds=60)
+    topic = await process.topics.create("default", "orders", partitions=1, options=options)
+    (first,) = await process.produce("orders", "a")
+    full = TopicOptions(dedup_seconds=60, max_bytes=1)
+    await process.topics.change_options("default", "orders", full, version=topic.version)
+    (again,) = await process.produce("orders", "a")
+    assert (again.duplicate, again.offset) == (True, first.offset)

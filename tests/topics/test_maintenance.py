@@ -94,9 +94,9 @@ def gauge(name: str, **labels: str) -> float:
 
 
 async def test_maintenance_trims_old_messages_that_no_reader_holds(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         topic = await process.topics.create("default", "orders", partitions=1, options=options)
         await fill(process, "orders", 1700)
@@ -123,44 +123,42 @@ async def short_memory(process: TopicProcess, share: float) -> AsyncIterator[Non
 
 
 async def test_memory_relief_with_little_memory_deletes_settled_messages(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        topics = {
-            name: await process.topics.create("default", name, partitions=1)
-            for name in ("settled", "behind", "unread", "copied")
-        }
-        logs = {name: topic.log(topic.target) for name, topic in topics.items()}
-        for name in topics:
-            await fill(process, name, 1200)
-        await process.logs.hold(logs["settled"], 0, "crm", 1200)
-        await process.logs.hold(logs["settled"], 0, "~history", 1100)
-        await process.logs.hold(logs["behind"], 0, "crm", 3)
-        await process.logs.hold(logs["copied"], 0, "~history", 1200)
+    topics = {
+        name: await process.topics.create("default", name, partitions=1)
+        for name in ("settled", "behind", "unread", "copied")
+    }
+    logs = {name: topic.log(topic.target) for name, topic in topics.items()}
+    for name in topics:
+        await fill(process, name, 1200)
+    await process.logs.hold(logs["settled"], 0, "crm", 1200)
+    await process.logs.hold(logs["settled"], 0, "~history", 1100)
+    await process.logs.hold(logs["behind"], 0, "crm", 3)
+    await process.logs.hold(logs["copied"], 0, "~history", 1200)
 
-        async def first() -> dict[str, int]:
-            return {name: (await process.logs.state(log, 0)).first for name, log in logs.items()}
+    async def first() -> dict[str, int]:
+        return {name: (await process.logs.state(log, 0)).first for name, log in logs.items()}
 
-        async with short_memory(process, 0.6), maintenance_of(process) as maintenance:
-            assert await maintenance.relief.run() == trimmer.MEMORY_CHECK_S
-            assert (await first())["settled"] == 0
-        async with short_memory(process, 1.5), maintenance_of(process) as maintenance:
-            assert await maintenance.relief.free() == 1103
-            assert await first() == {"settled": 1100, "behind": 3, "unread": 0, "copied": 0}
+    async with short_memory(process, 0.6), maintenance_of(process) as maintenance:
+        assert await maintenance.relief.run() == trimmer.MEMORY_CHECK_S
+        assert (await first())["settled"] == 0
+    async with short_memory(process, 1.5), maintenance_of(process) as maintenance:
+        assert await maintenance.relief.free() == 1103
+        assert await first() == {"settled": 1100, "behind": 3, "unread": 0, "copied": 0}
 
 
 async def test_memory_relief_below_warning_level_stops_deleting(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders", partitions=1)
-        for _ in range(20):
-            await fill(process, "orders", 200, size=4000)
-        log = topic.log(topic.target)
-        await process.logs.hold(log, 0, "crm", 4000)
-        async with short_memory(process, 0.9), maintenance_of(process) as maintenance:
-            assert 500 <= await maintenance.relief.free() < 3500
-            assert await maintenance.relief.free() == 0
+    topic = await process.topics.create("default", "orders", partitions=1)
+    for _ in range(20):
+        await fill(process, "orders", 200, size=4000)
+    log = topic.log(topic.target)
+    await process.logs.hold(log, 0, "crm", 4000)
+    async with short_memory(process, 0.9), maintenance_of(process) as maintenance:
+        assert 500 <= await maintenance.relief.free() < 3500
+        assert await maintenance.relief.free() == 0
 
 
 async def test_memory_relief_between_passes_frees_memory(
@@ -180,8 +178,8 @@ async def test_memory_relief_between_passes_frees_memory(
                 await asyncio.sleep(0.01)
 
 
-async def test_maintenance_counts_dropped_messages(open_process: OpenProcess) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+async def test_maintenance_counts_dropped_messages(process: TopicProcess) -> None:
+    async with maintenance_of(process) as maintenance:
         topic = await process.topics.create("default", "orders", partitions=1)
         await fill(process, "orders", 100)
         log = topic.log(topic.target)
@@ -234,9 +232,10 @@ async def test_maintenance_logs_nearly_full_partitions_once_per_change(
 
 
 async def test_maintenance_runs_on_one_node_until_another_takes_over(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         options = TopicOptions(max_bytes=1000)
         await process.topics.create("default", "orders", partitions=1, options=options)
         await fill(process, "orders", 8)
@@ -263,9 +262,9 @@ async def test_maintenance_runs_on_one_node_until_another_takes_over(
 
 
 async def test_maintenance_publishes_change_after_crash(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         topic = await process.topics.create("default", "orders", partitions=1)
         await row_only(process, topic.in_state("blocked"))
         assert (await process.topics.get("default", "orders")).state == "active"
@@ -274,9 +273,9 @@ async def test_maintenance_publishes_change_after_crash(
 
 
 async def test_maintenance_writes_newer_definition_to_restored_database(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         backup = await process.topics.create("default", "orders", partitions=1)
         topic = await process.topics.add_storage_topic("default", "orders", 4)
         await process.catalogue.change_definition(record_of(backup), over=topic.version)
@@ -286,9 +285,9 @@ async def test_maintenance_writes_newer_definition_to_restored_database(
 
 
 async def test_maintenance_sets_retention_after_crash(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         topic = await process.topics.create("default", "orders", partitions=2)
         changed = topic.with_options(TopicOptions(max_bytes=5000), now_ms=0)
         await row_only(process, changed)
@@ -299,9 +298,9 @@ async def test_maintenance_sets_retention_after_crash(
 
 
 async def test_maintenance_finishes_purge_after_crash_and_deletes_nothing_else(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         topic = await process.topics.create("default", "orders", partitions=2)
         kept = await process.topics.create("default", "kept", partitions=2)
         await process.topics.delete("default", "kept")
@@ -318,8 +317,8 @@ async def test_maintenance_finishes_purge_after_crash_and_deletes_nothing_else(
         assert (await process.logs.state(again.log(again.target), 0)).end == 0
 
 
-async def test_maintenance_trims_record_logs_of_other_parts(open_process: OpenProcess) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+async def test_maintenance_trims_record_logs_of_other_parts(process: TopicProcess) -> None:
+    async with maintenance_of(process) as maintenance:
         retention = Retention(max_bytes=100, policy="drop_and_count")
         await process.logs.create("s.default.mails.0", 1, Retention())
         await process.logs.append("s.default.mails.0", 0, [b"x" * 10] * 30)
@@ -346,12 +345,12 @@ async def test_maintenance_after_failed_pass_logs_and_repeats(
 
 @pytest.mark.parametrize("problem", [BusyError("too much"), ValueError("a bug")], ids=str)
 async def test_maintenance_after_unexpected_error_continues(
-    open_process: OpenProcess,
+    process: TopicProcess,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     problem: Exception,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         await process.topics.create("default", "orders", partitions=1, options=options)
         names = process.logs.names
@@ -373,9 +372,9 @@ async def test_maintenance_after_unexpected_error_continues(
 
 
 async def test_maintenance_with_invalid_row_or_log_completes_other_tasks(
-    open_process: OpenProcess, caplog: pytest.LogCaptureFixture
+    process: TopicProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         for name in ("a-bad-row", "b-bad-log", "c-bad-copy", "orders"):
             topic = await process.topics.create("default", name, partitions=1, options=options)
@@ -395,8 +394,8 @@ async def test_maintenance_with_invalid_row_or_log_completes_other_tasks(
         assert (await process.topics.get("default", "orders")).state == "blocked"
 
 
-async def test_maintenance_with_unavailable_database_trims_logs(open_process: OpenProcess) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+async def test_maintenance_with_unavailable_database_trims_logs(process: TopicProcess) -> None:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         await process.topics.create("default", "orders", partitions=1, options=options)
         await fill(process, "orders", 10)
@@ -407,10 +406,10 @@ async def test_maintenance_with_unavailable_database_trims_logs(open_process: Op
 
 
 async def test_maintenance_with_unavailable_store_ends_pass(
-    open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
+    process: TopicProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pass must end at the first error, because each log would wait for the store.
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         for number in range(40):
             await process.logs.create(f"log.{number}", 1, Retention())
         looks = 0
@@ -427,8 +426,8 @@ async def test_maintenance_with_unavailable_store_ends_pass(
         assert looks <= 16
 
 
-async def test_maintenance_of_full_store_trims_purges_and_leads(open_process: OpenProcess) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+async def test_maintenance_of_full_store_trims_purges_and_leads(process: TopicProcess) -> None:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         old = await process.topics.create("default", "old", partitions=1, options=options)
         read = await process.topics.create("default", "read", partitions=1, options=options)
@@ -489,9 +488,9 @@ async def test_maintenance_during_change_of_options_keeps_new_retention(
 
 
 async def test_maintenance_trims_by_retention_of_database(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process, maintenance_of(process) as maintenance:
+    async with maintenance_of(process) as maintenance:
         options = TopicOptions(max_age_seconds=0.001)
         topic = await process.topics.create("default", "orders", partitions=1, options=options)
         await fill(process, "orders", 10)
@@ -501,13 +500,10 @@ async def test_maintenance_trims_by_retention_of_database(
 
 
 async def test_maintenance_creates_logs_after_crash_of_creation(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with (
-        open_process() as process,
-        open_process() as other,
-        maintenance_of(process) as maintenance,
-    ):
+    async with open_process() as other, maintenance_of(process) as maintenance:
         topic = TopicDefinition(
             project="default",
             name="orders",

@@ -25,71 +25,66 @@ from waystation.types.topic import TopicOptions
 BAD_NAMES = ["", "{", "a}b", "a*", "a:b", "..", "a\0b", "A", "x" * 300, "-a", "ä", "a b", "a.b"]
 
 
-async def test_create_topic_without_partitions_has_four(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders")
-        assert [storage.partitions for storage in topic.storage] == [4]
-        assert (topic.version, topic.produce_pointer, topic.state) == (1, 0, "active")
-        assert await process.topics.get("default", "orders") == topic
+async def test_create_topic_without_partitions_has_four(process: TopicProcess) -> None:
+    topic = await process.topics.create("default", "orders")
+    assert [storage.partitions for storage in topic.storage] == [4]
+    assert (topic.version, topic.produce_pointer, topic.state) == (1, 0, "active")
+    assert await process.topics.get("default", "orders") == topic
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_create_topic_with_invalid_name_is_rejected(
-    open_process: OpenProcess, name: str
-) -> None:
-    async with open_process() as process:
-        with pytest.raises(InvalidInputError):
-            await process.topics.create("default", name)
-        with pytest.raises(InvalidInputError):
-            await process.topics.get("default", name)
-        assert await process.store.call("DBSIZE") == 0
+async def test_create_topic_with_invalid_name_is_rejected(process: TopicProcess, name: str) -> None:
+    with pytest.raises(InvalidInputError):
+        await process.topics.create("default", name)
+    with pytest.raises(InvalidInputError):
+        await process.topics.get("default", name)
+    assert await process.store.call("DBSIZE") == 0
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1025, 10**9])
 async def test_create_topic_with_partitions_out_of_range_is_rejected(
-    open_process: OpenProcess, partitions: int
+    process: TopicProcess, partitions: int
 ) -> None:
-    async with open_process() as process:
-        with pytest.raises(InvalidInputError, match="partitions"):
-            await process.topics.create("default", "orders", partitions=partitions)
-        await process.topics.create("default", "orders")
-        with pytest.raises(InvalidInputError, match="partitions"):
-            await process.topics.add_storage_topic("default", "orders", partitions)
+    with pytest.raises(InvalidInputError, match="partitions"):
+        await process.topics.create("default", "orders", partitions=partitions)
+    await process.topics.create("default", "orders")
+    with pytest.raises(InvalidInputError, match="partitions"):
+        await process.topics.add_storage_topic("default", "orders", partitions)
 
 
 async def test_create_topic_with_unadvised_partitions_is_rejected_if_strict(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        await process.topics.create("default", "seven", partitions=7)
-        strict = open_topics(
-            process.catalogue, process.store, process.logs, clock=process.topics._clock, strict=True
-        )
-        with pytest.raises(InvalidInputError, match="evenly"):
-            await strict.create("default", "orders", partitions=7)
-        await strict.create("default", "orders", partitions=6)
+    await process.topics.create("default", "seven", partitions=7)
+    strict = open_topics(
+        process.catalogue, process.store, process.logs, clock=process.topics._clock, strict=True
+    )
+    with pytest.raises(InvalidInputError, match="evenly"):
+        await strict.create("default", "orders", partitions=7)
+    await strict.create("default", "orders", partitions=6)
 
 
-async def test_create_topic_by_two_processes_succeeds_once(open_process: OpenProcess) -> None:
-    async with open_process() as one, open_process() as other:
+async def test_create_topic_by_two_processes_succeeds_once(
+    process: TopicProcess, open_process: OpenProcess
+) -> None:
+    async with open_process() as other:
         results = await asyncio.gather(
-            one.topics.create("default", "orders"),
+            process.topics.create("default", "orders"),
             other.topics.create("default", "orders"),
             return_exceptions=True,
         )
         assert [type(each) for each in results if isinstance(each, Exception)] == [ConflictError]
 
 
-async def test_change_options_with_outdated_version_is_rejected(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders")
-        options = TopicOptions(max_bytes=10)
-        changed = await process.topics.change_options(
-            "default", "orders", options, version=topic.version
-        )
-        assert (changed.version, changed.options) == (2, options)
-        with pytest.raises(ConflictError, match="version 2"):
-            await process.topics.change_options("default", "orders", options, version=1)
+async def test_change_options_with_outdated_version_is_rejected(process: TopicProcess) -> None:
+    topic = await process.topics.create("default", "orders")
+    options = TopicOptions(max_bytes=10)
+    changed = await process.topics.change_options(
+        "default", "orders", options, version=topic.version
+    )
+    assert (changed.version, changed.options) == (2, options)
+    with pytest.raises(ConflictError, match="version 2"):
+        await process.topics.change_options("default", "orders", options, version=1)
 
 
 async def test_add_storage_topic_by_two_processes_adds_both(open_process: OpenProcess) -> None:
@@ -109,82 +104,80 @@ async def test_add_storage_topic_by_two_processes_adds_both(open_process: OpenPr
                 assert (await one.logs.state(topic.log(storage), partition)).end == 0
 
 
-async def test_topic_changed_by_other_process_is_read(open_process: OpenProcess) -> None:
-    async with open_process() as one, open_process() as other:
-        await one.topics.create("default", "orders")
+async def test_topic_changed_by_other_process_is_read(
+    process: TopicProcess, open_process: OpenProcess
+) -> None:
+    async with open_process() as other:
+        await process.topics.create("default", "orders")
         assert (await other.topics.get("default", "orders")).version == 1
-        await one.topics.block("default", "orders")
+        await process.topics.block("default", "orders")
         assert (await other.topics.get("default", "orders")).state == "blocked"
 
 
 async def test_topic_missing_from_store_is_restored_from_database(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as one, open_process() as other:
-        topic = await one.topics.create("default", "orders")
-        await one.store.call("DEL", "{t.default.orders}:topic")
+    async with open_process() as other:
+        topic = await process.topics.create("default", "orders")
+        await process.store.call("DEL", "{t.default.orders}:topic")
         assert await other.topics.get("default", "orders") == topic
-        assert await one.store.call("HGET", "{t.default.orders}:topic", "version") == b"1"
+        assert await process.store.call("HGET", "{t.default.orders}:topic", "version") == b"1"
 
 
-async def test_topic_deleted_is_hidden_until_restored(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        await process.topics.create("default", "orders", partitions=1)
-        await process.produce("orders", "a")
+async def test_topic_deleted_is_hidden_until_restored(process: TopicProcess) -> None:
+    await process.topics.create("default", "orders", partitions=1)
+    await process.produce("orders", "a")
+    await process.topics.delete("default", "orders")
+    with pytest.raises(TopicNotFoundError):
+        await process.topics.get("default", "orders")
+    with pytest.raises(TopicNotFoundError):
         await process.topics.delete("default", "orders")
-        with pytest.raises(TopicNotFoundError):
-            await process.topics.get("default", "orders")
-        with pytest.raises(TopicNotFoundError):
-            await process.topics.delete("default", "orders")
-        with pytest.raises(ConflictError):
-            await process.topics.create("default", "orders")
-        assert await process.topics.list("default", limit=10) == []
-        assert len(await process.topics.list("default", limit=10, deleted=True)) == 1
-        restored = await process.topics.restore("default", "orders")
-        assert [message.id for _, _, message in await process.contents(restored)] == ["a"]
-        with pytest.raises(ConflictError):
-            await process.topics.restore("default", "orders")
-
-
-async def test_topic_of_other_project_is_not_found(open_process: OpenProcess) -> None:
-    async with open_process() as process:
+    with pytest.raises(ConflictError):
         await process.topics.create("default", "orders")
-        with pytest.raises(TopicNotFoundError):
-            await process.topics.get("other", "orders")
-        assert await process.topics.list("other", limit=10) == []
+    assert await process.topics.list("default", limit=10) == []
+    assert len(await process.topics.list("default", limit=10, deleted=True)) == 1
+    restored = await process.topics.restore("default", "orders")
+    assert [message.id for _, _, message in await process.contents(restored)] == ["a"]
+    with pytest.raises(ConflictError):
+        await process.topics.restore("default", "orders")
 
 
-async def test_list_topics_after_deleted_ones_returns_full_page(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        for number in range(6):
-            await process.topics.create("default", f"t{number}", partitions=1)
-        for number in range(3):
-            await process.topics.delete("default", f"t{number}")
-        await process.topics.purge("default", "t0")
-        page = await process.topics.list("default", limit=2)
-        assert [topic.name for topic in page] == ["t3", "t4"]
-        deleted = await process.topics.list("default", limit=3, deleted=True)
-        assert [topic.name for topic in deleted] == ["t1", "t2", "t3"]
+async def test_topic_of_other_project_is_not_found(process: TopicProcess) -> None:
+    await process.topics.create("default", "orders")
+    with pytest.raises(TopicNotFoundError):
+        await process.topics.get("other", "orders")
+    assert await process.topics.list("other", limit=10) == []
 
 
-async def test_change_options_sets_retention_of_all_logs(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders", partitions=2)
-        topic = await process.topics.add_storage_topic("default", "orders", 4)
-        options = TopicOptions(max_bytes=10, max_age_seconds=60, full_policy="drop_and_count")
-        topic = await process.topics.change_options(
-            "default", "orders", options, version=topic.version
-        )
-        for storage in topic.storage:
-            for partition in range(storage.partitions):
-                trimmed = await process.logs.trim(topic.log(storage), partition)
-                assert trimmed.retention == topic.retention
+async def test_list_topics_after_deleted_ones_returns_full_page(process: TopicProcess) -> None:
+    for number in range(6):
+        await process.topics.create("default", f"t{number}", partitions=1)
+    for number in range(3):
+        await process.topics.delete("default", f"t{number}")
+    await process.topics.purge("default", "t0")
+    page = await process.topics.list("default", limit=2)
+    assert [topic.name for topic in page] == ["t3", "t4"]
+    deleted = await process.topics.list("default", limit=3, deleted=True)
+    assert [topic.name for topic in deleted] == ["t1", "t2", "t3"]
+
+
+async def test_change_options_sets_retention_of_all_logs(process: TopicProcess) -> None:
+    topic = await process.topics.create("default", "orders", partitions=2)
+    topic = await process.topics.add_storage_topic("default", "orders", 4)
+    options = TopicOptions(max_bytes=10, max_age_seconds=60, full_policy="drop_and_count")
+    topic = await process.topics.change_options("default", "orders", options, version=topic.version)
+    for storage in topic.storage:
+        for partition in range(storage.partitions):
+            trimmed = await process.logs.trim(topic.log(storage), partition)
+            assert trimmed.retention == topic.retention
 
 
 async def test_delete_topic_repeated_after_crash_completes(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         topic = await process.topics.create("default", "orders", partitions=1)
         deleted = topic.in_state("deleted")
         await process.catalogue.change_definition(
@@ -204,20 +197,20 @@ async def test_delete_topic_repeated_after_crash_completes(
             await other.topics.get("default", "orders")
 
 
-async def test_switch_produce_of_deleted_topic_is_rejected(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders", partitions=1)
-        await process.topics.add_storage_topic("default", "orders", 2)
-        await process.topics.delete("default", "orders")
-        with pytest.raises(TopicNotFoundError):
-            await process.topics.switch_produce("default", "orders")
-        assert (await process.logs.state(topic.log(topic.target), 0)).sealed is None
+async def test_switch_produce_of_deleted_topic_is_rejected(process: TopicProcess) -> None:
+    topic = await process.topics.create("default", "orders", partitions=1)
+    await process.topics.add_storage_topic("default", "orders", 2)
+    await process.topics.delete("default", "orders")
+    with pytest.raises(TopicNotFoundError):
+        await process.topics.switch_produce("default", "orders")
+    assert (await process.logs.state(topic.log(topic.target), 0)).sealed is None
 
 
 async def test_purge_topic_deletes_all_keys_and_keeps_numbers_used(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         old = await process.topics.create("default", "orders", partitions=2)
         with pytest.raises(ConflictError, match="not deleted"):
             await process.topics.purge("default", "orders")
@@ -245,9 +238,10 @@ async def test_purge_topic_deletes_all_keys_and_keeps_numbers_used(
 
 
 async def test_purge_topic_known_to_producer_rejects_its_messages(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         await process.topics.create("default", "orders", partitions=1)
         await other.produce("orders", "a")
         await process.topics.delete("default", "orders")
@@ -278,57 +272,57 @@ async def test_create_topic_in_new_database_ignores_messages_of_former_topic(
         assert (await process.logs.state("t.default.orders.0", 0)).end == 1
 
 
-async def test_restore_topic_returns_to_state_before_deletion(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        await process.topics.create("default", "orders", partitions=1)
-        await process.topics.block("default", "orders")
-        await process.topics.delete("default", "orders")
-        assert (await process.topics.restore("default", "orders")).state == "blocked"
-        await process.topics.unblock("default", "orders")
-        await process.topics.delete("default", "orders")
-        assert (await process.topics.restore("default", "orders")).state == "active"
+async def test_restore_topic_returns_to_state_before_deletion(process: TopicProcess) -> None:
+    await process.topics.create("default", "orders", partitions=1)
+    await process.topics.block("default", "orders")
+    await process.topics.delete("default", "orders")
+    assert (await process.topics.restore("default", "orders")).state == "blocked"
+    await process.topics.unblock("default", "orders")
+    await process.topics.delete("default", "orders")
+    assert (await process.topics.restore("default", "orders")).state == "active"
 
 
 async def test_switch_produce_repeated_with_version_skips_no_storage_topic(
-    open_process: OpenProcess,
+    process: TopicProcess,
 ) -> None:
-    async with open_process() as process:
-        await process.topics.create("default", "orders", partitions=1)
-        for _ in range(2):
-            topic = await process.topics.add_storage_topic("default", "orders", 1)
-        # A process crashed after its seals; the repetition finishes the switch.
-        await process.logs.seal(topic.log(topic.target), 0, 1)
-        switched = await process.topics.switch_produce("default", "orders", version=topic.version)
-        assert switched.produce_pointer == 1
-        # The reply was lost; a repetition with the old version is rejected.
-        with pytest.raises(ConflictError, match=f"has version {switched.version}"):
-            await process.topics.switch_produce("default", "orders", version=topic.version)
-        assert (await process.topics.get("default", "orders")).produce_pointer == 1
-        assert (await process.logs.state(topic.log(topic.storage[1]), 0)).sealed is None
+    await process.topics.create("default", "orders", partitions=1)
+    for _ in range(2):
+        topic = await process.topics.add_storage_topic("default", "orders", 1)
+    # A process crashed after its seals; the repetition finishes the switch.
+    await process.logs.seal(topic.log(topic.target), 0, 1)
+    switched = await process.topics.switch_produce("default", "orders", version=topic.version)
+    assert switched.produce_pointer == 1
+    # The reply was lost; a repetition with the old version is rejected.
+    with pytest.raises(ConflictError, match=f"has version {switched.version}"):
+        await process.topics.switch_produce("default", "orders", version=topic.version)
+    assert (await process.topics.get("default", "orders")).produce_pointer == 1
+    assert (await process.logs.state(topic.log(topic.storage[1]), 0)).sealed is None
 
 
 async def test_switch_produce_by_two_processes_seals_each_storage_topic_passed(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as one, open_process() as other:
-        await one.topics.create("default", "orders", partitions=2)
+    async with open_process() as other:
+        await process.topics.create("default", "orders", partitions=2)
         for _ in range(3):
-            await one.topics.add_storage_topic("default", "orders", 2)
+            await process.topics.add_storage_topic("default", "orders", 2)
         await asyncio.gather(
-            one.topics.switch_produce("default", "orders"),
+            process.topics.switch_produce("default", "orders"),
             other.topics.switch_produce("default", "orders"),
         )
-        topic = await one.topics.get("default", "orders")
+        topic = await process.topics.get("default", "orders")
         assert topic.produce_pointer in (1, 2)
         for index in range(topic.produce_pointer):
-            state = await one.logs.state(topic.log(topic.storage[index]), 0)
+            state = await process.logs.state(topic.log(topic.storage[index]), 0)
             assert state.sealed == index + 1
 
 
 async def test_switch_produce_of_many_partitions_costs_few_calls_per_partition(
+    process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         await process.topics.create("default", "orders", partitions=512)
         await other.produce("orders", "a", group="g")
         await process.topics.add_storage_topic("default", "orders", 1024)
@@ -350,9 +344,9 @@ async def purge_and_begin_anew(process: TopicProcess) -> TopicDefinition:
 
 
 async def test_switch_produce_during_purge_leaves_new_topic_unchanged(
-    open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
+    process: TopicProcess, open_process: OpenProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_process() as process, open_process() as other:
+    async with open_process() as other:
         await process.topics.create("default", "orders", partitions=2)
         await process.topics.add_storage_topic("default", "orders", 4)
         create_logs = process.topics.create_logs
@@ -371,22 +365,19 @@ async def test_switch_produce_during_purge_leaves_new_topic_unchanged(
                 assert (await other.logs.state(new.log(storage), partition)).sealed is None
 
 
-async def test_purge_topic_deletes_its_message_ids_only(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        options = TopicOptions(dedup_seconds=600)
-        for name in ("orders", "other"):
-            await process.topics.create("default", name, partitions=2, options=options)
-            await process.produce(name, *(f"m{n}" for n in range(10)), group="a person")
-        await process.topics.add_storage_topic("default", "orders", 3)
-        await process.topics.switch_produce("default", "orders")
-        await process.produce("orders", *(f"n{n}" for n in range(10)), group="a person")
-        await process.topics.delete("default", "orders")
-        assert len(await process.store.call("KEYS", "{t.default.orders.*:id:*")) == 20
-        await process.topics.purge("default", "orders")
-        assert await process.store.call("KEYS", "{t.default.orders.*") == []
-        assert all(
-            each.duplicate for each in await process.produce("other", "m1", group="a person")
-        )
+async def test_purge_topic_deletes_its_message_ids_only(process: TopicProcess) -> None:
+    options = TopicOptions(dedup_seconds=600)
+    for name in ("orders", "other"):
+        await process.topics.create("default", name, partitions=2, options=options)
+        await process.produce(name, *(f"m{n}" for n in range(10)), group="a person")
+    await process.topics.add_storage_topic("default", "orders", 3)
+    await process.topics.switch_produce("default", "orders")
+    await process.produce("orders", *(f"n{n}" for n in range(10)), group="a person")
+    await process.topics.delete("default", "orders")
+    assert len(await process.store.call("KEYS", "{t.default.orders.*:id:*")) == 20
+    await process.topics.purge("default", "orders")
+    assert await process.store.call("KEYS", "{t.default.orders.*") == []
+    assert all(each.duplicate for each in await process.produce("other", "m1", group="a person"))
 
 
 async def back_to(process: TopicProcess, topic: TopicDefinition) -> None:
@@ -477,9 +468,8 @@ def test_topic_stored_without_limits_has_none() -> None:
     assert (retention.max_bytes, retention.max_age_ms) == (None, None)
 
 
-async def test_create_topic_without_options_has_default_limits(open_process: OpenProcess) -> None:
-    async with open_process() as process:
-        topic = await process.topics.create("default", "orders", partitions=1)
-        retention = (await process.logs.trim(topic.log(topic.target), 0)).retention
-        assert (retention.max_bytes, retention.max_age_ms) == (256 * 1_048_576, 7 * 86_400_000)
-        assert retention.policy == "refuse"
+async def test_create_topic_without_options_has_default_limits(process: TopicProcess) -> None:
+    topic = await process.topics.create("default", "orders", partitions=1)
+    retention = (await process.logs.trim(topic.log(topic.target), 0)).retention
+    assert (retention.max_bytes, retention.max_age_ms) == (256 * 1_048_576, 7 * 86_400_000)
+    assert retention.policy == "refuse"
