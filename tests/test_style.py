@@ -118,16 +118,7 @@ PLAIN = """
     src/waystation/logs
     src/waystation/messages
     src/waystation/runtime
-    src/waystation/store/address.py
-    src/waystation/store/connection.py
-    src/waystation/store/keys.py
-    src/waystation/store/membership.py
-    src/waystation/store/memory.py
-    src/waystation/store/migrations.py
-    src/waystation/store/opening.py
-    src/waystation/store/scripts.py
-    src/waystation/store/slots.py
-    src/waystation/store/time_machine.py
+    src/waystation/store
     src/waystation/topics
     src/waystation/types
     tests/channels
@@ -136,6 +127,7 @@ PLAIN = """
     tests/messages
     tests/models
     tests/runtime
+    tests/store
     tests/test_node.py
     tests/test_style.py
     tests/testing
@@ -149,29 +141,29 @@ VERBS = """
     collect combine commit compact compare compensate compile complete compose compress compute
     configure confirm connect consume continue convert copy correct count create cut deal decide
     declare decode decompress decorate decrease decrypt deduplicate defer define delay delete
-    deliver depend describe deserialize detach detect determine disable disconnect discard dispatch
+    deliver depend describe deserialize detach detect determine disable discard disconnect dispatch
     display do drain draw drive drop dump empty enable encode encrypt end enforce enqueue ensure
     enter escape estimate evaluate examine exclude execute exit expand expect expire explain export
-    expose extend extract fail feed fence fetch fill filter find finish fire flush follow force
-    forget fork format forward free freeze generate get give grant group grow guess handle hash
-    head hide hold identify ignore implement import include increase increment index infer ingest
-    initialize insert inspect install interpret interrupt invalidate invoke issue iterate join
-    jump keep kill label launch leave let limit link list listen load lock log look lower make map
-    mark match mean measure merge migrate modify monitor mount move multiply name normalize note
-    notify number obtain offer omit open order overwrite pack pad page parse partition pass patch
-    pause perform pick pipe place plan poll pop populate post postpone predict prefer prefix
-    prepare present prevent print probe process produce prolong promise protect prove provide
+    expose extend extract fail feed fence fetch fill filter find finish fire fix flush follow force
+    forget fork format forward free freeze generate get give grant group grow guess handle hash head
+    hide hold identify ignore implement import include increase increment index infer ingest
+    initialize insert inspect install interpret interrupt invalidate invoke issue iterate join jump
+    keep kill label launch lead leave let limit link list listen load lock log look lower make map
+    mark match mean measure merge migrate mirror modify monitor mount move multiply name normalize
+    note notify number obtain offer omit open order overwrite pack pad page parse partition pass
+    patch pause perform pick ping pipe place plan poll pop populate post postpone predict prefer
+    prefix prepare present prevent print probe process produce prolong promise protect prove provide
     prune publish pull purge push put quarantine query queue quote raise rank rate react read reap
     rearrange rebuild recall receive reclaim recognize recompute reconcile reconnect record recover
     redact redirect redraw redrive reduce refer refresh refuse register reject relay release reload
     rely remember remove rename render renew reopen repair repeat replace replay reply report
-    request require reread rerun rescue reserve reset resize resolve respond restart restore
-    restrict result resume retain retry retrieve return reuse revert review revive revoke rewrite
-    roll rotate round route run sample satisfy save say scale scan schedule search seal seek seize
-    select send separate serialize serve set settle shift show shut shuffle shut sign signal
-    simulate skip sleep slice sort spawn split spread stamp start state stay stop store stream
-    strip submit subscribe subtract suggest sum supply suspend swap switch synchronize take tear
-    tell terminate test thaw throttle tick tighten time toggle touch trace track transfer transform
+    request require reread reroute rerun rescue reserve reset resize resolve respond restart restore
+    restrict result resume retain retrieve retry return reuse revert review revive revoke rewrite
+    roll rotate round route run sample satisfy save say scale scan schedule seal search seek seize
+    select send separate serialize serve set settle shift show shuffle shut sign signal simulate
+    skip sleep slice sort spawn split spread stamp start state stay stop store stream strip submit
+    subscribe subtract suggest sum supervise supply suspend swap switch synchronize take tear tell
+    terminate test thaw throttle tick tighten time toggle touch trace track transfer transform
     translate traverse treat trigger trim truncate try tune turn unblock undo unfreeze unlink unlock
     unpack unpin unregister unsubscribe unwrap update upgrade upload use validate verify view visit
     wait wake walk warm warn watch widen withdraw work wrap write yield

@@ -37,7 +37,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
-    """A data directory that existed before, as `mkdir` makes it."""
+    """Create a data directory with the permissions of `mkdir`."""
     before = os.umask(0o022)
     try:
         (folder := tmp_path / "data").mkdir(mode=0o755)
@@ -96,7 +96,7 @@ async def test_database_file_of_another_owner_is_refused(
 
 
 async def test_second_connection_to_a_database_keeps_the_locks_of_the_first(data: Path) -> None:
-    """Closing a second descriptor of the file would release all locks of this process."""
+    # Closing a second descriptor of the file would release all locks of this process.
     catalogue = catalogue_at("", folder=data)
     await catalogue.open()
     holder = sqlite3.connect(data / "catalogue.db", isolation_level=None)

@@ -41,7 +41,7 @@ def test_is_name_accepts_short_plain_names(name: str) -> None:
     ],
 )
 def test_is_name_rejects_characters_of_keys_and_paths(name: str) -> None:
-    """S-09: a name cannot change the meaning of a key or path that contains it."""
+    # S-09: a name cannot change the meaning of a key or path that contains it.
     assert not is_name(name)
     with pytest.raises(InvalidInputError) as caught:
         require_name(name, field="channel")

@@ -31,7 +31,7 @@ async def refusal(
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 async def test_open_store_that_evicts_keys_is_refused(policy: str) -> None:
-    """F-21: accepted data must not be evicted."""
+    # F-21: accepted data must not be evicted.
     said = await refusal("--appendonly", "yes", "--maxmemory-policy", policy)
     assert f"maxmemory-policy {policy}" in said
     assert "Set maxmemory-policy noeviction on the store." in said

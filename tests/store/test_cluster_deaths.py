@@ -156,7 +156,7 @@ async def test_pubsub_after_crash_of_its_node_subscribes_at_another(
 async def test_pubsub_at_node_that_left_the_cluster_moves_to_another(
     cluster: RealCluster,
 ) -> None:
-    """The node still answers pings but receives no messages of the cluster."""
+    # The node still answers pings but receives no messages of the cluster.
     replica = cluster.replicas[0]
     async with store_at(cluster.address) as store:
         await store.ping()

@@ -91,7 +91,7 @@ async def test_call_to_moving_slot_reaches_source_and_target(cluster: RealCluste
 async def test_script_in_moving_slot_waits_and_runs_atomically(
     cluster: RealCluster,
 ) -> None:
-    """The source and the target each have some keys of the script, some of them undeclared."""
+    # The source and the target each have some keys of the script, some of them undeclared.
     source, target = cluster.primaries[:2]
     number = next(n for n in range(99) if cluster.home(f"c.{{moving{n}}}.clock") is source)
     channel = f"moving{number}"
@@ -168,7 +168,7 @@ async def test_script_in_slot_that_moves_beyond_the_deadline_raises_unavailable(
 
 
 async def test_atomic_slot_migration_under_load_loses_no_call(cluster: RealCluster) -> None:
-    """Valkey 9 moves a slot in one step, so no call has to wait for its keys."""
+    # Valkey 9 moves a slot in one step, so no call has to wait for its keys.
     source, target = cluster.primaries[:2]
     name = cluster.key_of(source, "whole")
     slot = slot_of(name)

@@ -22,7 +22,7 @@ from waystation.store.embedded.supervisor import ask
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Folder of an embedded server. The test ends after the server has stopped."""
+    """Yield the folder of an embedded server. Wait after the test until the server has stopped."""
     folder = tmp_path / "store"
     yield folder
     if folder.exists():
@@ -68,7 +68,7 @@ def test_server_starts_without_notes(folder: Path, record_property: pytest.Recor
 def test_server_starts_with_allocator_of_the_machine(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The C library stands in for jemalloc, because the machine may not have jemalloc."""
+    # The C library stands in for jemalloc, because the machine may not have jemalloc.
     library = tmp_path / "lib" / server_module._ALLOCATOR
     library.parent.mkdir()
     maps = Path("/proc/self/maps").read_text().split()

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_server_with_torn_tail_starts_without_it_and_adds_note(folder: Path) -> None:
-    """F-08: the server cuts off an incomplete end."""
+    # F-08: the server cuts off an incomplete end.
     tear(folder)
     with EmbeddedServer(folder) as server:
         assert ask(server.address.path, b"GET first") == b"$1\r\n1\r\n"
@@ -45,7 +45,7 @@ def test_server_with_torn_tail_starts_without_it_and_adds_note(folder: Path) -> 
 
 
 def test_server_with_damaged_middle_is_refused_and_file_unchanged(folder: Path) -> None:
-    """F-08: data before the damage is not discarded silently."""
+    # F-08: data before the damage is not discarded silently.
     before = spoil(folder)
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format.*append only file"):
         EmbeddedServer(folder).start()
@@ -58,7 +58,7 @@ def test_server_with_damaged_middle_is_refused_and_file_unchanged(folder: Path) 
 def test_server_with_damage_found_during_load_is_refused(
     folder: Path,
 ) -> None:
-    """F-08: a server that is loading answers, but its start has not succeeded yet."""
+    # F-08: a server that is loading answers, but its start has not succeeded yet.
     grow(folder, MANY)
     spoil(folder)
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format"):

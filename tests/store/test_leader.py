@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.helpers.store_faults import Fate, proxy_to
+from tests.helpers.waiting import eventually
 from waystation.errors import StoreReplyError, StoreUnavailableError
 from waystation.runtime.clock import Clock
 from waystation.store.client import Store
@@ -73,16 +74,10 @@ async def server(store_server: EmbeddedServer) -> EmbeddedServer:
     return store_server
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_leader_of_two_nodes_runs_steps_on_one(server: EmbeddedServer) -> None:
     steps = [Step(), Step()]
     async with leader_of(server, "one", steps[0]) as one, leader_of(server, "two", steps[1]) as two:
-        await until(lambda: steps[0].passes + steps[1].passes >= 5)
+        await eventually(lambda: steps[0].passes + steps[1].passes >= 5)
         assert one.leads != two.leads
         leads = 0 if one.leads else 1
         assert steps[leads].passes >= 5
@@ -94,14 +89,14 @@ async def test_leader_that_stops_releases_the_lease_and_resets_gauges(
 ) -> None:
     one, two = Step(), Step()
     async with leader_of(server, "one", one, lease_ms=600_000) as first:
-        await until(lambda: first.leads)
+        await eventually(lambda: first.leads)
         async with leader_of(server, "two", two) as second:
             await asyncio.sleep(0.1)
             assert not second.leads
             await first.stop()
             assert one.stood_down == 1
             # The lease of ten minutes has not expired: the first node released it.
-            await until(lambda: two.passes > 0)
+            await eventually(lambda: two.passes > 0)
             assert second.leads
 
 
@@ -133,8 +128,8 @@ asyncio.run(main())
             await asyncio.sleep(1.0)  # Two lease periods: the other process renews its lease.
             assert step.passes == 0
             process.send_signal(signal.SIGKILL)
-            await until(lambda: leader.leads)
-            await until(lambda: step.passes > 0)
+            await eventually(lambda: leader.leads)
+            await eventually(lambda: step.passes > 0)
     finally:
         process.kill()
         process.communicate()
@@ -154,16 +149,16 @@ async def test_leader_that_loses_the_lease_during_a_step_starts_no_other_step(
             await store.call("HSET", KEY, "until_ms", "1")
             if (lease := await other.acquire(KEY)) is not None:
                 taken.append(lease)
-        await until(lambda: not leader.leads)
+        await eventually(lambda: not leader.leads)
 
     first.on_run = lose
     async with leader_of(server, "one", first, second, lease_ms=300) as leader:
-        await until(lambda: first.stood_down > 0)
+        await eventually(lambda: first.stood_down > 0)
         assert not taken[0].lost
         assert (first.passes, second.passes) == (1, 0)
         first.on_run = None
         await taken[0].release()
-        await until(lambda: second.passes > 0)
+        await eventually(lambda: second.passes > 0)
     other.renewer.close()
     await store.close()
 
@@ -177,11 +172,11 @@ async def test_leader_with_failing_step_logs_once_and_runs_the_others(
     failing, healthy = Step(), Step()
     failing.error = error
     async with leader_of(server, "one", failing, healthy):
-        await until(lambda: failing.passes >= 3 and healthy.passes >= 3)
+        await eventually(lambda: failing.passes >= 3 and healthy.passes >= 3)
         assert caplog.text.count("task failed") == 1
         failing.error = None
         passes = failing.passes
-        await until(lambda: failing.passes > passes)
+        await eventually(lambda: failing.passes > passes)
 
 
 async def test_leader_with_unavailable_store_ends_the_pass_and_repeats_the_step(
@@ -190,10 +185,10 @@ async def test_leader_with_unavailable_store_ends_the_pass_and_repeats_the_step(
     failing, later = Step(), Step()
     failing.error = StoreUnavailableError("silent")
     async with leader_of(server, "one", failing, later, every_s=0.05):
-        await until(lambda: failing.passes >= 2)
+        await eventually(lambda: failing.passes >= 2)
         assert later.passes == 0
         failing.error = None
-        await until(lambda: later.passes > 0)
+        await eventually(lambda: later.passes > 0)
 
 
 async def test_leader_runs_a_step_again_after_the_time_that_the_step_returned(
@@ -202,22 +197,22 @@ async def test_leader_runs_a_step_again_after_the_time_that_the_step_returned(
     often, seldom = Step(), Step()
     often.next_s = 0.01
     async with leader_of(server, "one", often, seldom, every_s=600):
-        await until(lambda: often.passes >= 5)
+        await eventually(lambda: often.passes >= 5)
         assert seldom.passes == 1
 
 
 async def test_leader_runs_all_steps_after_a_jump_of_test_time(server: EmbeddedServer) -> None:
     step, clock = Step(), Clock()
     async with leader_of(server, "one", step, every_s=600, clock=clock):
-        await until(lambda: step.passes == 1)
+        await eventually(lambda: step.passes == 1)
         clock.shift_to(601_000)
-        await until(lambda: step.passes == 2)
+        await eventually(lambda: step.passes == 2)
 
 
 async def test_leader_step_of_functions_runs_and_stands_down(server: EmbeddedServer) -> None:
     step = Step()
     async with leader_of(server, "one", MaintenanceFunctions(step.run, step.stand_down)) as leader:
-        await until(lambda: step.passes > 0)
+        await eventually(lambda: step.passes > 0)
         assert "leading" in repr(leader)
     assert step.stood_down == 1
 
@@ -230,7 +225,7 @@ async def test_leader_on_silent_store_stops_within_two_seconds_and_resets_gauges
             leases = Leases(store, renewer, owner="one")
             leader = Leader(leases, KEY, [step], every_s=0.02, clock=Clock())
             await leader.start()
-            await until(lambda: step.passes > 0)
+            await eventually(lambda: step.passes > 0)
             await proxy.set_fates(requests=Fate.HOLD)
 
             async with asyncio.timeout(2.5):

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.helpers.store_faults import Fate, proxy_to, store_at
+from tests.helpers.waiting import eventually
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.connection import Reply
@@ -47,12 +48,6 @@ async def server(store_server: EmbeddedServer) -> EmbeddedServer:
     async with store_at(store_server.address) as store:
         await store.call("DEL", KEY, repeatable=True)
     return store_server
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_lease_is_owned_by_one_process_until_its_release(server: EmbeddedServer) -> None:
@@ -101,7 +96,7 @@ async def test_lease_commit_with_an_old_epoch_writes_nothing(server: EmbeddedSer
 
 
 async def test_lease_renewer_with_blocked_event_loop_renews(server: EmbeddedServer) -> None:
-    """F-14: a step that blocks the event loop must not lose the lease."""
+    # F-14: a step that blocks the event loop must not lose the lease.
     async with (
         leases_of(server, "first", lease_ms=1000) as first,
         leases_of(server, "second", lease_ms=1000) as second,
@@ -134,7 +129,7 @@ async def test_lease_that_was_not_renewed_in_time_is_lost_to_another_process(
         assert not lease.lost, "no renewal was refused yet"
 
         await proxy.set_fates()
-        await until(lambda: lease.lost)
+        await eventually(lambda: lease.lost)
 
         assert next_lease.epoch == lease.epoch + 1
         assert not next_lease.lost
@@ -165,7 +160,7 @@ async def test_lease_renewer_after_script_flush_renews(server: EmbeddedServer) -
         async with store_at(server.address) as store:
             await store.call("SCRIPT", "FLUSH")
         asked_at = lease.asked_at
-        await until(lambda: lease.asked_at > asked_at)
+        await eventually(lambda: lease.asked_at > asked_at)
 
 
 @pytest.mark.single_server
@@ -178,7 +173,7 @@ async def test_lease_renewer_on_silent_store_closes_without_waiting(fate: Fate) 
                 lease = await Leases(store, renewer, owner="me", lease_ms=300).acquire(KEY)
                 assert lease is not None
                 asked_at = lease.asked_at
-                await until(lambda: lease.asked_at > asked_at)
+                await eventually(lambda: lease.asked_at > asked_at)
                 await proxy.set_fates(requests=fate)
                 await asyncio.sleep(0.2)  # A renewal is waiting for its reply.
 
@@ -213,9 +208,9 @@ async def test_lease_renewer_with_failing_source_renews_the_others(
         first.renewer.add(source)
         lease = await first.acquire(KEY)
         assert lease is not None
-        await until(lambda: source.asked > 3)
+        await eventually(lambda: source.asked > 3)
         asked_at = lease.asked_at
-        await until(lambda: lease.asked_at > asked_at)
+        await eventually(lambda: lease.asked_at > asked_at)
         first.renewer.remove(source)
         await asyncio.sleep(0.1)
         asked = source.asked
@@ -230,17 +225,17 @@ async def test_lease_renewer_with_failing_source_renews_the_others(
 async def test_lease_is_sure_until_its_period_after_the_last_renewal(
     server: EmbeddedServer,
 ) -> None:
-    """F-13: a process that was suspended detects it by its clock, without a call to the store."""
+    # F-13: a process that was suspended detects it by its clock, without a call to the store.
     async with leases_of(server, "first", lease_ms=1500) as first:
         lease = await first.acquire(KEY)
         assert lease is not None
         before = first.now()
-        await until(lambda: first.now() - before > 2)
+        await eventually(lambda: first.now() - before > 2)
         assert lease.sure, "it was renewed meanwhile"
 
         first.renewer.close()
         assert lease.sure, "nobody can have acquired it yet"
-        await until(lambda: not lease.sure)
+        await eventually(lambda: not lease.sure)
 
         assert not lease.lost, "no renewal was refused"
         await lease.release()
@@ -267,7 +262,7 @@ async def test_lease_with_late_reply_is_not_sure(server: EmbeddedServer) -> None
 def test_lease_of_a_suspended_process_is_lost_when_the_process_continues(
     store_server: EmbeddedServer,
 ) -> None:
-    """F-13: a suspended process must not act on a lease that has expired."""
+    # F-13: a suspended process must not act on a lease that has expired.
     program = f"""
 import asyncio, sys
 from waystation.store.client import Store

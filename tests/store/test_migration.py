@@ -23,7 +23,7 @@ class CrashError(Exception):
 
 @asynccontextmanager
 async def old_store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """A store with a data set of format 1."""
+    """Yield a store with a data set of format 1."""
     async with store_at(store_server.address) as store:
         await store.call("DEL", keys.FORMAT)
         await store.call("DEL", keys.MIGRATION)

@@ -251,7 +251,7 @@ async def test_pubsub_started_before_store_connects_later() -> None:
 async def test_subscription_while_connecting_follows_handshake(
     tmp_path: Path,
 ) -> None:
-    """Before the handshake the store would refuse the subscription or the handshake."""
+    # Before the handshake the store would refuse the subscription or the handshake.
     heard: list[bytes] = []
     path = str(tmp_path / "s")
 

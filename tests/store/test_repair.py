@@ -281,7 +281,7 @@ def test_repair_of_damaged_manifest_and_middle_repairs_both(folder: Path) -> Non
 
 
 def test_repair_of_manifest_with_two_base_files_is_refused(folder: Path) -> None:
-    """Both base files contain the early commands, and only the manifest names the current one."""
+    # Both base files contain the early commands, and only the manifest names the current one.
     directory = folder / "appendonlydir"
     shutil.copy(directory / "appendonly.aof.2.base.rdb", directory / "appendonly.aof.1.base.rdb")
     (directory / "appendonly.aof.manifest").unlink()
@@ -289,7 +289,7 @@ def test_repair_of_manifest_with_two_base_files_is_refused(folder: Path) -> None
 
 
 def test_repair_of_manifest_with_files_older_than_base_is_refused(folder: Path) -> None:
-    """A rewrite left them, so the base file contains their commands already."""
+    # A rewrite left them, so the base file contains their commands already.
     directory = folder / "appendonlydir"
     old = directory / "appendonly.aof.1.incr.aof"
     old.write_bytes(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n")
@@ -453,7 +453,7 @@ def test_start_with_damaged_file_names_the_remedy_first_in_its_hint(folder: Path
 
 
 def test_start_without_manifest_of_empty_store_succeeds(tmp_path: Path) -> None:
-    """A crash during the first start leaves a base file without data and no manifest."""
+    # A crash during the first start leaves a base file without data and no manifest.
     write_and_stop(tmp_path / "store")
     (tmp_path / "store" / "appendonlydir" / "appendonly.aof.manifest").unlink()
     with EmbeddedServer(tmp_path / "store") as server:

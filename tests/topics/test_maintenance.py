@@ -63,6 +63,13 @@ async def maintenance_of(
         renewer.close()
 
 
+@pytest.fixture
+async def maintenance(process: TopicProcess) -> AsyncIterator[MaintenanceOnNode]:
+    """Build the maintenance of `process` without starting its leader."""
+    async with maintenance_of(process) as opened:
+        yield opened
+
+
 async def fill(process: TopicProcess, topic: str, count: int, size: int = 100) -> None:
     """Produce messages of one group, of about `size` bytes each."""
     envelopes = [
@@ -94,20 +101,20 @@ def gauge(name: str, **labels: str) -> float:
 
 
 async def test_maintenance_trims_old_messages_that_no_reader_holds(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        topic = await process.topics.create("default", "orders", partitions=1, options=options)
-        await fill(process, "orders", 1700)
-        log = topic.log(topic.target)
-        await process.logs.hold(log, 0, "reader", 1600)
-        await asyncio.sleep(0.01)
-        assert (await maintenance.run_pass()).trimmed.deleted == 1600
-        assert (await process.logs.state(log, 0)).first == 1600
-        await process.logs.release(log, 0, "reader")
-        report = await maintenance.run_pass()
-        assert (report.trimmed.deleted, report.trimmed.bytes, report.trimmed.dropped) == (100, 0, 0)
+    options = TopicOptions(max_age_seconds=0.001)
+    topic = await process.topics.create("default", "orders", partitions=1, options=options)
+    await fill(process, "orders", 1700)
+    log = topic.log(topic.target)
+    await process.logs.hold(log, 0, "reader", 1600)
+    await asyncio.sleep(0.01)
+    assert (await maintenance.run_pass()).trimmed.deleted == 1600
+    assert (await process.logs.state(log, 0)).first == 1600
+    await process.logs.release(log, 0, "reader")
+    report = await maintenance.run_pass()
+    assert (report.trimmed.deleted, report.trimmed.bytes, report.trimmed.dropped) == (100, 0, 0)
 
 
 @asynccontextmanager
@@ -178,19 +185,20 @@ async def test_memory_relief_between_passes_frees_memory(
                 await asyncio.sleep(0.01)
 
 
-async def test_maintenance_counts_dropped_messages(process: TopicProcess) -> None:
-    async with maintenance_of(process) as maintenance:
-        topic = await process.topics.create("default", "orders", partitions=1)
-        await fill(process, "orders", 100)
-        log = topic.log(topic.target)
-        await process.logs.hold(log, 0, "slow", 10)
-        options = TopicOptions(max_bytes=2000, full_policy="drop_and_count")
-        await process.topics.change_options("default", "orders", options, version=topic.version)
-        report = await maintenance.run_pass()
-        state = await process.logs.state(log, 0)
-        assert report.trimmed.deleted == state.first > 70
-        assert report.trimmed.dropped == state.dropped == state.first - 10
-        assert report.trimmed.bytes == state.bytes <= 2000
+async def test_maintenance_counts_dropped_messages(
+    maintenance: MaintenanceOnNode, process: TopicProcess
+) -> None:
+    topic = await process.topics.create("default", "orders", partitions=1)
+    await fill(process, "orders", 100)
+    log = topic.log(topic.target)
+    await process.logs.hold(log, 0, "slow", 10)
+    options = TopicOptions(max_bytes=2000, full_policy="drop_and_count")
+    await process.topics.change_options("default", "orders", options, version=topic.version)
+    report = await maintenance.run_pass()
+    state = await process.logs.state(log, 0)
+    assert report.trimmed.deleted == state.first > 70
+    assert report.trimmed.dropped == state.dropped == state.first - 10
+    assert report.trimmed.bytes == state.bytes <= 2000
 
 
 async def test_maintenance_logs_nearly_full_partitions_once_per_change(
@@ -262,68 +270,69 @@ async def test_maintenance_runs_on_one_node_until_another_takes_over(
 
 
 async def test_maintenance_publishes_change_after_crash(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        topic = await process.topics.create("default", "orders", partitions=1)
-        await row_only(process, topic.in_state("blocked"))
-        assert (await process.topics.get("default", "orders")).state == "active"
-        await maintenance.run_pass()
-        assert (await process.topics.get("default", "orders")).state == "blocked"
+    topic = await process.topics.create("default", "orders", partitions=1)
+    await row_only(process, topic.in_state("blocked"))
+    assert (await process.topics.get("default", "orders")).state == "active"
+    await maintenance.run_pass()
+    assert (await process.topics.get("default", "orders")).state == "blocked"
 
 
 async def test_maintenance_writes_newer_definition_to_restored_database(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        backup = await process.topics.create("default", "orders", partitions=1)
-        topic = await process.topics.add_storage_topic("default", "orders", 4)
-        await process.catalogue.change_definition(record_of(backup), over=topic.version)
-        assert await process.topics.list("default", limit=10) == [backup]
-        assert (await maintenance.run_pass()).failures == 0
-        assert await process.topics.list("default", limit=10) == [topic]
+    backup = await process.topics.create("default", "orders", partitions=1)
+    topic = await process.topics.add_storage_topic("default", "orders", 4)
+    await process.catalogue.change_definition(record_of(backup), over=topic.version)
+    assert await process.topics.list("default", limit=10) == [backup]
+    assert (await maintenance.run_pass()).failures == 0
+    assert await process.topics.list("default", limit=10) == [topic]
 
 
 async def test_maintenance_sets_retention_after_crash(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        topic = await process.topics.create("default", "orders", partitions=2)
-        changed = topic.with_options(TopicOptions(max_bytes=5000), now_ms=0)
-        await row_only(process, changed)
-        await maintenance.run_pass()
-        for partition in range(2):
-            trimmed = await process.logs.trim(topic.log(topic.target), partition)
-            assert trimmed.retention == changed.retention
+    topic = await process.topics.create("default", "orders", partitions=2)
+    changed = topic.with_options(TopicOptions(max_bytes=5000), now_ms=0)
+    await row_only(process, changed)
+    await maintenance.run_pass()
+    for partition in range(2):
+        trimmed = await process.logs.trim(topic.log(topic.target), partition)
+        assert trimmed.retention == changed.retention
 
 
 async def test_maintenance_finishes_purge_after_crash_and_deletes_nothing_else(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        topic = await process.topics.create("default", "orders", partitions=2)
-        kept = await process.topics.create("default", "kept", partitions=2)
-        await process.topics.delete("default", "kept")
-        await process.logs.create("t.default.unknown.0", 1, Retention())
-        deleted = await process.topics.delete("default", "orders")
-        await row_only(process, deleted.in_state("purged"))
-        await maintenance.run_pass()
-        assert sorted(await process.logs.names()) == [kept.log(kept.target), "t.default.unknown.0"]
-        again = await process.topics.create("default", "orders", partitions=1)
-        # A producer that read the topic before the purge created its log again.
-        await process.logs.create(topic.log(topic.target), 2, Retention())
-        await maintenance.run_pass()
-        assert topic.log(topic.target) not in await process.logs.names()
-        assert (await process.logs.state(again.log(again.target), 0)).end == 0
+    topic = await process.topics.create("default", "orders", partitions=2)
+    kept = await process.topics.create("default", "kept", partitions=2)
+    await process.topics.delete("default", "kept")
+    await process.logs.create("t.default.unknown.0", 1, Retention())
+    deleted = await process.topics.delete("default", "orders")
+    await row_only(process, deleted.in_state("purged"))
+    await maintenance.run_pass()
+    assert sorted(await process.logs.names()) == [kept.log(kept.target), "t.default.unknown.0"]
+    again = await process.topics.create("default", "orders", partitions=1)
+    # A producer that read the topic before the purge created its log again.
+    await process.logs.create(topic.log(topic.target), 2, Retention())
+    await maintenance.run_pass()
+    assert topic.log(topic.target) not in await process.logs.names()
+    assert (await process.logs.state(again.log(again.target), 0)).end == 0
 
 
-async def test_maintenance_trims_record_logs_of_other_parts(process: TopicProcess) -> None:
-    async with maintenance_of(process) as maintenance:
-        retention = Retention(max_bytes=100, policy="drop_and_count")
-        await process.logs.create("s.default.mails.0", 1, Retention())
-        await process.logs.append("s.default.mails.0", 0, [b"x" * 10] * 30)
-        await process.logs.set_retention("s.default.mails.0", 0, retention)
-        assert (await maintenance.run_pass()).trimmed.deleted == 20
+async def test_maintenance_trims_record_logs_of_other_parts(
+    maintenance: MaintenanceOnNode, process: TopicProcess
+) -> None:
+    retention = Retention(max_bytes=100, policy="drop_and_count")
+    await process.logs.create("s.default.mails.0", 1, Retention())
+    await process.logs.append("s.default.mails.0", 0, [b"x" * 10] * 30)
+    await process.logs.set_retention("s.default.mails.0", 0, retention)
+    assert (await maintenance.run_pass()).trimmed.deleted == 20
 
 
 async def told(caplog: pytest.LogCaptureFixture, text: str, *, times: int = 1) -> None:
@@ -345,118 +354,116 @@ async def test_maintenance_after_failed_pass_logs_and_repeats(
 
 @pytest.mark.parametrize("problem", [BusyError("too much"), ValueError("a bug")], ids=str)
 async def test_maintenance_after_unexpected_error_continues(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     problem: Exception,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        await process.topics.create("default", "orders", partitions=1, options=options)
-        names = process.logs.names
+    options = TopicOptions(max_age_seconds=0.001)
+    await process.topics.create("default", "orders", partitions=1, options=options)
+    names = process.logs.names
 
-        async def failing() -> dict[str, int]:
-            monkeypatch.setattr(process.logs, "names", names)
-            raise problem
+    async def failing() -> dict[str, int]:
+        monkeypatch.setattr(process.logs, "names", names)
+        raise problem
 
-        monkeypatch.setattr(process.logs, "names", failing)
-        await fill(process, "orders", 10)
-        before = gauge("waystation_log_trimmed_messages_total")
-        await maintenance.leader.start()
-        await told(
-            caplog, "task attempt failed" if isinstance(problem, BusyError) else "task failed"
-        )
-        async with asyncio.timeout(10):
-            while gauge("waystation_log_trimmed_messages_total") < before + 10:
-                await asyncio.sleep(0.005)
+    monkeypatch.setattr(process.logs, "names", failing)
+    await fill(process, "orders", 10)
+    before = gauge("waystation_log_trimmed_messages_total")
+    await maintenance.leader.start()
+    await told(caplog, "task attempt failed" if isinstance(problem, BusyError) else "task failed")
+    async with asyncio.timeout(10):
+        while gauge("waystation_log_trimmed_messages_total") < before + 10:
+            await asyncio.sleep(0.005)
 
 
 async def test_maintenance_with_invalid_row_or_log_completes_other_tasks(
-    process: TopicProcess, caplog: pytest.LogCaptureFixture
+    maintenance: MaintenanceOnNode, process: TopicProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        for name in ("a-bad-row", "b-bad-log", "c-bad-copy", "orders"):
-            topic = await process.topics.create("default", name, partitions=1, options=options)
-            await fill(process, name, 10)
-            if name == "a-bad-row":
-                bad = msgspec.structs.replace(record_of(topic.in_state("blocked")), body=b"{")
-                await process.catalogue.change_definition(bad)
-        await row_only(process, topic.in_state("blocked"))
-        for key in ("{t.default.b-bad-log.0.0}:log:head", "{t.default.c-bad-copy}:topic"):
-            await process.store.call("DEL", key)
-            await process.store.call("SET", key, "no hash")
-        await asyncio.sleep(0.01)
-        report = await maintenance.run_pass()
-        assert (report.trimmed.deleted, report.failures) == (30, 2)
-        assert "WRONGTYPE" in str(report.first_error)
-        assert "definition row invalid" in caplog.text
-        assert (await process.topics.get("default", "orders")).state == "blocked"
+    options = TopicOptions(max_age_seconds=0.001)
+    for name in ("a-bad-row", "b-bad-log", "c-bad-copy", "orders"):
+        topic = await process.topics.create("default", name, partitions=1, options=options)
+        await fill(process, name, 10)
+        if name == "a-bad-row":
+            bad = msgspec.structs.replace(record_of(topic.in_state("blocked")), body=b"{")
+            await process.catalogue.change_definition(bad)
+    await row_only(process, topic.in_state("blocked"))
+    for key in ("{t.default.b-bad-log.0.0}:log:head", "{t.default.c-bad-copy}:topic"):
+        await process.store.call("DEL", key)
+        await process.store.call("SET", key, "no hash")
+    await asyncio.sleep(0.01)
+    report = await maintenance.run_pass()
+    assert (report.trimmed.deleted, report.failures) == (30, 2)
+    assert "WRONGTYPE" in str(report.first_error)
+    assert "definition row invalid" in caplog.text
+    assert (await process.topics.get("default", "orders")).state == "blocked"
 
 
-async def test_maintenance_with_unavailable_database_trims_logs(process: TopicProcess) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        await process.topics.create("default", "orders", partitions=1, options=options)
-        await fill(process, "orders", 10)
-        await asyncio.sleep(0.01)
-        await process.catalogue.close()
-        report = await maintenance.run_pass()
-        assert (report.trimmed.deleted, report.failures) == (10, 1)
+async def test_maintenance_with_unavailable_database_trims_logs(
+    maintenance: MaintenanceOnNode, process: TopicProcess
+) -> None:
+    options = TopicOptions(max_age_seconds=0.001)
+    await process.topics.create("default", "orders", partitions=1, options=options)
+    await fill(process, "orders", 10)
+    await asyncio.sleep(0.01)
+    await process.catalogue.close()
+    report = await maintenance.run_pass()
+    assert (report.trimmed.deleted, report.failures) == (10, 1)
 
 
 async def test_maintenance_with_unavailable_store_ends_pass(
-    process: TopicProcess, monkeypatch: pytest.MonkeyPatch
+    maintenance: MaintenanceOnNode, process: TopicProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pass must end at the first error, because each log would wait for the store.
-    async with maintenance_of(process) as maintenance:
-        for number in range(40):
-            await process.logs.create(f"log.{number}", 1, Retention())
-        looks = 0
+    for number in range(40):
+        await process.logs.create(f"log.{number}", 1, Retention())
+    looks = 0
 
-        async def away(*_: object) -> TrimResult:
-            nonlocal looks
-            looks += 1
-            await asyncio.sleep(0)
-            raise StoreUnavailableError("away")
+    async def away(*_: object) -> TrimResult:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(0)
+        raise StoreUnavailableError("away")
 
-        monkeypatch.setattr(process.logs, "trim", away)
-        with pytest.raises(StoreUnavailableError):
-            await maintenance.run_pass()
-        assert looks <= 16
+    monkeypatch.setattr(process.logs, "trim", away)
+    with pytest.raises(StoreUnavailableError):
+        await maintenance.run_pass()
+    assert looks <= 16
 
 
-async def test_maintenance_of_full_store_trims_purges_and_leads(process: TopicProcess) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        old = await process.topics.create("default", "old", partitions=1, options=options)
-        read = await process.topics.create("default", "read", partitions=1, options=options)
-        await process.topics.create("default", "gone", partitions=1)
-        for name in ("old", "read", "gone"):
-            await fill(process, name, 100)
-        await process.logs.hold(read.log(read.target), 0, "reader", 0)
-        await process.topics.delete("default", "gone")
-        # The interrupted change needs a log, which a full store cannot create.
-        await row_only(process, (await process.topics.get("default", "old")).with_storage(2))
-        await asyncio.sleep(0.01)
-        await process.store.call("CONFIG", "SET", "maxmemory", "1")
-        try:
-            report = await maintenance.run_pass()
-            assert (report.trimmed.deleted, report.failures) == (100, 1)
-            assert (await process.logs.state(old.log(old.target), 0)).bytes == 0
-            # The reader moves its hold, so that the messages before it can be deleted.
-            await process.logs.hold(read.log(read.target), 0, "reader", 60)
-            assert (await maintenance.run_pass()).trimmed.deleted == 60
-            await process.topics.purge("default", "gone")
-            assert "t.default.gone.0" not in await process.logs.names()
-            # A node can acquire the lease of the leader in a full store. Otherwise no node would
-            # run a pass.
-            await maintenance.leader.start()
-            async with asyncio.timeout(10):
-                while await process.store.call("HGET", keys.MAINTENANCE_LEASE, "owner") != b"one":
-                    await asyncio.sleep(0.005)
-        finally:
-            await process.store.call("CONFIG", "SET", "maxmemory", "0")
+async def test_maintenance_of_full_store_trims_purges_and_leads(
+    maintenance: MaintenanceOnNode, process: TopicProcess
+) -> None:
+    options = TopicOptions(max_age_seconds=0.001)
+    old = await process.topics.create("default", "old", partitions=1, options=options)
+    read = await process.topics.create("default", "read", partitions=1, options=options)
+    await process.topics.create("default", "gone", partitions=1)
+    for name in ("old", "read", "gone"):
+        await fill(process, name, 100)
+    await process.logs.hold(read.log(read.target), 0, "reader", 0)
+    await process.topics.delete("default", "gone")
+    # The interrupted change needs a log, which a full store cannot create.
+    await row_only(process, (await process.topics.get("default", "old")).with_storage(2))
+    await asyncio.sleep(0.01)
+    await process.store.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        report = await maintenance.run_pass()
+        assert (report.trimmed.deleted, report.failures) == (100, 1)
+        assert (await process.logs.state(old.log(old.target), 0)).bytes == 0
+        # The reader moves its hold, so that the messages before it can be deleted.
+        await process.logs.hold(read.log(read.target), 0, "reader", 60)
+        assert (await maintenance.run_pass()).trimmed.deleted == 60
+        await process.topics.purge("default", "gone")
+        assert "t.default.gone.0" not in await process.logs.names()
+        # A node can acquire the lease of the leader in a full store. Otherwise no node would
+        # run a pass.
+        await maintenance.leader.start()
+        async with asyncio.timeout(10):
+            while await process.store.call("HGET", keys.MAINTENANCE_LEASE, "owner") != b"one":
+                await asyncio.sleep(0.005)
+    finally:
+        await process.store.call("CONFIG", "SET", "maxmemory", "0")
 
 
 async def test_maintenance_during_change_of_options_keeps_new_retention(
@@ -488,15 +495,15 @@ async def test_maintenance_during_change_of_options_keeps_new_retention(
 
 
 async def test_maintenance_trims_by_retention_of_database(
+    maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:
-    async with maintenance_of(process) as maintenance:
-        options = TopicOptions(max_age_seconds=0.001)
-        topic = await process.topics.create("default", "orders", partitions=1, options=options)
-        await fill(process, "orders", 10)
-        await asyncio.sleep(0.01)
-        await row_only(process, topic.with_options(TopicOptions(), now_ms=0))
-        assert (await maintenance.run_pass()).trimmed.deleted == 0
+    options = TopicOptions(max_age_seconds=0.001)
+    topic = await process.topics.create("default", "orders", partitions=1, options=options)
+    await fill(process, "orders", 10)
+    await asyncio.sleep(0.01)
+    await row_only(process, topic.with_options(TopicOptions(), now_ms=0))
+    assert (await maintenance.run_pass()).trimmed.deleted == 0
 
 
 async def test_maintenance_creates_logs_after_crash_of_creation(

@@ -283,7 +283,7 @@ class Leases:
         with self._lock:
             lease = self._leased.get(key)
             if lease is not None and lease.epoch == epoch:
-                # This process owned it already, for example because it lost an earlier reply.
+                # The process owned the lease already, for example because a reply was lost.
                 lease.asked_at = max(lease.asked_at, asked_at)
                 return lease
             if lease is not None:

@@ -4,7 +4,7 @@ Pub/sub loses messages when a connection drops, so a message is only a hint to r
 The order that misses no hint: take a wake-up, `clear()` it, read the state, then `wait()`.
 
 - A pub/sub topic is subscribed when its first waiter comes, and stays subscribed for a while after
-  the last one has left, because pollers come back. Subscriptions of one turn of the event loop are
+  the last one has left, because pollers return. Subscriptions of one turn of the event loop are
   sent together.
 - A waiter is woken when its subscription takes effect, after every reconnect, and after
   `RECHECK_S` without a hint. A needless wake-up costs one read; a missed one delays a message.
