@@ -128,6 +128,13 @@ class NotFiniteError(InvalidInputError):
     code = "input.not-finite"
 
 
+class JsonTooDeepError(InvalidInputError):
+    """A JSON value is nested deeper than 900 levels. Nothing was written."""
+
+    code = "input.too-deep"
+    remedy = "Send a flatter value, or send the deep part as a string that contains its JSON."
+
+
 class UnsupportedMediaTypeError(WaystationError):
     """The server does not support the content type of the body. Nothing was written."""
 

@@ -12,7 +12,8 @@ from websockets.exceptions import ConnectionClosedError
 from tests.helpers.http import async_ask, event_stream
 from waystation.client import AsyncWaystation
 from waystation.config import Config
-from waystation.errors import StoreDamagedError
+from waystation.errors import JsonTooDeepError, StoreDamagedError
+from waystation.runtime.json_text import JSON_DEPTH_MAX
 from waystation.testing import serving
 from waystation.testing.station import Serving
 
@@ -20,8 +21,6 @@ CLOCK = "c.{news}.clock"
 SUBSCRIPTION = "/channel/news/subscription/polling/me"
 EVENTS = "/v1/channels/news/subscribers/me/events"
 SOCKET = "/v1/channels/news/subscribers/me/socket"
-#: The parser's limit is about 1,000 levels, less the depth of the stack at the time.
-DEPTHS = (500, *range(930, 1010), 5000)
 
 ROUTES = {
     "publish": ("PUT", "/channel/news/message/m-9", b"1"),
@@ -41,6 +40,17 @@ ROUTES = {
 
 def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
+
+
+def socket(server: Serving) -> connect:
+    """Return a connection of subscriber `me` to channel `news`, to be entered."""
+    address = f"{server.url.replace('http', 'ws', 1)}{SOCKET}"
+    return connect(address, proxy=None, max_size=None)
+
+
+def publish_frame(message_id: str, content: bytes) -> str:
+    """Return the frame by which a client publishes a message."""
+    return f'{{"type":"publish","messageID":"{message_id}","content":{content.decode()}}}'
 
 
 async def damage_clock(server: Serving) -> None:
@@ -98,59 +108,71 @@ async def test_clock_damaged_during_socket_is_reported(settings: Config) -> None
             assert codes <= {None, "store.damaged"}
 
 
-async def test_deeply_nested_content_is_delivered_or_refused(settings: Config) -> None:
-    async with serving(settings) as server:
-        await server.node.channels.subscribe("default", "news", "me")
-        accepted = {}
-        for depth in DEPTHS:
-            content = nested(depth)
-            one = f"one-{depth}"
-            reply = await async_ask(server.url, "PUT", f"/channel/news/message/{one}", body=content)
-            assert reply.status in (200, 400), depth
-            if reply.status == 200:
-                accepted[one] = content
-            batch = b'{"messages":[{"id":"many-%d","content":%b}]}' % (depth, content)
-            reply = await async_ask(server.url, "POST", "/v1/channels/news/messages", body=batch)
-            assert reply.status in (200, 400), depth
-            if reply.status == 200:
-                accepted[f"many-{depth}"] = content
-        assert {"one-500", "many-500"} <= set(accepted)
-
-        fetched = await async_ask(server.url, "GET", f"{SUBSCRIPTION}?max=1000")
-        assert fetched.status == 200
-        for message_id, content in accepted.items():
-            assert (
-                b'{"messageID":"%b","content":%b}' % (message_id.encode(), content) in fetched.body
-            )
-        assert b"lostMessages" not in fetched.body
-
-
-async def test_deeply_nested_content_over_socket_is_delivered_or_refused(settings: Config) -> None:
-    async with serving(settings) as server:
-        address = f"{server.url.replace('http', 'ws', 1)}{SOCKET}?create=true"
-        async with connect(address, proxy=None, max_size=None) as connection:
-            for depth in DEPTHS:
-                content = nested(depth).decode()
-                frame = f'{{"type":"publish","messageID":"m-{depth}","content":{content}}}'
-                await connection.send(frame)
-                kinds = set()
-                while not kinds & {"published", "error"}:
-                    text = await connection.recv()
-                    assert isinstance(text, str)
-                    kinds.add(text[9 : text.index('"', 9)])
-                if depth == 500:
-                    assert "published" in kinds
-
-
-async def test_deeply_nested_content_reaches_client(settings: Config) -> None:
+async def test_nested_content_up_to_limit_is_delivered_by_every_route(settings: Config) -> None:
+    content = nested(JSON_DEPTH_MAX)
     async with serving(settings) as server, AsyncWaystation(server.url) as client:
         await client.channels.subscribe("news", "me")
-        deepest = 0
-        for depth in DEPTHS:
-            reply = await async_ask(
-                server.url, "PUT", f"/channel/news/message/m-{depth}", body=nested(depth)
-            )
-            deepest = depth if reply.status == 200 else deepest
+        single = await async_ask(server.url, "PUT", "/channel/news/message/single", body=content)
+        batch = await async_ask(
+            server.url,
+            "POST",
+            "/v1/channels/news/messages",
+            body=b'{"messages":[{"id":"batch","content":%b}]}' % content,
+        )
+        async with socket(server) as connection:
+            await connection.send(publish_frame("socket", content))
+            pushed = [await connection.recv() for _ in range(4)]
 
-        batch = await client.channels.fetch("news", "me", limit=1000)
-        assert bytes(batch.messages[-1].raw) == nested(deepest)
+        assert (single.status, batch.status) == (200, 200)
+        assert '{"type":"published","messageID":"socket"}' in pushed
+        for message_id in ("single", "batch", "socket"):
+            frame = f'"messageID":"{message_id}","content":{content.decode()}'
+            assert any(frame in str(each) for each in pushed)
+        fetched = await client.channels.fetch("news", "me", limit=10)
+        assert [each.id for each in fetched.messages] == ["single", "batch", "socket"]
+        assert {bytes(each.raw) for each in fetched.messages} == {content}
+
+
+@pytest.mark.parametrize("depth", [JSON_DEPTH_MAX + 1, 1000, 100_000])
+async def test_nested_content_above_limit_is_rejected_by_every_route(
+    settings: Config, depth: int
+) -> None:
+    content = nested(depth)
+    async with serving(settings) as server, AsyncWaystation(server.url) as client:
+        await client.channels.subscribe("news", "me")
+        single = await async_ask(server.url, "PUT", "/channel/news/message/single", body=content)
+        batch = await async_ask(
+            server.url,
+            "POST",
+            "/v1/channels/news/messages",
+            body=b'{"messages":[{"id":"a","content":1},{"id":"b","content":%b}]}' % content,
+        )
+        async with socket(server) as connection:
+            await connection.send(publish_frame("socket", content))
+            refused = json.loads(await connection.recv())
+
+        for reply in (single, batch):
+            assert reply.status == 400
+            assert reply.json()["code"] == "input.too-deep"
+            assert f"the limit is {JSON_DEPTH_MAX} levels" in reply.body.decode()
+        assert (refused["type"], refused["code"]) == ("error", "input.too-deep")
+        with pytest.raises(JsonTooDeepError):
+            await client.channels.publish("news", content)
+        assert (await client.channels.fetch("news", "me")).messages == []
+
+
+async def test_stored_content_above_limit_is_delivered_by_every_route(settings: Config) -> None:
+    # DSPS accepts 10,000 levels, and a store can have its messages.
+    content = nested(10_000)
+    async with serving(settings) as server, AsyncWaystation(server.url) as client:
+        await client.channels.subscribe("news", "me")
+        await server.node.channels.publish("default", "news", "deep", content)
+
+        fetched = await async_ask(server.url, "GET", SUBSCRIPTION)
+        assert b'{"messageID":"deep","content":%b}' % content in fetched.body
+        async with event_stream(server.url, EVENTS) as stream:
+            assert content.decode() in (await stream.message()).data
+        async with socket(server) as connection:
+            assert content.decode() in str(await connection.recv())
+        with pytest.raises(JsonTooDeepError):
+            await client.channels.fetch("news", "me")

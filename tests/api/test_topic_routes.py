@@ -12,6 +12,7 @@ from tests.helpers.http import ask, request_bytes, wire
 from tests.helpers.server import BATCH, TopicClient, background_station, problem
 from waystation import Waystation
 from waystation.config import Config, HttpConfig, TopicConfig
+from waystation.runtime.json_text import JSON_DEPTH_MAX
 
 MIB = 1_048_576
 ODD_NAMES = ["{a}", "}", "*", "a:b", "..", "a..b", "a\0b", "x" * 300, "A", " ", "ä", "a.b", "%2e"]
@@ -57,6 +58,28 @@ def test_the_payload_is_bytes_that_nobody_changes(topic: TopicClient) -> None:
         {"Waystation-Id": "json", "Content-Type": "application/json"},
     )
     assert b'"data":{"n": 12345678901234567890}' in topic.browse(id="json").body
+
+
+def test_produce_of_batch_with_nested_data_is_accepted_up_to_limit(topic: TopicClient) -> None:
+    for depth in (JSON_DEPTH_MAX, JSON_DEPTH_MAX + 1, 1000, 100_000):
+        data = b"[" * depth + b"]" * depth
+        answer = topic.produce(b'{"messages":[{"data":%b}]}' % data, {"Content-Type": BATCH})
+
+        if depth == JSON_DEPTH_MAX:
+            message_id = answer.json()["results"][0]["id"]
+            assert b'"data":%b' % data in topic.browse(id=message_id).body
+        else:
+            assert problem(answer) == (400, "input.too-deep")
+            assert f"the limit is {JSON_DEPTH_MAX} levels" in answer.json()["detail"]
+
+
+def test_produce_of_nested_payload_stores_its_bytes(topic: TopicClient) -> None:
+    for depth in (1000, 100_000):
+        data = b"[" * depth + b"]" * depth
+        message_id = topic.produce(data, {"Content-Type": "application/json"}).json()["id"]
+
+        (found,) = topic.found(id=message_id)
+        assert found["text"] == data.decode()
 
 
 def test_repeated_headers_and_commas_survive_in_their_order(topic: TopicClient) -> None:

@@ -9,8 +9,14 @@ import time
 import msgspec
 import pytest
 
-from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
+from waystation.errors import (
+    JsonTooDeepError,
+    SchemaInvalidError,
+    SchemaMismatchError,
+    TooLargeError,
+)
 from waystation.messages.envelope import Envelope
+from waystation.runtime.json_text import JSON_DEPTH_MAX
 from waystation.topics import schemas as schemas_module
 from waystation.topics.model import StorageTopicDefinition, TopicDefinition
 from waystation.topics.schema_cost import states_of
@@ -80,7 +86,6 @@ def test_schema_validator_accepts_matching_payload() -> None:
         (b'{"id":"\\ud800"}', "", "not valid JSON"),
         (b'{"id":"a","x":1e999}', "", "too large to validate"),
         (b'{"id":"a","x":' + b"1" * 5000 + b"}", "", "too large to validate"),
-        (b"[" * 100_000 + b"]" * 100_000, "", "nested too deep"),
     ],
 )
 def test_schema_validator_with_mismatch_names_first_failing_path(
@@ -90,6 +95,18 @@ def test_schema_validator_with_mismatch_names_first_failing_path(
     assert error.code == "topic.schema-mismatch"
     assert (error.path, error.position) == (path, 0)
     assert reason in error.message
+
+
+def test_schema_validator_at_depth_limit_accepts_payload() -> None:
+    payload = b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX
+    check(SchemaValidator(), topic({"type": "array"}), payload)
+
+
+@pytest.mark.parametrize("depth", [JSON_DEPTH_MAX + 1, 1000, 100_000])
+def test_schema_validator_above_depth_limit_raises_json_too_deep(depth: int) -> None:
+    payload = b"[" * depth + b"]" * depth
+    with pytest.raises(JsonTooDeepError, match=f"the limit is {JSON_DEPTH_MAX} levels"):
+        check(SchemaValidator(), topic({"type": "array"}), payload)
 
 
 def test_schema_validator_with_mismatch_in_batch_names_message() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from waystation.errors import InvalidInputError
+from waystation.errors import InvalidInputError, JsonTooDeepError
+from waystation.runtime.json_text import JSON_DEPTH_MAX
 from waystation.transactions.order import ORDERS_MAX, Moment, Order, read_moment, read_orders
 from waystation.transactions.wanted import Wanted
 
@@ -242,11 +243,24 @@ def test_what_is_no_json_is_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [(b"[" * 100_000 + b"]" * 100_000, "nested too deeply"), (b'"\xff"', "not UTF-8")],
+    [(b'"\xff"', "not UTF-8")],
 )
 def test_what_is_nearly_json_is_told_what_is_wrong_with_it(data: bytes, told: str) -> None:
     with pytest.raises(InvalidInputError, match=f"The body cannot be accepted: it is {told}"):
         read_orders(b'{"type": "a", "data": %b}' % data)
+
+
+@pytest.mark.parametrize("depth", [JSON_DEPTH_MAX + 1, 1000, 100_000])
+def test_read_orders_with_data_above_depth_limit_raises_json_too_deep(depth: int) -> None:
+    data = b"[" * depth + b"]" * depth
+    with pytest.raises(JsonTooDeepError, match=f"the limit is {JSON_DEPTH_MAX} levels"):
+        read_orders(b'{"transactions": [{"type": "a", "data": %b}]}' % data)
+
+
+def test_read_orders_with_data_at_depth_limit_keeps_data() -> None:
+    data = b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX
+    (order,), _ = read_orders(b'{"transactions": [{"type": "a", "data": %b}]}' % data)
+    assert order.data == data
 
 
 @pytest.mark.parametrize(

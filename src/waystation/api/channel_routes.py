@@ -16,7 +16,7 @@ from waystation.channels.service import ChannelService
 from waystation.errors import MessageMalformedError
 from waystation.runtime.durations import parse_duration
 from waystation.runtime.ids import is_name
-from waystation.runtime.json_text import is_json
+from waystation.runtime.json_text import check_depth, is_json
 
 _DEFAULT_LIMIT = 64
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII).fullmatch
@@ -45,6 +45,7 @@ class ChannelRoutes:
             return _invalid("messageID")
         content = await request.body()
         if not is_json(content):
+            check_depth(content, field="body")
             raise MessageMalformedError("Request body is not JSON")
         assert request.access is not None
         await self._channels.publish(

@@ -33,7 +33,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.runtime.ids import require_name
-from waystation.runtime.json_text import is_json, shield, unshield
+from waystation.runtime.json_text import check_depth, is_json, shield, too_deep, unshield
 from waystation.runtime.logging import logger
 
 _log = logger("http")
@@ -188,6 +188,7 @@ class Conversation:
                 f"The content is larger than {self._content_bytes_max} bytes.", field="content"
             )
         if not is_json(content):
+            check_depth(content, field="content")
             raise MessageMalformedError("The content is not JSON.")
         project, channel, _ = self._names
         await self._channels.publish(project, channel, message_id, content)
@@ -197,7 +198,9 @@ class Conversation:
 def _read(text: str) -> Ack | Publish:
     try:
         return _decode_shielded(text.encode())
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+    except RecursionError as error:
+        raise too_deep("frame") from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
         told = str(error) if isinstance(error, msgspec.ValidationError) else "it is not JSON"
         raise InvalidInputError(f"The frame cannot be read: {told}.") from error
 

@@ -16,7 +16,7 @@ from litestar.dto import AbstractDTO
 
 from waystation.errors import InvalidInputError
 from waystation.runtime.decoding import decode_json
-from waystation.runtime.json_text import shield
+from waystation.runtime.json_text import shield, too_deep
 
 if TYPE_CHECKING:
     from litestar._openapi.schema_generation import SchemaCreator
@@ -51,7 +51,7 @@ class ExactBody(AbstractDTO[_T]):
                     raise
             return decode_json(shielded, self.model_type)
         except RecursionError as error:
-            raise InvalidInputError("The JSON of the body is nested too deep.") from error
+            raise too_deep("body") from error
         except UnicodeDecodeError as error:
             raise InvalidInputError("The body has a lone surrogate in a name.") from error
         except msgspec.MsgspecError as error:

@@ -34,7 +34,7 @@ from waystation.pools.mail import BATCH_MAX
 from waystation.pools.recipient import check_id, check_key
 from waystation.runtime.durations import parse_duration
 from waystation.runtime.ids import IdSource, SequentialIds
-from waystation.runtime.json_text import unshield
+from waystation.runtime.json_text import check_depth, unshield
 
 _KEY = "waystation-key"
 _ID = "waystation-id"
@@ -152,7 +152,9 @@ class PoolMessages:
         return envelopes
 
     def _one(self, project: str, message: _Message, trace: str | None) -> Envelope:
-        data, usual = payload_of(unshield(bytes(message.data)), message.text, message.base64)
+        data = unshield(bytes(message.data))
+        check_depth(data, field="data")
+        data, usual = payload_of(data, message.text, message.base64)
         content_type = usual if message.content_type is None else message.content_type
         kept = [
             (check_header_name(name), check_header_value(value, field="headers"))

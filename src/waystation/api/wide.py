@@ -48,6 +48,7 @@ from waystation.errors import InvalidInputError, NotFoundError, TooLargeError
 from waystation.pools import Pools
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource
+from waystation.runtime.json_text import too_deep
 from waystation.runtime.logging import logger
 from waystation.store.time_machine import TimeMachine
 from waystation.subscriptions.desk import Desk as SubscriptionDesk
@@ -195,9 +196,11 @@ def _versioned() -> Router:
 def _on_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     ours: OurRequest = request.scope["state"]["request"]
     request_id, path = ours.id.decode(), ours.scope["path"]
-    if isinstance(error, RecursionError | UnicodeDecodeError):
-        # Only the reading of a body does that here: JSON that is too deep, or not in UTF-8.
-        error = InvalidInputError("The body is not JSON that can be read.")
+    # Handlers raise neither of these two: the decoder of the body raised them.
+    if isinstance(error, RecursionError):
+        error = too_deep("body")
+    if isinstance(error, UnicodeDecodeError):
+        error = InvalidInputError("The body is not UTF-8.", field="body")
     if isinstance(error, HTTPException) and error.status_code < 500:
         reply = _framework_problem(error, path, request_id)
     else:

@@ -16,7 +16,7 @@ from waystation.channels.queries import ChannelQueries
 from waystation.channels.service import ChannelService, SeekTo
 from waystation.errors import InvalidInputError
 from waystation.runtime.ids import NAME_PATTERN, require_name
-from waystation.runtime.json_text import is_json, unshield
+from waystation.runtime.json_text import check_depth, is_json, unshield
 from waystation.types.channel import (
     ChannelPage,
     PublishedMessage,
@@ -121,6 +121,7 @@ class ChannelController(Controller):
             content = unshield(bytes(each.content))
             messages.append((each.id, content))
             if not is_json(content):
+                check_depth(content, field=f"messages[{position}].content")
                 raise InvalidInputError(
                     f"The content of message {each.id} is not JSON that can be kept.",
                     field=f"messages[{position}].content",

@@ -12,7 +12,14 @@ import msgspec
 from waystation import errors
 from waystation.errors import WaystationError
 from waystation.runtime.decoding import decode_json
-from waystation.runtime.json_text import free_mark, load_json, shield, unshield
+from waystation.runtime.json_text import (
+    check_depth,
+    free_mark,
+    load_json,
+    shield,
+    too_deep,
+    unshield,
+)
 from waystation.runtime.json_values import encode_json
 from waystation.types.common import Problem
 
@@ -72,7 +79,11 @@ def decode_batch(answer: Answer) -> Batch:
         # The limit includes the frames of the caller. A new thread has almost none, so that it can
         # decode every content that the server accepted.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(decode_json, answer.body, Batch).result()
+            try:
+                return thread.submit(decode_json, answer.body, Batch).result()
+            except RecursionError as error:
+                # DSPS accepts deeper contents, and its messages can be in the same store.
+                raise too_deep("messages") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A message with a lone surrogate, or no reply of a station.
         mark = free_mark(answer.body)
@@ -111,6 +122,7 @@ def encode_content(content: Any) -> bytes:
 def _one_value(content: Any, message_id: str) -> bytes:
     """The content, if it is one JSON value: bytes that are more could pass for other messages."""
     encoded = encode_content(content)
+    check_depth(encoded, field=f"content of message {message_id}")
     try:
         msgspec.json.decode(shield(encoded), type=msgspec.Raw)
     except (msgspec.MsgspecError, RecursionError) as error:

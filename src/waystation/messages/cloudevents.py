@@ -20,7 +20,7 @@ from waystation.messages.envelope import (
     is_json_type,
     valid_traceparent,
 )
-from waystation.runtime.json_text import unshield
+from waystation.runtime.json_text import check_depth, unshield
 
 #: An event in the JSON format. The values are undecoded JSON.
 JsonEvent = dict[str, msgspec.Raw]
@@ -164,6 +164,7 @@ def _payload(event: JsonEvent, content_type: str | None) -> bytes:
     if data is None:
         return b""
     raw = bytes(data)
+    check_depth(raw, field=_DATA)
     if content_type is None or is_json_type(content_type) or not raw.startswith(b'"'):
         return unshield(raw)
     # The content type is not JSON, so the payload is the text of the JSON string.

@@ -29,9 +29,6 @@ MESSAGES_MAX = 1000
 HEADERS_MAX = 100
 HEADER_NAME_MAX = 100
 HEADER_VALUE_MAX = 8192
-#: Nesting of JSON that the decoder always accepts. The true limit is a few levels higher and
-#: depends on the free C stack at the call.
-JSON_DEPTH_MAX = 900
 #: Number of random bytes in an id that the server creates.
 ID_BYTES = 16
 #: Latest valid time: the end of the year 9999.

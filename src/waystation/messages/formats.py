@@ -40,7 +40,6 @@ from waystation.messages.cloudevents import (
 from waystation.messages.envelope import (
     HEADER_NAME_MAX,
     ID_BYTES,
-    JSON_DEPTH_MAX,
     MESSAGES_MAX,
     Envelope,
     Headers,
@@ -59,7 +58,7 @@ from waystation.messages.envelope import (
     valid_traceparent,
 )
 from waystation.runtime.ids import IdSource
-from waystation.runtime.json_text import shield, unshield
+from waystation.runtime.json_text import check_depth, is_too_deep, shield, too_deep, unshield
 from waystation.types.message import JsonMessage
 
 EVENT_TYPE = "application/cloudevents+json"
@@ -304,7 +303,9 @@ def _single(
 def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
     """Decode a JSON body. Raise InvalidInputError, which names the invalid field, if it is invalid.
 
-    Pass each `msgspec.Raw` of the result to `unshield` (see `waystation.runtime.json_text`).
+    Raise JsonTooDeepError if the decoder cannot read the body because of its depth. Pass each
+    payload to `check_depth`, because the decoder reads some values above JSON_DEPTH_MAX. Pass each
+    `msgspec.Raw` of the result to `unshield` (see `waystation.runtime.json_text`).
     """
     try:
         # Check the UTF-8 here, because msgspec does not check it in undecoded values.
@@ -313,10 +314,7 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
     except UnicodeDecodeError as error:
         raise InvalidInputError("The body is not UTF-8.", field="body") from error
     except RecursionError as error:
-        raise InvalidInputError(
-            f"The JSON of the body is nested too deeply; the limit is {JSON_DEPTH_MAX} levels.",
-            field="body",
-        ) from error
+        raise too_deep("body") from error
     except msgspec.ValidationError as error:
         location = _location(str(error))
         field = (location.group(1) if location else "") or "body"
@@ -401,6 +399,8 @@ def _read_plain_batch(
     if not 0 < count <= MESSAGES_MAX or (target.grouped and len(groups) < count):
         return None
     payloads = [bytes(message.data) for message in messages]
+    if any(map(is_too_deep, payloads)):
+        return None
     # Compare the size of the batch with the limit of one message. Within it, no message exceeds the
     # limit. Otherwise `_read_batch` checks each message.
     size = sum(map(len, [*payloads, *keys, *groups])) + count * _JSON_HEADER_BYTES
@@ -464,7 +464,9 @@ def _at_position(error: InvalidInputError, position: int) -> InvalidInputError:
 def _batch_envelope(
     message: _BatchMessage, message_id: str, project: str, traceparent: str | None
 ) -> Envelope:
-    data, content_type = batch_payload(unshield(bytes(message.data)), message.text, message.base64)
+    data = unshield(bytes(message.data))
+    check_depth(data, field="data")
+    data, content_type = batch_payload(data, message.text, message.base64)
     if message.headers or message.content_type is not None:
         headers = _batch_headers(message, content_type)
     else:
@@ -556,10 +558,12 @@ def json_message(envelope: Envelope) -> JsonMessage:
 
 
 def _json_payload(data: bytes) -> msgspec.Raw | None:
-    """Return a JSON payload without line breaks. Return None if it is not strict JSON.
+    """Return a JSON payload without line breaks. Return None if a batch would not accept it.
 
     Numbers and strings stay byte for byte.
     """
+    if is_too_deep(data):
+        return None
     try:
         # Decode the payload, because invalid JSON in it would make the whole reply invalid.
         _decode_any(data)

@@ -1,18 +1,29 @@
-"""JSON that JavaScript and Go write and strict parsers refuse: lone surrogates, invalid UTF-8.
+"""JSON that JavaScript and Go write and strict parsers refuse, and the limit of its nesting.
 
 `JSON.stringify` writes half of a surrogate pair as an escape such as `\\ud83d`, and Go's JSON
 scanner lets invalid UTF-8 pass inside strings. msgspec refuses both. The functions here check and
 read such texts without changing a byte of them.
+
+Decoders fail at about 1,000 levels of nesting, less the frames on the stack of the caller. The
+limit here is lower, so that every process reads each accepted value in every place.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import msgspec
 
+from waystation.errors import JsonTooDeepError
+
+#: Limit of the nesting of a JSON value. A number, a string or null has no level.
+JSON_DEPTH_MAX = 900
+#: Bytes that the count of levels ignores, and the step of each bracket as a signed byte.
+_NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 #: Replaces the backslash of a lone surrogate. Valid UTF-8 never has this byte.
 _MARK = b"\xff"
 #: Matches every escape in turn, so that the text after an escaped backslash is not taken for an
@@ -29,8 +40,10 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 def is_json(text: bytes, *, lone_surrogates: bool = True) -> bool:
     """Return True if the text is one JSON value in UTF-8. NaN and Infinity are not JSON.
 
-    Lone surrogates are accepted by default.
+    Lone surrogates are accepted by default. Return False for a value above JSON_DEPTH_MAX.
     """
+    if is_too_deep(text):
+        return False
     try:
         _decode_any(text)
     except msgspec.ValidationError:
@@ -38,7 +51,7 @@ def is_json(text: bytes, *, lone_surrogates: bool = True) -> bool:
     except msgspec.DecodeError:
         if not lone_surrogates or b"\\u" not in text:
             return False
-    except (UnicodeDecodeError, RecursionError):
+    except UnicodeDecodeError:
         return False
     else:
         return True
@@ -48,6 +61,32 @@ def is_json(text: bytes, *, lone_surrogates: bool = True) -> bool:
 def is_json_of_any_bytes(text: bytes) -> bool:
     """Return True if the text is one JSON value, whatever bytes its strings have."""
     return _has_form(shield(text))
+
+
+def is_too_deep(text: bytes) -> bool:
+    """Return True if the JSON text has more than JSON_DEPTH_MAX levels. Its form is not checked."""
+    if len(text) <= JSON_DEPTH_MAX or text.count(b"[") + text.count(b"{") <= JSON_DEPTH_MAX:
+        return False
+    # Remove the strings, because a bracket in a string is no level: first escaped backslashes and
+    # quotes, then strings without a bracket, then every second part between quotes.
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    text = text.translate(None, _NO_BRACKETS).replace(b'""', b"")
+    steps = b"".join(text.split(b'"')[::2]).translate(_STEPS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > JSON_DEPTH_MAX
+
+
+def check_depth(text: bytes, *, field: str) -> None:
+    """Raise JsonTooDeepError if the JSON text of a field has more than JSON_DEPTH_MAX levels."""
+    if is_too_deep(text):
+        raise too_deep(field)
+
+
+def too_deep(field: str) -> JsonTooDeepError:
+    """Return the error for a field whose JSON a decoder or `is_too_deep` found too deep."""
+    return JsonTooDeepError(
+        f"The JSON of {field} is nested too deeply; the limit is {JSON_DEPTH_MAX} levels.",
+        field=field,
+    )
 
 
 def load_json(text: bytes) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from waystation.errors import NotFiniteError
+from waystation.runtime.json_text import too_deep
 
 #: Limit of the characters of a path in an error.
 _PATH_LENGTH_MAX = 200
@@ -25,10 +26,15 @@ _Node = tuple[object, Any, str | int]
 def encode_json(value: object, *, field: str = "") -> bytes:
     """Encode a value as JSON; raise NotFiniteError for NaN and Infinity, with their path.
 
+    Raise JsonTooDeepError if the encoder cannot write the value because of its depth.
+
     msgspec writes null for both. Only a text that has a null is looked through, so all others cost
     nothing. `field` is what the path begins with. `msgspec.Raw` is taken as JSON already.
     """
-    text = _encode(value)
+    try:
+        text = _encode(value)
+    except RecursionError as error:
+        raise too_deep(field or "value") from error
     if b"null" in text:
         require_finite(value, field=field)
     return text

@@ -28,6 +28,7 @@ import msgspec
 
 from waystation.errors import SchemaInvalidError, SchemaMismatchError, TooLargeError
 from waystation.messages.envelope import Envelope
+from waystation.runtime.json_text import check_depth
 from waystation.topics.model import TopicDefinition
 from waystation.topics.schema_cost import REPEATING_WORDS, REPEATS, Cost, SchemaCosts
 
@@ -107,7 +108,7 @@ class SchemaValidator:
         """Validate payloads in order. Do nothing if the topic has no schema.
 
         Raise SchemaMismatchError if a payload does not match, TooLargeError if its validation could
-        take too long.
+        take too long, JsonTooDeepError if the payload is nested too deeply.
         """
         if topic.options.json_schema is None:
             return
@@ -117,6 +118,7 @@ class SchemaValidator:
             which, field = "The payload", "data"
             if batch:
                 which, field = f"Message {position}", f"messages[{position}].data"
+            check_depth(envelope.data, field=field)
             done += _require_room(compiled.cost, envelope.data, which, field)
             if done > _TURN:
                 done = 0

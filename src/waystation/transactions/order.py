@@ -24,7 +24,12 @@ from msgspec import Meta
 from waystation.errors import InvalidInputError
 from waystation.runtime.durations import duration_ms
 from waystation.runtime.ids import require_name
-from waystation.runtime.json_text import lone_surrogate_path, lone_surrogate_problem
+from waystation.runtime.json_text import (
+    check_depth,
+    lone_surrogate_path,
+    lone_surrogate_problem,
+    too_deep,
+)
 from waystation.runtime.json_values import same_json
 from waystation.transactions.wanted import Wanted
 
@@ -154,7 +159,9 @@ def read_orders(body: bytes, *, traceparent: str = "") -> tuple[list[Order], boo
         found = _decode_body(body)
         # Raw pieces are looked through for their form, but not for their encoding.
         body.decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise too_deep("body") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         if (path := lone_surrogate_path(body)) is not None:
             raise InvalidInputError(
                 lone_surrogate_problem(path),
@@ -168,7 +175,7 @@ def read_orders(body: bytes, *, traceparent: str = "") -> tuple[list[Order], boo
             raise InvalidInputError(
                 "Say what to start.", field="type", hint="Give a type, or a list of transactions."
             )
-        return [_order(found.type, found.metadata, found.data, trace, "")], False
+        return [_order(found.type, found.metadata, bytes(found.data), trace, "")], False
     if found.type is not None or found.metadata or bytes(found.data) != b"null":
         raise InvalidInputError(
             "A list of transactions has nothing beside it.", field="transactions"
@@ -178,7 +185,7 @@ def read_orders(body: bytes, *, traceparent: str = "") -> tuple[list[Order], boo
             f"A request starts 1 to {ORDERS_MAX} transactions.", field="transactions"
         )
     orders = [
-        _order(each.type, each.metadata, each.data, trace, f"transactions[{position}].")
+        _order(each.type, each.metadata, bytes(each.data), trace, f"transactions[{position}].")
         for position, each in enumerate(found.transactions)
     ]
     for position, order in enumerate(orders):
@@ -224,6 +231,7 @@ def check_external_id(value: str, *, field: str = "externalId") -> str:
 
 def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> Order:
     require_name(type_, field=f"{where}type")
+    check_depth(data, field=f"{where}data")
     kept, known, warnings = _metadata(bytes(metadata), f"{where}metadata")
     external_id, start_at, deadline, wanted, long_poll = "", None, None, None, False
     if known is not None:
@@ -241,7 +249,7 @@ def _order(type_: str, metadata: bytes, data: bytes, trace: str, where: str) -> 
             deadline = read_moment(known.deadline, field=f"{where}metadata.deadline")
     return Order(
         type=type_,
-        data=bytes(data),
+        data=data,
         metadata=kept,
         external_id=external_id,
         start_at=start_at,

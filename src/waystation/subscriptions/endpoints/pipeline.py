@@ -18,7 +18,13 @@ from waystation.errors import (
     PipelineUnknownError,
     WaystationError,
 )
-from waystation.runtime.json_text import is_json, lone_surrogate_path, lone_surrogate_problem
+from waystation.runtime.json_text import (
+    is_json,
+    is_too_deep,
+    lone_surrogate_path,
+    lone_surrogate_problem,
+    too_deep,
+)
 from waystation.subscriptions.definition import Subscription
 from waystation.subscriptions.endpoints.identity import delivery_id, hashed_delivery_id
 from waystation.subscriptions.endpoints.means import Means
@@ -95,6 +101,8 @@ def external_id_of(parcel: Parcel) -> str:
 
 
 def _refusal(data: bytes) -> Outcome:
+    if is_too_deep(data):
+        return Outcome(failure=Failure.REFUSED, detail=too_deep("data").message)
     path = lone_surrogate_path(data, root="data")
     if path is None:
         return _NOT_JSON
