@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from waystation.history.lake import Lake, Mark
-from waystation.history.lake_files import TableWriter, WrittenFile
-from waystation.history.spans import Span, pack_spans
-from waystation.history.table_specs import DELIVERIES, MESSAGES, TableSpec
+from waystation.history.lake.files import TableWriter, WrittenFile
+from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSpec
+from waystation.history.lake.table import Lake, Mark
+from waystation.history.offsets import Span, pack_spans
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation_bench.delivery_node import DATA_BYTES, GROUPS, NAME, PARTITIONS
 

@@ -21,10 +21,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.history.audit import Live, audit
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
-from waystation.history.options import StorePlace
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
 from waystation.history.session import SessionPlan, open_session
+from waystation.history.sources.options import StorePlace
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import pack

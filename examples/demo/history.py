@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waystation.history.audit import Findings
-    from waystation.history.lake import Lake
-    from waystation.history.options import StorePlace
+    from waystation.history.lake.table import Lake
+    from waystation.history.sources.options import StorePlace
 
 #: The question of the guide, word for word.
 QUERY = """select endpoint, count(*) attempts, count_if(status >= 500) failed
@@ -49,7 +49,7 @@ def everything_in_the_lake(stage: Stage, station: DemoStation, folder: Path) -> 
 
 def _bring_in(stage: Stage, station: DemoStation, folder: Path) -> None:
     # Here, since Spark takes seconds to import, and is not there in every installation.
-    from waystation.history.lake import Lake  # noqa: PLC0415
+    from waystation.history.lake.table import Lake  # noqa: PLC0415
     from waystation.history.store_access import store_access  # noqa: PLC0415
 
     # Made by hand: settings of the user's own stations must not lead the demo to their store.
@@ -80,7 +80,7 @@ def _audit(
 ) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
-    from waystation.history.ingest import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     begun = time.monotonic()
@@ -102,7 +102,7 @@ def _audit(
 
 
 def _report(stage: Stage, spark: SparkSession, lake: Lake, page: Path) -> None:
-    from waystation.history.refresh import refresh  # noqa: PLC0415
+    from waystation.history.lake.rollups import refresh  # noqa: PLC0415
     from waystation.history.report import write_report  # noqa: PLC0415
 
     begun = time.monotonic()

@@ -7,7 +7,7 @@ Where Spark does not find it, as with `--py-files`, say `pyspark_waystation.regi
 
 from __future__ import annotations
 
-from waystation.history.source import WaystationSource, register
+from waystation.history.sources.topics import WaystationSource, register
 
 __all__ = ["DefaultSource", "register"]
 

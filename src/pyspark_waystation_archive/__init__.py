@@ -5,7 +5,7 @@ spark.read.format("waystation.archive").option("archive", "/data/archive.db").lo
 
 from __future__ import annotations
 
-from waystation.history.archive_source import WaystationArchiveSource
+from waystation.history.sources.archive import WaystationArchiveSource
 
 __all__ = ["DefaultSource"]
 

@@ -20,15 +20,16 @@ from typing import Any
 
 from tests.history.quick_spark import QUICK_SPARK
 from waystation.errors import HistoryError
-from waystation.history import ingest, tidying
-from waystation.history.gaps import GapBook
-from waystation.history.ingest import Ingest
-from waystation.history.ingest_task import packed_report
-from waystation.history.lake import Lake, LakeTable
-from waystation.history.options import StorePlace
-from waystation.history.round_tables import RoundTables
+from waystation.history.ingest import job as ingest
+from waystation.history.ingest.gaps import GapBook
+from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.retention import Watermarks
+from waystation.history.ingest.round_tables import RoundTables
+from waystation.history.ingest.task import packed_report
+from waystation.history.lake import maintenance as tidying
+from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.session import SessionPlan, running_session
-from waystation.history.watermarks import Watermarks
+from waystation.history.sources.options import StorePlace
 
 #: In the order of a round; of each, that it dies when this is done.
 STAGES: dict[str, tuple[Any, str]] = {
@@ -82,7 +83,7 @@ def lose_tasks(folder: Path) -> None:
     """Sent to the executors by value, as it is of the main module."""
 
     def report(*given: Any) -> bytes:
-        from waystation.history.lake_files import TableWriter
+        from waystation.history.lake.files import TableWriter
 
         def is_first(stage: str) -> bool:
             try:

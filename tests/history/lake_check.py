@@ -8,9 +8,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from waystation.history.feeds import feed_of
+from waystation.history.decoders.registry import feed_of
 from waystation.history.log_reader import LogReader
-from waystation.history.spans import Span
+from waystation.history.offsets import Span
 from waystation.logs.protocol import LogState
 
 _NAMING = ("log_offset", "item", "time", "id", "transaction_id", "version", "step_type")

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.history.log_writer import LogWriter
-from waystation.history.lake import Lake, Mark
-from waystation.history.lake_files import TableWriter
-from waystation.history.table_specs import DELIVERIES, TableSpec
+from waystation.history.lake.files import TableWriter
+from waystation.history.lake.schema import DELIVERIES, TableSpec
+from waystation.history.lake.table import Lake, Mark
 from waystation.subscriptions.log_entry import AttemptDetail, OperationDetail, StartDetail
 
 LOG = "s.default.billing.0"

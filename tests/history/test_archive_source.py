@@ -19,8 +19,8 @@ from tests.helpers.postgres import PASSWORD, PostgresServer
 from waystation.archive import ArchivedState, archive_at
 from waystation.archive.scan import ArchiveScan, Condition, IdRange
 from waystation.errors import ArchiveUnavailableError, SourceOptionError
-from waystation.history.archive_filters import condition_of
-from waystation.history.archive_options import read_archive_options
+from waystation.history.sources.archive_filters import condition_of
+from waystation.history.sources.archive_options import read_archive_options
 
 STATUSES = ("success", "failed", "sleeping")
 

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import LakeDamagedError, LakeRefusedError
 from waystation.history import attach
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake, LakeTable
-from waystation.history.options import StorePlace
-from waystation.history.table_specs import MESSAGES
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.schema import MESSAGES
+from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.sources.options import StorePlace
 
 ORDERS = "t.default.orders.0"
 

@@ -17,9 +17,9 @@ from tests.history.log_writer import LogWriter, envelopes
 from waystation.archive import SqliteArchive, archive_place
 from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
-from waystation.history.options import StorePlace
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
+from waystation.history.sources.options import StorePlace
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.store.keys import FORMAT

@@ -21,8 +21,8 @@ from waystation import AsyncWaystation
 from waystation.client import NewMessage
 from waystation.config import Config
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 from waystation.testing.endpoint import ReceivedRequest
 

@@ -20,8 +20,8 @@ from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
 from waystation.config import Config, TransactionConfig
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 from waystation.logs.operations import OperationRecord
 from waystation.runtime.clock import Clock

@@ -14,13 +14,13 @@ from tests.helpers.server import background_station
 from tests.history.log_writer import LogWriter
 from waystation import App, Child, Fail, Parallel, Waystation
 from waystation.config import Config, TransactionConfig
-from waystation.history.cell_rows import cell_rows
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake, LakeTable
+from waystation.history.decoders.cells import cell_rows
+from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.retention import SOFT
+from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.log_reader import LogReader
-from waystation.history.spans import Span
+from waystation.history.offsets import Span
 from waystation.history.store_access import store_access
-from waystation.history.watermarks import SOFT
 from waystation.logs.protocol import LogBatch
 
 _pack = msgspec.msgpack.encode

@@ -23,12 +23,12 @@ from tests.history.quick_spark import QUICK
 from waystation import Waystation
 from waystation.api.wide_history import HistoryPlace, history_place
 from waystation.config import Config, HistoryConfig, StoreConfig
-from waystation.history.lake import Lake
+from waystation.history.ingest.retention import SOFT
+from waystation.history.lake.schema import MESSAGES
+from waystation.history.lake.table import Lake
 from waystation.history.lease import history_lease
 from waystation.history.log_reader import LogReader
 from waystation.history.store_access import store_access
-from waystation.history.table_specs import MESSAGES
-from waystation.history.watermarks import SOFT
 from waystation.store.embedded.server import EmbeddedServer
 
 

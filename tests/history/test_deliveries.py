@@ -17,11 +17,11 @@ from waystation.archive import archive_place
 from waystation.config import Config
 from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
+from waystation.history.decoders.shards import shard_rows
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
 from waystation.history.log_reader import LogReader
-from waystation.history.shard_rows import shard_rows
-from waystation.history.spans import Span
+from waystation.history.offsets import Span
 from waystation.history.store_access import store_access
 from waystation.logs.protocol import LogBatch
 from waystation.testing.station import quick_settings

@@ -21,11 +21,11 @@ from waystation.config import Config, HistoryConfig, StoreConfig
 from waystation.config_sources import load_config
 from waystation.errors import HistoryBusyError, HistoryMissingError, LakeWriteError, SparkGoneError
 from waystation.history.following import Turn, follow
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake, LakeTable
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.lease import history_lease
-from waystation.history.options import StorePlace
 from waystation.history.session import ui_address
+from waystation.history.sources.options import StorePlace
 from waystation.history_role import HistoryRole, child_environment
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
@@ -149,7 +149,7 @@ def test_many_rounds_leave_few_files(
 
 
 def _messages() -> Any:
-    from waystation.history.table_specs import MESSAGES
+    from waystation.history.lake.schema import MESSAGES
 
     return MESSAGES
 

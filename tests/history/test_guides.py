@@ -20,12 +20,12 @@ from tests.test_examples import ROOT
 from waystation.cli.main import build_app
 from waystation.config import Config
 from waystation.history import attach
-from waystation.history.derived_specs import DERIVED
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
-from waystation.history.refresh import refresh
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.rollups import refresh
+from waystation.history.lake.schema import BASE
+from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
-from waystation.history.table_specs import BASE
 from waystation.testing.station import quick_settings
 
 CONCEPT = ROOT / "docs" / "concepts" / "history.md"

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.errors import HistoryBusyError, TaskFailedError
 from waystation.history.audit import Live, audit
-from waystation.history.ingest import Ingest, Ingested
-from waystation.history.lake import Lake, LakeTable
-from waystation.history.options import StorePlace
-from waystation.history.watermarks import SOFT
+from waystation.history.ingest.job import Ingest, Ingested
+from waystation.history.ingest.retention import SOFT
+from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.sources.options import StorePlace
 
 ORDERS = "t.default.orders.0"
 
@@ -300,7 +300,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
         raise ValueError("the store is upside down")
 
     with monkeypatch.context() as patch:
-        patch.setattr("waystation.history.ingest.packed_report", fails)
+        patch.setattr("waystation.history.ingest.job.packed_report", fails)
         with pytest.raises(TaskFailedError, match="ValueError: the store is upside down") as told:
             ingest().run()
     assert "\n" not in told.value.message

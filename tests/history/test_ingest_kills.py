@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.history.ingest_process import STAGES, TASK_STAGES
 from tests.history.lake_check import require_whole
 from tests.history.log_writer import LogWriter, change, envelopes
-from waystation.history.watermarks import SOFT
+from waystation.history.ingest.retention import SOFT
 
 ORDERS = "t.default.orders.0"
 LEAN = "t.default.lean.0"

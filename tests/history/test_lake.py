@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from waystation.errors import HistoryBusyError, LakeDamagedError, LakeRefusedError
-from waystation.history.lake import Lake, Mark
-from waystation.history.lake_files import TableWriter, WrittenFile, by_day
-from waystation.history.messages import moments
+from waystation.history.decoders.messages import moments
+from waystation.history.lake.files import TableWriter, WrittenFile, by_day
+from waystation.history.lake.schema import GAPS, MESSAGES, TRANSACTIONS
+from waystation.history.lake.table import Lake, Mark
 from waystation.history.prints import print_of
-from waystation.history.table_specs import GAPS, MESSAGES, TRANSACTIONS
 
 #: The last millisecond of a day, and the first of the next.
 MIDNIGHT_MS = 1_767_312_000_000

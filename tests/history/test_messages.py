@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from waystation.history.messages import MESSAGE_SCHEMA, gap_batch, message_batch
-from waystation.history.places import TopicPlace, topic_place
-from waystation.history.source import MESSAGE_COLUMNS
+from waystation.history.decoders.messages import MESSAGE_SCHEMA, gap_batch, message_batch
+from waystation.history.decoders.partitions import TopicPlace, topic_place
+from waystation.history.sources.topics import MESSAGE_COLUMNS
 from waystation.logs.protocol import LogBatch
 from waystation.messages.envelope import Envelope, pack
 

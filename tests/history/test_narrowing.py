@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from waystation.history.narrowing import Narrowing
-from waystation.history.places import TopicPlace
+from waystation.history.decoders.partitions import TopicPlace
+from waystation.history.sources.filters import Narrowing
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
 MOMENT_MS = 1_767_323_045_678

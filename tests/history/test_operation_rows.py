@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from waystation.history.feeds import feed_of
-from waystation.history.spans import Span
+from waystation.history.decoders.registry import feed_of
+from waystation.history.offsets import Span
 from waystation.logs.operations import OperationRecord
 from waystation.logs.protocol import LogBatch
 

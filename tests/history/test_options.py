@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from waystation.errors import SourceOptionError
-from waystation.history.options import StorePlace, read_options
-from waystation.history.spans import TASK_ROWS
+from waystation.history.offsets import TASK_ROWS
+from waystation.history.sources.options import StorePlace, read_options
 
 
 def test_a_topic_is_enough() -> None:

@@ -11,11 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import LogDamagedError, StoreWentBackError, TopicNotFoundError, TrimmedError
-from waystation.history.batch_reader import BatchReader, NarrowingBatchReader, Task
 from waystation.history.log_reader import LogReader
-from waystation.history.options import read_options
-from waystation.history.spans import Span
-from waystation.history.stream_reader import StreamReader
+from waystation.history.offsets import Span
+from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader, Task
+from waystation.history.sources.options import read_options
+from waystation.history.sources.stream_reader import StreamReader
 from waystation.logs.protocol import LogBatch
 
 ORDERS = "t.default.orders.0"

@@ -14,9 +14,9 @@ from tests.helpers.server import background_station
 from tests.history.log_writer import LogWriter, envelopes
 from waystation import App, Child, Fail, Parallel, Wait, Waystation
 from waystation.config import Config
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake, LakeTable
-from waystation.history.options import StorePlace
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.sources.options import StorePlace
 from waystation.history.store_access import store_access
 from waystation.logs import keys
 from waystation.topics.keys import definition_key

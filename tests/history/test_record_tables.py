@@ -14,11 +14,11 @@ from pyspark_waystation import register
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter
 from waystation.errors import TrimmedError
-from waystation.history.batch_reader import BatchReader, NarrowingBatchReader
-from waystation.history.options import RECORD_TABLES, read_options
-from waystation.history.record_table import record_schema
-from waystation.history.stream_reader import StreamReader
-from waystation.history.table_specs import BASE
+from waystation.history.lake.schema import BASE
+from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader
+from waystation.history.sources.options import RECORD_TABLES, read_options
+from waystation.history.sources.record_table import record_schema
+from waystation.history.sources.stream_reader import StreamReader
 from waystation.logs.operations import OperationRecord
 
 LOG = shard_story.LOG

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from tests.helpers.store_faults import plain_server
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.history import attach
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake, LakeTable
-from waystation.history.options import StorePlace
-from waystation.history.watermarks import SOFT
+from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.retention import SOFT
+from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.sources.options import StorePlace
 
 ORDERS = "t.default.orders.0"
 

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.history import refresh as refreshing
-from waystation.history.derived_specs import SLOT_SECONDS
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
-from waystation.history.lake_files import TableWriter
-from waystation.history.options import StorePlace
-from waystation.history.refresh import Touched, merged, refresh, touched_times
-from waystation.history.slots import Window
-from waystation.history.table_specs import GAPS, STEPS, TRANSACTIONS
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake import rollups as refreshing
+from waystation.history.lake.files import TableWriter
+from waystation.history.lake.rollup_queries import Window
+from waystation.history.lake.rollup_schema import SLOT_SECONDS
+from waystation.history.lake.rollups import Touched, merged, refresh, touched_times
+from waystation.history.lake.schema import GAPS, STEPS, TRANSACTIONS
+from waystation.history.lake.table import Lake
+from waystation.history.sources.options import StorePlace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from waystation.errors import LakeRefusedError
-from waystation.history.derived_specs import (
+from waystation.history.lake.rollup_schema import (
     ENDPOINT_HEALTH,
     GROUP_LOAD,
     PARTITIONS,
@@ -26,11 +26,11 @@ from waystation.history.derived_specs import (
     SUBSCRIPTION_SLOTS,
     DerivedSpec,
 )
-from waystation.history.lake import Lake
+from waystation.history.lake.schema import BASE
+from waystation.history.lake.table import Lake
 from waystation.history.report import write_report
 from waystation.history.report.charts import nice, short
-from waystation.history.report.reporting import put as put_page
-from waystation.history.table_specs import BASE
+from waystation.history.report.writing import put as put_page
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 #: 20 hours.
@@ -194,7 +194,7 @@ def test_a_report_that_dies_leaves_the_page_that_was_there(tmp_path: Path, momen
     put_page(file, b"yesterday")
     dies = (
         "import os, signal, sys; from pathlib import Path;"
-        "from waystation.history.report.reporting import put;"
+        "from waystation.history.report.writing import put;"
         f"Path.{moment} = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
         "put(Path(sys.argv[1]), b'today')"
     )

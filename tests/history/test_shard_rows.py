@@ -10,12 +10,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter
-from waystation.history.feeds import feed_of
-from waystation.history.ingest import Ingest
-from waystation.history.lake import Lake
-from waystation.history.options import StorePlace
-from waystation.history.shard_rows import shard_rows
-from waystation.history.spans import Span
+from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.shards import shard_rows
+from waystation.history.ingest.job import Ingest
+from waystation.history.lake.table import Lake
+from waystation.history.offsets import Span
+from waystation.history.sources.options import StorePlace
 from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
     AttemptDetail,

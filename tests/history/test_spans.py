@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.history.spans import Span, admit, pack_spans, parse_key
+from waystation.history.offsets import Span, admit, pack_spans, parse_key
 
 spans = st.lists(
     st.builds(

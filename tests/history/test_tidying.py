@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from waystation.history import attach
-from waystation.history.lake import Lake, Mark
-from waystation.history.lake_files import TableWriter
-from waystation.history.messages import moments
-from waystation.history.table_specs import DELIVERIES, MESSAGES, TableSpec
-from waystation.history.tidying import tidy
+from waystation.history.decoders.messages import moments
+from waystation.history.lake.files import TableWriter
+from waystation.history.lake.maintenance import tidy
+from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSpec
+from waystation.history.lake.table import Lake, Mark
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_767_312_000_000

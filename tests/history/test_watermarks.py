@@ -11,10 +11,10 @@ from tests.history.log_writer import LogWriter, envelopes
 from waystation.config import Config
 from waystation.errors import LogFullError
 from waystation.history.audit import Live
+from waystation.history.ingest.retention import HARD, SOFT, Watermarks, register, release_all
 from waystation.history.log_reader import LogReader
-from waystation.history.spans import Span
+from waystation.history.offsets import Span
 from waystation.history.store_access import store_access
-from waystation.history.watermarks import HARD, SOFT, Watermarks, register, release_all
 from waystation.logs import keys
 from waystation.messages.envelope import pack
 from waystation.store.keys import FORMAT

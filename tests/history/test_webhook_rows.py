@@ -10,10 +10,10 @@ import pytest
 from waystation import App, AsyncWaystation
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.attempt_log import LOG
-from waystation.history.feeds import feed_of
-from waystation.history.spans import Span
-from waystation.history.table_specs import WEBHOOK_ATTEMPTS
-from waystation.history.webhook_rows import webhook_rows
+from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.webhooks import webhook_rows
+from waystation.history.lake.schema import WEBHOOK_ATTEMPTS
+from waystation.history.offsets import Span
 from waystation.logs.protocol import LogBatch
 from waystation.testing import FakeEndpoint, serving
 from waystation.testing.station import Serving, quick_settings

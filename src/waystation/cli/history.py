@@ -27,7 +27,7 @@ from waystation.cli.options import (
 from waystation.cli.output import console, emit_json
 
 if TYPE_CHECKING:
-    from waystation.history.ingest import Ingested
+    from waystation.history.ingest.job import Ingested
 
 LakeOption = Annotated[
     str | None, typer.Option("--lake", help="Folder or URL of the lake; default <data>/lake.")
@@ -66,9 +66,9 @@ def release(
     as_json: JsonOption = False,
 ) -> None:
     """Let go of all logs: none keeps anything for history any more, until the next ingest."""
+    from waystation.history.ingest.retention import release_all  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415 (as below)
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
-    from waystation.history.watermarks import release_all  # noqa: PLC0415
 
     target = find_target(config, url=url, key=key, store=store, data=data)
     with (
@@ -123,7 +123,7 @@ def _ingest(
 ) -> None:
     # Late: Spark takes seconds to import, and other commands do not need it.
     from waystation.history.following import Turn, follow  # noqa: PLC0415
-    from waystation.history.ingest import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     settings = target.settings

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waystation.history.audit import Findings
-    from waystation.history.lake import Lake
+    from waystation.history.lake.rollups import Refreshed
+    from waystation.history.lake.table import Lake
     from waystation.history.lease import Job
-    from waystation.history.options import StorePlace
-    from waystation.history.refresh import Refreshed
+    from waystation.history.sources.options import StorePlace
 
 #: Rows of a query that are shown on a terminal; `--json` and `--csv` have all.
 _SHOWN_MOST = 1_000
@@ -118,7 +118,7 @@ def audit(
 def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
-    from waystation.history.ingest import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
     from waystation.history.task_watch import part_watch  # noqa: PLC0415
 
     settings = target.settings
@@ -240,7 +240,7 @@ def refresh(
 
 
 def _refresh(spark: SparkSession, lake: Lake, tell: Tell) -> Refreshed:
-    from waystation.history.refresh import refresh  # noqa: PLC0415
+    from waystation.history.lake.rollups import refresh  # noqa: PLC0415
 
     def note(done: Refreshed) -> None:
         tell(done.days - done.left, done.days, "days")
@@ -311,7 +311,7 @@ def sql(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the lake. It reads what was ingested, and needs no store."""
-    from waystation.history.asking import ask  # noqa: PLC0415
+    from waystation.history.lake.query import ask  # noqa: PLC0415
     from waystation.history.task_watch import task_watch  # noqa: PLC0415
 
     target = find_target(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waystation.client.history import HistoryPlace
-    from waystation.history.lake import Lake
-    from waystation.history.options import StorePlace
+    from waystation.history.lake.table import Lake
+    from waystation.history.sources.options import StorePlace
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -99,8 +99,8 @@ def opened_store(target: Target) -> Iterator[StorePlace]:
 
 def check_lake(settings: Config) -> None:
     """Raise NoLakeError before Spark starts, because that takes seconds."""
-    from waystation.history.lake import Lake  # noqa: PLC0415
-    from waystation.history.table_specs import BASE  # noqa: PLC0415
+    from waystation.history.lake.schema import BASE  # noqa: PLC0415
+    from waystation.history.lake.table import Lake  # noqa: PLC0415
 
     Lake(lake_place(settings)).require(BASE)
 
@@ -115,7 +115,7 @@ def session(
     a terminal, as long as they are on this machine alone.
     """
     # Late: Spark takes seconds to import, and other commands do not need it.
-    from waystation.history.lake import Lake  # noqa: PLC0415
+    from waystation.history.lake.table import Lake  # noqa: PLC0415
     from waystation.history.session import (  # noqa: PLC0415
         running_session,
         session_plan,

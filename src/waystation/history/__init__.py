@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import HistoryMissingError
 
 if TYPE_CHECKING:
-    from waystation.history.views import attach
+    from waystation.history.lake.views import attach
 
 __all__ = ["attach"]
 
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module  # noqa: PLC0415
 
         import_module(f"{__name__}.java").provide_java(os.environ)
-        return import_module(f"{__name__}.views").attach
+        return import_module(f"{__name__}.lake.views").attach
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

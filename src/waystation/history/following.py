@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from waystation.errors import BusyError, HistoryError, LogError, SparkGoneError, StoreError
-from waystation.history.ingest import Ingest, Ingested
+from waystation.history.ingest.job import Ingest, Ingested
 from waystation.runtime.logging import logger
 
 _log = logger("history")

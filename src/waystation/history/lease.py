@@ -22,7 +22,7 @@ Job = Literal["ingest", "audit", "refresh"]
 _KEYS: dict[Job, str] = {
     "ingest": "{waystation.history}:lease",
     "audit": "{waystation.history.audit}:lease",
-    "refresh": "{waystation.history.refresh}:lease",
+    "refresh": "{waystation.history.lake.rollups}:lease",
 }
 
 

@@ -20,9 +20,9 @@ from waystation.errors import (
     StoreWentBackError,
     TrimmedError,
 )
-from waystation.history.options import OnGap
+from waystation.history.offsets import Gap, Span
 from waystation.history.prints import print_of
-from waystation.history.spans import Gap, Span
+from waystation.history.sources.options import OnGap
 from waystation.logs import keys
 from waystation.logs.protocol import LogBatch, LogState
 from waystation.logs.streams import StreamLogs

@@ -10,7 +10,7 @@ from pathlib import Path
 from waystation.config import Config
 from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
-from waystation.history.options import StorePlace
+from waystation.history.sources.options import StorePlace
 from waystation.runtime.data_files import make_private, write_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from waystation.history.audit.auditing import audit
+from waystation.history.audit.audit import audit
 from waystation.history.audit.findings import Finding, Findings
-from waystation.history.audit.live import Live
+from waystation.history.audit.live_state import Live
 
 __all__ = ["Finding", "Findings", "Live", "audit"]

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as f
 
 from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
-from waystation.history.audit.live import Live
-from waystation.history.audit.tables import AuditTables
-from waystation.history.table_specs import OPERATIONS, STEPS, TRANSACTIONS
+from waystation.history.audit.live_state import Live
+from waystation.history.audit.snapshot import AuditTables
+from waystation.history.lake.schema import OPERATIONS, STEPS, TRANSACTIONS
 from waystation.transactions.states import Status
 
 #: Kinds of changes that come after the end, and repeat its status.

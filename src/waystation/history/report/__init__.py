@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from waystation.history.report.reporting import Reported, write_report
+from waystation.history.report.writing import Reported, write_report
 
 __all__ = ["Reported", "write_report"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import Row, SparkSession
 
-from waystation.history.derived_specs import SLOT_SECONDS
+from waystation.history.lake.rollup_schema import SLOT_SECONDS
 
 #: Points of a line: more cannot be told apart.
 _POINTS_MAX = 300

@@ -1,0 +1,77 @@
+"""Feeds: which tables a log is the source of, and how its entries become their rows.
+
+A feed gives rows with `log_offset`, `item`, `time` and the columns of the table's own; ingest adds
+the rest of the stamp. An entry may become no row of a table, or several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+
+from waystation.delivery.attempt_log import LOG as WEBHOOKS
+from waystation.history.decoders.cells import cell_rows
+from waystation.history.decoders.messages import message_batch
+from waystation.history.decoders.operations import operation_rows
+from waystation.history.decoders.partitions import shard_place, topic_place
+from waystation.history.decoders.shards import shard_rows
+from waystation.history.decoders.webhooks import webhook_rows
+from waystation.history.lake.schema import (
+    DELIVERIES,
+    MESSAGES,
+    OPERATIONS,
+    STEPS,
+    TRANSACTIONS,
+    WEBHOOK_ATTEMPTS,
+    TableSpec,
+)
+from waystation.history.offsets import Span
+from waystation.logs.operations import LOG as OPERATION_LOG
+from waystation.logs.protocol import LogBatch
+from waystation.messages.redaction import FULL
+from waystation.transactions.names import LOG as CELLS
+
+
+class Feed(msgspec.Struct, frozen=True):
+    """One kind of log."""
+
+    #: The first has a row of every entry.
+    tables: tuple[TableSpec, ...]
+    #: Table -> rows of a block, in the order of their offsets.
+    rows: Callable[[Span, LogBatch], dict[str, pa.RecordBatch]]
+
+
+def feed_of(log: str) -> Feed | None:
+    """The feed of a log, told by its name; None for what is not recorded."""
+    if log == CELLS:
+        return _CELLS
+    if log == WEBHOOKS:
+        return _WEBHOOKS
+    if log == OPERATION_LOG:
+        return _OPERATIONS
+    if shard_place(log, 0) is not None:
+        return _SHARDS
+    return _TOPICS if topic_place(log, 0) is not None else None
+
+
+def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+    place = topic_place(span.log, span.partition)
+    assert place is not None, "the feed of topics has their logs alone"
+    batch = message_batch(place, block).drop_columns(["gap"])
+    added = {
+        "log_offset": batch.column("offset"),
+        "item": pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows),
+        "recorded": pa.repeat(pa.scalar(FULL.label), batch.num_rows),
+    }
+    for name, column in added.items():
+        batch = batch.append_column(name, column)
+    return {MESSAGES.name: batch}
+
+
+_TOPICS = Feed((MESSAGES,), _message_rows)
+_CELLS = Feed((TRANSACTIONS, STEPS), cell_rows)
+_SHARDS = Feed((DELIVERIES, OPERATIONS), shard_rows)
+_OPERATIONS = Feed((OPERATIONS,), operation_rows)
+_WEBHOOKS = Feed((WEBHOOK_ATTEMPTS,), webhook_rows)

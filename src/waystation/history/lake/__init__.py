@@ -1,0 +1,1 @@
+"""The lake: Delta tables with their schemas, files and maintenance; views and rollups for Spark."""
