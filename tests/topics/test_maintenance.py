@@ -48,7 +48,7 @@ async def maintenance_of(
 ) -> AsyncIterator[MaintenanceOnNode]:
     renewer = LeaseRenewer(process.store.address)
     leases = Leases(process.store, renewer, owner=owner)
-    memory = StoreMemory(process.store)
+    memory = StoreMemory(process.store, clock=Clock())
     await memory.read()
     topics, relief = (
         TopicMaintenance(process.topics, process.logs),
@@ -120,7 +120,7 @@ async def test_maintenance_trims_old_messages_that_no_reader_holds(
 @asynccontextmanager
 async def short_memory(process: TopicProcess, share: float) -> AsyncIterator[None]:
     """Set the memory limit of the store so that the used memory is `share` of the limit."""
-    room = StoreMemory(process.store)
+    room = StoreMemory(process.store, clock=Clock())
     await room.read()
     await process.store.call("CONFIG", "SET", "maxmemory", int(room.usage.used_bytes / share))
     try:

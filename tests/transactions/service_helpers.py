@@ -21,6 +21,8 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.ids import RandomIds
 from waystation.store.address import Address
 from waystation.store.client import Store
+from waystation.store.leases import LeaseRenewer
+from waystation.store.memory import StoreMemory
 from waystation.store.opening import OpenStore, read_server_facts
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
@@ -132,6 +134,7 @@ async def open_outside(
     plain, clock = Store(address, test_mode=True), clock or Clock()
     store = Store(through or address, test_mode=True)
     wakeups, logs = PubSub(address), StreamLogs(store)
+    renewer = LeaseRenewer(store.address, test_mode=True)
     machine = TimeMachine(plain, wakeups, clock)
     catalogue = SqliteCatalogue(folder / "catalogue.db")
     await catalogue.open()
@@ -147,6 +150,8 @@ async def open_outside(
             dataset="ds-1",
             durability="memory",
             facts=(await read_server_facts(plain))[0],
+            memory=StoreMemory(store, clock=clock),
+            renewer=renewer,
         )
         await open_cells(store, logs, wanted.cells)
         engine = await open_engine(
@@ -176,6 +181,7 @@ async def open_outside(
         finally:
             await engine.close()
     finally:
+        renewer.close()
         await machine.stop()
         await wakeups.stop()
         await store.close()

@@ -7,17 +7,14 @@ otherwise fill the store without limit. Readiness and metrics warn from `WARN_SH
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from prometheus_client import Gauge
 
-from waystation.errors import BusyError, StoreError
-from waystation.runtime.logging import logger
+from waystation.runtime.clock import Clock
 from waystation.runtime.metrics import registry
+from waystation.runtime.service import Service
 from waystation.store.client import Store, parse_info
-
-_log = logger("store")
 
 store_memory_used = Gauge(
     "waystation_store_memory_used_bytes",
@@ -47,12 +44,15 @@ class MemoryUsage:
         return self.used_bytes / self.limit_bytes if self.limit_bytes else 0.0
 
 
-class StoreMemory:
+class StoreMemory(Service):
     """Memory use of the fullest server, as of the last second."""
 
-    def __init__(self, store: Store) -> None:
+    #: A read may be cancelled at any point, because it changes nothing.
+    grace_s = 0.0
+
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        super().__init__("store", clock=clock)
         self._store = store
-        self._task: asyncio.Task[None] | None = None
         self.usage = MemoryUsage()
 
     @property
@@ -77,16 +77,14 @@ class StoreMemory:
         full = f"{used} ({share:.0%}): it is full. It refuses new messages,"
         return [f"{full} and subscriptions read topics only while that needs no memory."]
 
-    async def start(self) -> None:
-        """Read the memory use now, and then once a second until `close`."""
+    async def on_start(self) -> None:
+        """Read the memory use. Raise StoreError if it cannot be read."""
         await self.read()
-        self._task = asyncio.get_running_loop().create_task(self._read_periodically())
 
-    async def close(self) -> None:
-        """Stop reading."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def run(self) -> None:
+        """Read once a second. While the store does not answer, keep the last value."""
+        await self.pause(_READ_SECONDS)
+        await self.repeat(self.read, every_s=_READ_SECONDS)
 
     async def read(self) -> None:
         """Read the memory use of all servers."""
@@ -98,15 +96,7 @@ class StoreMemory:
         for share in (WARN_SHARE, 1.0):
             if before.share < share <= self.usage.share:
                 used, limit = self.usage.used_bytes, self.usage.limit_bytes
-                _log.warning("store memory threshold reached", used=used, limit=limit)
-
-    async def _read_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(_READ_SECONDS)
-            try:
-                await self.read()
-            except (StoreError, BusyError):
-                continue  # Keep the last value until the store answers again.
+                self._log.warning("store memory threshold reached", used=used, limit=limit)
 
 
 def _usage(info: dict[str, str]) -> MemoryUsage:

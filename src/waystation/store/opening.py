@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -52,15 +52,13 @@ class OpenStore:
     dataset: str
     durability: Durability
     facts: ServerFacts
-    memory: StoreMemory = field(init=False)
+    memory: StoreMemory
     #: Thread that renews the leases of this process. It starts with the first lease.
-    renewer: LeaseRenewer = field(init=False)
+    renewer: LeaseRenewer
     server: EmbeddedServer | None = None
     time_machine: TimeMachine | None = None
-
-    def __post_init__(self) -> None:
-        self.memory = StoreMemory(self.store)
-        self.renewer = LeaseRenewer(self.store.address, test_mode=self.store.test_mode)
+    #: Closes all of them, in the reverse order of their opening.
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def notes(self) -> list[str]:
@@ -69,14 +67,7 @@ class OpenStore:
 
     async def close(self) -> None:
         """Close all clients, then release the embedded server."""
-        if self.time_machine is not None:
-            await self.time_machine.stop()
-        await self.memory.close()
-        self.renewer.close()
-        await self.wakeups.stop()
-        await self.store.close()
-        if self.server is not None:
-            self.server.close()
+        await self.stack.aclose()
 
 
 async def open_store(
@@ -102,9 +93,9 @@ async def open_store(
             "The time machine works only with the embedded store, but store.url is set.",
             hint="Remove store.url, or start without --time-machine.",
         )
-    server, address = await _start_server(settings)
-    store, wakeups = _clients(settings, address)
-    try:
+    async with AsyncExitStack() as stack:
+        server, address = await _start_server(settings, stack)
+        store = _open_client(settings, address, stack)
         facts = await read_server_facts(store)
         for each in facts:
             check_server(each, durability=wanted.durability, ephemeral=wanted.ephemeral)
@@ -113,27 +104,27 @@ async def open_store(
         store.data_set.ephemeral = wanted.ephemeral
         if known is not None or not wanted.ephemeral:
             store.data_set.known = dataset
+        wakeups = PubSub(address)
+        stack.push_async_callback(wakeups.stop)
         await wakeups.start()
-        opened = OpenStore(
+        renewer = LeaseRenewer(address, test_mode=settings.time_machine)
+        stack.callback(renewer.close)
+        memory = await stack.enter_async_context(StoreMemory(store, clock=clock))
+        machine = TimeMachine(store, wakeups, clock) if settings.time_machine else None
+        if machine is not None:
+            await stack.enter_async_context(machine)
+        return OpenStore(
             store=store,
             wakeups=wakeups,
             dataset=dataset,
             durability=wanted.durability,
             facts=facts[0],
+            memory=memory,
+            renewer=renewer,
             server=server,
+            time_machine=machine,
+            stack=stack.pop_all(),
         )
-        if settings.time_machine:
-            opened.time_machine = TimeMachine(store, wakeups, clock)
-            await opened.time_machine.start()
-        # Last, because the handler below does not stop it.
-        await opened.memory.start()
-    except BaseException:
-        await wakeups.stop()
-        await store.close()
-        if server is not None:
-            server.close()
-        raise
-    return opened
 
 
 # -- Data set --------------------------------------------------------------------------------
@@ -184,20 +175,17 @@ async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str
 async def _connected(settings: Config) -> AsyncIterator[Store]:
     """Connect without any check of the data, at durability `memory`."""
     relaxed = msgspec.structs.replace(settings.store, durability="memory")
-    server, address = await _start_server(msgspec.structs.replace(settings, store=relaxed))
-    store, _ = _clients(settings, address)
-    try:
-        yield store
-    finally:
-        await store.close()
-        if server is not None:
-            server.close()
+    async with AsyncExitStack() as stack:
+        _, address = await _start_server(msgspec.structs.replace(settings, store=relaxed), stack)
+        yield _open_client(settings, address, stack)
 
 
 # -- Server ----------------------------------------------------------------------------------
 
 
-async def _start_server(settings: Config) -> tuple[EmbeddedServer | None, Address]:
+async def _start_server(
+    settings: Config, stack: AsyncExitStack
+) -> tuple[EmbeddedServer | None, Address]:
     """Return the address of the store, and the embedded server unless `store.url` is set."""
     wanted = settings.store
     if wanted.url and (wanted.cluster or wanted.port):
@@ -205,33 +193,29 @@ async def _start_server(settings: Config) -> tuple[EmbeddedServer | None, Addres
             "store.cluster and store.port configure the embedded store, but store.url is set.",
             hint="Remove them. The URL of a cluster is redis+cluster://host:port,host:port.",
         )
-    server: EmbeddedServer | None = None
     if wanted.url:
-        address = parse_address(wanted.url)
-    else:
-        server = EmbeddedServer(
-            settings.data_dir / "store",
-            durability=wanted.durability,
-            cluster=wanted.cluster,
-            port=wanted.port,
-        )
-        try:
-            # In a thread, because a start may take long and the process must handle signals.
-            await asyncio.to_thread(server.start)
-        except asyncio.CancelledError:
-            server.close()
-            raise
-        address = server.address
-    return server, address
+        return None, parse_address(wanted.url)
+    server = EmbeddedServer(
+        settings.data_dir / "store",
+        durability=wanted.durability,
+        cluster=wanted.cluster,
+        port=wanted.port,
+    )
+    # Before the start, because a cancelled start has to release the server too.
+    stack.callback(server.close)
+    # In a thread, because a start may take long and the process must handle signals.
+    await asyncio.to_thread(server.start)
+    return server, server.address
 
 
-def _clients(settings: Config, address: Address) -> tuple[Store, PubSub]:
+def _open_client(settings: Config, address: Address, stack: AsyncExitStack) -> Store:
     store = Store(
         address,
         call_seconds_max=settings.store.call_seconds_max,
         test_mode=settings.time_machine,
     )
-    return store, PubSub(address)
+    stack.push_async_callback(store.close)
+    return store
 
 
 # -- Checks ----------------------------------------------------------------------------------
