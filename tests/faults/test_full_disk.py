@@ -205,6 +205,7 @@ async def test_a_server_that_ends_over_a_full_disk_comes_back_with_all_that_was_
             assert found == sorted(set(found)), "in order, each once"
         # A write that something else made may be what met the limit; hardly each time.
         assert {problem(each)[0] for each in refused} == {503}
+        assert {each.header("retry-after") for each in refused} == {"1"}
         assert {problem(each)[1] for each in refused} <= {
             "store.outcome-unknown",
             "store.unavailable",
@@ -236,6 +237,7 @@ async def test_store_at_disk_on_full_disk_waits_for_room_and_starts_again(tmp_pa
         published = await early.ask("PUT", "/channel/orders/message/m-1", b"1")
         for each in (answer, started, published):
             assert (each.status, each.json()["code"]) == (503, "store.unavailable")
+            assert each.header("retry-after") == "1"
         assert {problem(each)[0] for each in refused} <= {503}
         # The supervisor has not started a server that could only end again.
         log = (tmp_path / "data" / "store" / "server.log").read_text()

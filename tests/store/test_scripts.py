@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import waystation
-from tests.helpers.store_faults import store_at
+from tests.helpers.store_faults import plain_server, store_at
 from waystation.acapy import mirror, outbound, retry_set
 from waystation.channels import service as channels
 from waystation.db import definitions
@@ -26,6 +26,7 @@ from waystation.pools import (
     pools,
 )
 from waystation.store import scripts, time_machine
+from waystation.store.client import Store, parse_info
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.scripts import Script, registered_scripts, script
 from waystation.subscriptions import commits, looking, operating, operations, shard_store
@@ -141,6 +142,35 @@ async def test_connection_loads_all_scripts_before_first_call(
         async with store_at(store_server.address, test_mode=test_mode) as store:
             shas = [each.shas[test_mode] for each in registered_scripts()]
             assert await store.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
+
+
+async def test_second_connection_loads_no_script() -> None:
+    with plain_server() as server:
+        async with store_at(server.address) as first:
+            assert await first.call("PING") == b"PONG"
+            scripts = registered_scripts()
+            assert await script_commands(first) == {"exists": 1, "load": len(scripts)}
+
+            async with store_at(server.address) as second:
+                assert await second.call("PING") == b"PONG"
+            assert await script_commands(first) == {"exists": 2, "load": len(scripts)}
+
+            # A connection after a loss of all scripts but one loads only those that are missing.
+            await first.call("SCRIPT", "FLUSH")
+            await first.call("SCRIPT", "LOAD", scripts[0].sources[0])
+            async with store_at(server.address) as third:
+                assert await third.call("PING") == b"PONG"
+            assert await script_commands(first) == {"exists": 3, "load": 2 * len(scripts)}
+
+
+async def script_commands(store: Store) -> dict[str, int]:
+    """Return how often the server ran SCRIPT EXISTS and SCRIPT LOAD, for all its clients."""
+    (text,) = (await store.call_each("INFO", "commandstats")).values()
+    counts = parse_info(text)
+    return {
+        name: int(counts[f"cmdstat_script|{name}"].split(",")[0].removeprefix("calls="))
+        for name in ("exists", "load")
+    }
 
 
 # -- Rules for Lua files ---------------------------------------------------------------------
