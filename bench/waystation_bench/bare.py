@@ -29,6 +29,8 @@ _ENQUEUE = script("waystation.pools", "enqueue")
 _START = script("waystation.transactions", "start")
 
 _TTL_SECONDS = 1815
+#: Arguments of the scripts of channels that record nothing.
+_NO_RECORD_LOG = ("", b"")
 _BYTES_MAX = 8_388_608
 _JSON = (b"content-type", b"application/json")
 _EMPTY = (b"content-length", b"0")
@@ -83,6 +85,7 @@ class BareApp:
                 b'{"id":"%b","content":%b}' % (message_id.encode(), content),
                 _TTL_SECONDS,
                 keys.pubsub_topic(tag),
+                *_NO_RECORD_LOG,
             ],
         )
         await _reply(send, b'{"messageID":"%b"}\n' % message_id.encode())
@@ -131,7 +134,7 @@ class BareApp:
         await self._store.run(
             _ACK,
             [keys.clock(tag), keys.cursor(tag, subscriber)],
-            [query.partition(b"=")[2], _TTL_SECONDS],
+            [query.partition(b"=")[2], _TTL_SECONDS, *_NO_RECORD_LOG, subscriber],
         )
         await _reply(send, b"", status=204)
 

@@ -144,4 +144,7 @@ def _arguments(number: int) -> tuple[list[str], list[str | bytes | int]]:
         encode_message(message_id, CONTENT),
         _TTL_SECONDS,
         _TOPIC,
+        # No record log, and no names for its entries.
+        "",
+        b"",
     ]

@@ -251,6 +251,8 @@ class ChannelRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backlog_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     #: Policy of a full channel: reject the new message, or delete the oldest one.
     backlog_policy: Backlog = "refuse"
+    #: Parts of the messages that history keeps: `full`, `headers` (all but the content) or `none`.
+    record: Literal["full", "headers", "none"] = "full"
 
     def redacted(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, without secrets."""

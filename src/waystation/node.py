@@ -16,6 +16,7 @@ from waystation.channels.service import ChannelService
 from waystation.config import Config
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
+from waystation.logs.records import RecordLogs, history_reader_name
 from waystation.logs.streams import StreamLogs
 from waystation.logs.trimmer import MemoryRelief
 from waystation.node_delivery import Delivery, open_channels, open_delivery, open_guard
@@ -219,6 +220,20 @@ def open_topics(
     return topics, Producer(topics, logs, dedup, durability=opened.durability)
 
 
+def open_records(
+    settings: Config, opened: OpenStore, logs: StreamLogs, *, clock: Clock
+) -> RecordLogs:
+    """Return the record logs of channels and pools."""
+    history = settings.history
+    return RecordLogs(
+        opened.store,
+        logs,
+        clock=clock,
+        recorded=history.record == "full",
+        register_as=history_reader_name(history.full) if history.run else "",
+    )
+
+
 def open_catalogue(settings: Config) -> Catalogue:
     """The catalogue that the settings name."""
     return catalogue_at(settings.catalogue, folder=settings.data_dir)
@@ -334,7 +349,9 @@ async def open_node(
         logs = StreamLogs(opened.store)
         settings = await settle_cells(settings, opened, logs)
         guard = open_guard(settings.delivery)
-        channels = open_channels(settings, opened, guard, clock=clock)
+        records = open_records(settings, opened, logs, clock=clock)
+        await undo.enter_async_context(records)
+        channels = open_channels(settings, opened, guard, clock=clock, records=records)
         delivery = await open_delivery(settings, opened, logs, guard, clock=clock)
         undo.push_async_callback(delivery.close)
         topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)

@@ -15,6 +15,7 @@ from waystation.delivery.outbox import Outbox, endpoint_of
 from waystation.delivery.sender import Sender
 from waystation.errors import InvalidInputError, SettingsError
 from waystation.logs.protocol import Logs
+from waystation.logs.records import RecordLogs
 from waystation.runtime.clock import Clock
 from waystation.store.opening import OpenStore
 
@@ -52,7 +53,12 @@ def open_guard(settings: DeliveryConfig) -> AddressGuard:
 
 
 def open_channels(
-    settings: Config, opened: OpenStore, guard: AddressGuard, *, clock: Clock
+    settings: Config,
+    opened: OpenStore,
+    guard: AddressGuard,
+    *,
+    clock: Clock,
+    records: RecordLogs,
 ) -> ChannelService:
     """The channels, by their rules."""
     return ChannelService(
@@ -62,6 +68,7 @@ def open_channels(
         settings=settings.channels,
         guard=guard,
         waiting_max=settings.delivery.waiting_max,
+        records=records,
     )
 
 

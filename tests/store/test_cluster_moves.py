@@ -9,13 +9,17 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.clusters import Node, RealCluster, real_cluster, refusals
+from tests.helpers.records import register_reader
 from tests.helpers.store_faults import store_at
 from waystation.channels import keys as channel_keys
+from waystation.channels.model import encode_handle
 from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig
 from waystation.errors import (
     StoreUnavailableError,
 )
+from waystation.logs.records import RecordLogs, log_key, record_log, unpack_entry
+from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
 from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.pubsub import PubSub
@@ -235,3 +239,34 @@ async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_moved_slo
         assert not any(each.lost for each in acquired)  # type: ignore[union-attr]
         cluster.move(slot, target, source)
     renewer.close()
+
+
+async def test_events_of_channels_are_recorded_in_slots_of_channels(cluster: RealCluster) -> None:
+    async with store_at(cluster.address) as store:
+        await register_reader(store)
+        async with RecordLogs(store, StreamLogs(store), clock=Clock()) as records:
+            channels = ChannelService(
+                store,
+                PubSub(store.address),
+                clock=Clock(),
+                settings=ChannelConfig(),
+                records=records,
+            )
+            names = [f"recorded{number}" for number in range(6)]
+            for name in names:
+                await channels.subscribe("default", name, "me")
+                await channels.publish("default", name, "m-1", b"1")
+                await channels.publish_many("default", name, [("m-2", b"2")])
+                assert await channels.ack("default", name, "me", encode_handle(name, "me", 1))
+                await channels.seek("default", name, "me", "end")
+
+        for name in names:
+            tag = channel_keys.channel_tag("default", name)
+            log = record_log("channels", tag, cluster=True)
+            assert slot_of(log_key(log)) == slot_of(tag)
+            words = [
+                facts.partition(" ")[0]
+                for _, fields in await store.call("XRANGE", log_key(log), "-", "+")
+                for facts, _ in unpack_entry(fields[1]).events
+            ]
+            assert words == ["published", "published", "acknowledged", "sought"]

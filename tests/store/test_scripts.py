@@ -105,8 +105,8 @@ def test_script_in_test_mode_adds_time_shift_only_there() -> None:
     assert "'waystation.time', 'shift_ms'" in shifted
     assert stamp.shas[0] != stamp.shas[1]
     # A script that reads no time is the same in both modes.
-    publish = script("waystation.channels", "publish")
-    assert publish.sources[0] == publish.sources[1]
+    fetch = script("waystation.channels", "fetch")
+    assert fetch.sources[0] == fetch.sources[1]
 
 
 def test_script_with_repeatable_header_line_is_repeatable() -> None:

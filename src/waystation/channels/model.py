@@ -16,6 +16,7 @@ import msgspec
 from waystation.channels import keys
 from waystation.channels.rules import ChannelTerms
 from waystation.errors import AckHandleMalformedError
+from waystation.logs.records import RecordLogs, log_key
 from waystation.runtime.json_text import is_json_of_any_bytes
 
 #: Largest clock: the largest integer that Lua represents exactly. The next clock is `CLOCK_MIN`.
@@ -189,12 +190,18 @@ class ResolvedChannel:
         "name",
         "project",
         "pubsub_topic",
+        "record_argument",
+        "record_key",
+        "record_log",
+        "subscriber_record_key",
         "terms",
         "ttl_s",
         "webhook_queues",
     )
 
-    def __init__(self, project: str, name: str, terms: ChannelTerms) -> None:
+    def __init__(
+        self, project: str, name: str, terms: ChannelTerms, records: RecordLogs | None = None
+    ) -> None:
         self.project = project
         self.name = name
         self.terms = terms
@@ -212,5 +219,13 @@ class ResolvedChannel:
         self.pubsub_topic = keys.pubsub_topic(tag)
         #: Seconds after their last use at which the keys of the channel expire.
         self.ttl_s = math.ceil(terms.expire_seconds + EXPIRY_MARGIN_S)
+        #: Record log of the channel; empty: its events are not recorded.
+        self.record_log = records.log_of("channels", tag) if records else ""
+        #: Key of the record log's stream; empty: no record log.
+        self.record_key = log_key(self.record_log) if records else ""
+        #: The same for events of subscribers, which `record` none leaves out.
+        self.subscriber_record_key = "" if terms.record == "none" else self.record_key
+        #: Argument of scripts that record: the policy, and the names for the entries.
+        self.record_argument = records.argument(terms.record, project, name) if records else b""
         #: Outbox queues of the webhooks; None until the first publish has checked their addresses.
         self.webhook_queues: list[str] | None = None

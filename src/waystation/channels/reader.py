@@ -104,7 +104,13 @@ class ChannelReader:
         reply = await self._store.run(
             _ACK,
             (channel.clock_key, channel.cursor_prefix + subscriber),
-            (clock, channel.ttl_s),
+            (
+                clock,
+                channel.ttl_s,
+                channel.subscriber_record_key,
+                channel.record_argument,
+                subscriber,
+            ),
         )
         if reply == b"missing":
             raise no_subscriber(channel, subscriber)

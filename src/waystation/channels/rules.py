@@ -5,8 +5,9 @@
     expire_seconds = 3600
 
 A rule applies if its pattern matches the whole name. Several matching rules are combined: the
-longest expiry, all token rules, all webhooks, the smallest backlog limit. If rules are configured,
-a name that matches no rule is rejected. Without rules, all names are allowed.
+longest expiry, all token rules, all webhooks, the smallest backlog limit, the `record` that keeps
+least. If rules are configured, a name that matches no rule is rejected. Without rules, all names
+are allowed.
 
 Templates in webhooks and claims insert named groups of the pattern: `{{.channel.room}}`.
 
@@ -26,9 +27,13 @@ import re2
 
 from waystation.config import Backlog, ChannelRule, TokenRule, WebhookRule
 from waystation.errors import SettingsError
+from waystation.types.common import Record
 
 #: Number of channel names whose terms are cached, including names that no rule allows.
 CACHED_NAMES_MAX = 20_000
+
+#: Values of `record`, from the one that keeps most to the one that keeps least.
+_RECORDS = ("full", "headers", "none")
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -50,6 +55,8 @@ class ChannelTerms(msgspec.Struct, frozen=True, kw_only=True):
     #: Maximum number of stored messages; None: unlimited.
     backlog_max: int | None = None
     backlog_policy: Backlog = "refuse"
+    #: Parts of the messages that history keeps.
+    record: Record = "full"
 
 
 class ChannelRules:
@@ -86,6 +93,7 @@ class ChannelRules:
             ),
             backlog_max=smallest.backlog_max if smallest else None,
             backlog_policy=smallest.backlog_policy if smallest else "refuse",
+            record=max((rule.record for _, rule in matching), key=_RECORDS.index),
         )
 
 

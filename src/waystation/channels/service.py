@@ -24,6 +24,7 @@ from waystation.config import ChannelConfig
 from waystation.delivery.addresses import AddressGuard
 from waystation.delivery.outbox import WAITING_MAX, Outbox
 from waystation.errors import ChannelFullError, InvalidChannelError, InvalidInputError
+from waystation.logs.records import RecordLogs
 from waystation.runtime.clock import Clock
 from waystation.runtime.metrics import count_family
 from waystation.store.client import Store
@@ -57,6 +58,7 @@ class ChannelService:
         settings: ChannelConfig,
         guard: AddressGuard | None = None,
         waiting_max: int = WAITING_MAX,
+        records: RecordLogs | None = None,
     ) -> None:
         self.rules = ChannelRules(settings.rules, expire_seconds=settings.expire_seconds)
         self._store = store
@@ -66,6 +68,7 @@ class ChannelService:
         self._outbox = Outbox(store)
         self._guard = guard or AddressGuard()
         self._waiting_max = waiting_max
+        self._records = records
         self._resolve = lru_cache(_CACHED_CHANNELS_MAX)(self._resolve_uncached)
         # Wake all polls when test time jumps, because messages and waits can have expired.
         self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
@@ -86,7 +89,7 @@ class ChannelService:
         return terms
 
     def _resolve_uncached(self, project: str, channel: str) -> ResolvedChannel:
-        return ResolvedChannel(project, channel, self.terms_of(channel))
+        return ResolvedChannel(project, channel, self.terms_of(channel), self._records)
 
     # -- Publishing --------------------------------------------------------------------------
 
@@ -99,6 +102,8 @@ class ChannelService:
         ignored. Raise ChannelFullError if the backlog is full.
         """
         resolved = self._resolve(project, channel)
+        if self._records and self._records.needs_log(resolved.record_log):
+            await self._records.create_log(resolved.record_log)
         if resolved.terms.backlog_max:
             (published,) = await self.publish_many(project, channel, [(message_id, content)])
             return published
@@ -108,7 +113,14 @@ class ChannelService:
             outcome, clock = await self._store.run(
                 _PUBLISH,
                 keys,
-                (resolved.message_prefix, body, resolved.ttl_s, resolved.pubsub_topic),
+                (
+                    resolved.message_prefix,
+                    body,
+                    resolved.ttl_s,
+                    resolved.pubsub_topic,
+                    resolved.record_key,
+                    resolved.record_argument,
+                ),
             )
             return _published(outcome, clock)
         queues = self._webhook_queues(resolved)
@@ -117,6 +129,8 @@ class ChannelService:
             body,
             resolved.ttl_s,
             resolved.pubsub_topic,
+            resolved.record_key,
+            resolved.record_argument,
             resolved.item_prefix + message_id,
             self._waiting_max,
             *queues,
@@ -137,6 +151,8 @@ class ChannelService:
         Raise ChannelFullError if all messages are above the limit.
         """
         resolved = self._resolve(project, channel)
+        if self._records and self._records.needs_log(resolved.record_log):
+            await self._records.create_log(resolved.record_log)
         terms = resolved.terms
         queues = self._webhook_queues(resolved)
         arguments: list[str | bytes | int] = [
@@ -148,6 +164,8 @@ class ChannelService:
             terms.backlog_policy,
             self._waiting_max,
             resolved.item_prefix,
+            resolved.record_key,
+            resolved.record_argument,
             len(queues),
             *queues,
         ]
@@ -209,7 +227,16 @@ class ChannelService:
         reply = await self._store.run(
             _SEEK,
             (resolved.clock_key, resolved.cursor_prefix + subscriber),
-            (resolved.message_prefix, resolved.ttl_s, to, target, resolved.pubsub_topic),
+            (
+                resolved.message_prefix,
+                resolved.ttl_s,
+                to,
+                target,
+                resolved.pubsub_topic,
+                resolved.subscriber_record_key,
+                resolved.record_argument,
+                subscriber,
+            ),
         )
         if not reply:
             raise no_subscriber(resolved, subscriber)

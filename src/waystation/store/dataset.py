@@ -274,6 +274,11 @@ async def history_reader(store: Store) -> str:
     return found.decode() if found else ""
 
 
+async def register_history(store: Store, reader: str) -> None:
+    """Register history under a reader name, unless it is registered under any name."""
+    await store.call("HSETNX", keys.FORMAT, "history", reader, repeatable=True)
+
+
 async def stamp_archive(store: Store, archive: str) -> None:
     """Fix the transaction archive of the data set by its name.
 

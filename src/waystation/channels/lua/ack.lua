@@ -5,7 +5,8 @@
 -- Runs in a full store too, because acknowledged messages need no more memory.
 --
 -- KEYS    1 clock of the channel, 2 cursor of the subscriber
--- ARGV    1 clock of the acknowledged message, 2 expiry in seconds
+-- ARGV    1 clock of the acknowledged message, 2 expiry in seconds,
+--         3 record log or '', 4 policy and names for its entries, 5 name of the subscriber
 -- Reply   'moved'
 --         'stale'      the cursor is there or further, or the clock is not; nothing changed
 --         'missing'    the channel or the subscriber does not exist
@@ -28,4 +29,9 @@ if not valid then
 end
 redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[2], 'GT')
+if ARGV[3] ~= '' and redis.call('EXISTS', ARGV[3] .. ':head') == 1 then
+--- @include "_record"
+  local event = record_fact('acknowledged ' .. ARGV[1], record_text(ARGV[5]))
+  record_write(ARGV[3], ARGV[4], now(), { event })
+end
 return 'moved'

@@ -8,7 +8,8 @@
 -- ARGV    1 prefix of message keys, 2 prefix of deduplication entries, 3 expiry in seconds,
 --         4 pub/sub topic, 5 maximum number of stored messages; 0: unlimited,
 --         6 'refuse' | 'drop_oldest', 7 maximum number of items in a queue, 8 prefix of item names,
---         9 number of queues, then the queues,
+--         9 record log or '', 10 policy and names for its entries,
+--         11 number of queues, then the queues,
 --         then two per message: id and body, which is also the outbox item
 -- Reply   {outcome, clock, outcome, clock, ...}
 --           'accepted'     clock of the message
@@ -24,7 +25,7 @@
 local MORE_DROPS_MAX = 1000
 local IDS_PER_READ = 500
 local prefix, ids, ttl, backlog = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
-local first_lane, last_lane, waiting_max = 10, 9 + tonumber(ARGV[9]), tonumber(ARGV[7])
+local first_lane, last_lane, waiting_max = 12, 11 + tonumber(ARGV[11]), tonumber(ARGV[7])
 local count = (#ARGV - last_lane) / 2
 local newest = read_clocks()
 
@@ -107,4 +108,20 @@ for number, message in ipairs(accepted) do
 end
 -- pcall, because a store user without permission to publish must not fail after the writes.
 redis.pcall('PUBLISH', ARGV[4], 'new message')
+if ARGV[9] ~= '' and redis.call('EXISTS', ARGV[9] .. ':head') == 1 then
+--- @include "_record"
+  local events = {}
+  if drops > 0 then
+    events[1] = dropped(text(before(newest, kept - 1)), text(before(newest, kept - drops)))
+  end
+  for _, message in ipairs(accepted) do
+    events[#events + 1] = published(clocks[field(message, 1)], ttl, field(message, 2), ARGV[10])
+  end
+  if excess > kept then
+    -- Messages that later messages of the same batch pushed out.
+    local last = accepted[excess - kept]
+    events[#events + 1] = dropped(clocks[field(accepted[1], 1)], clocks[field(last, 1)])
+  end
+  record_write(ARGV[9], ARGV[10], now(), events)
+end
 return reply

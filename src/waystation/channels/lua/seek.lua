@@ -7,7 +7,8 @@
 -- KEYS    1 clock of the channel, 2 cursor of the subscriber
 -- ARGV    1 prefix of message keys, 2 expiry in seconds,
 --         3 'beginning' | 'end' | 'clock' | 'time', 4 clock, or time in ms since 1970,
---         5 pub/sub topic
+--         5 pub/sub topic,
+--         6 record log or '', 7 policy and names for its entries, 8 name of the subscriber
 -- Reply   {cursor, number of unread clocks}
 --         {}                              the channel or the subscriber does not exist
 --         {'range', lowest, highest}      the clock is outside of the stored messages
@@ -48,5 +49,9 @@ redis.call('SET', KEYS[2], cursor, 'EX', ttl)
 redis.call('EXPIRE', KEYS[1], ttl, 'GT')
 if unread > 0 then
   redis.pcall('PUBLISH', ARGV[5], 'sought')
+end
+if ARGV[6] ~= '' and redis.call('EXISTS', ARGV[6] .. ':head') == 1 then
+--- @include "_record"
+  record_write(ARGV[6], ARGV[7], at, { record_fact('sought ' .. cursor, record_text(ARGV[8])) })
 end
 return { cursor, unread }

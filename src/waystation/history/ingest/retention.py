@@ -14,9 +14,10 @@ from waystation.history.log_reader import LogReader
 from waystation.history.offsets import Span, parse_key
 from waystation.logs import keys as log_names
 from waystation.logs.protocol import LogState
+from waystation.logs.records import FIRM_READER, YIELDING_READER, history_reader_name
 
 #: The hold of history on a log. What begins with `~` yields to a log's limit of bytes.
-SOFT, HARD = "~history", "history"
+SOFT, HARD = YIELDING_READER, FIRM_READER
 
 
 def register(logs: LogReader, reader: str, states: Mapping[str, LogState]) -> None:
@@ -43,7 +44,8 @@ class Watermarks:
     """Sets watermarks, each once."""
 
     def __init__(self, full: WhenFull) -> None:
-        self._reader, self._other = (HARD, SOFT) if full == "refuse" else (SOFT, HARD)
+        self._reader = history_reader_name(full)
+        self._other = SOFT if full == "refuse" else HARD
         #: Partition -> how far it was read, and whether it was let go.
         self._set: dict[str, tuple[int, bool]] = {}
 
