@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from waystation.history.lake.files import TableWriter, WrittenFile
-from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSpec
-from waystation.history.lake.table import Lake, Mark
+from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSchema
+from waystation.history.lake.table import Lake, TableOffset
 from waystation.history.offsets import Span, pack_spans
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation_bench.delivery_node import DATA_BYTES, GROUPS, NAME, PARTITIONS
@@ -53,7 +53,7 @@ def make_lake(spark: SparkSession, lake: Lake, messages: int) -> None:
     _make(spark, lake, DELIVERIES, records)
 
 
-def _make(spark: SparkSession, lake: Lake, spec: TableSpec, spans: list[Span]) -> None:
+def _make(spark: SparkSession, lake: Lake, spec: TableSchema, spans: list[Span]) -> None:
     tasks = pack_spans(spans, rows=_TASK, most=_TASKS_MAX)
     root = lake.root
 
@@ -66,7 +66,7 @@ def _make(spark: SparkSession, lake: Lake, spec: TableSpec, spans: list[Span]) -
     table = lake.open(spec)
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "files binary").collect()
     files = [file for row in rows for file in _decode(bytes(row.files))]
-    table.commit(files, {f"{DATASET}/{span.key}": Mark(span.end) for span in spans})
+    table.commit(files, {f"{DATASET}/{span.key}": TableOffset(span.end) for span in spans})
 
 
 def write_spans(root: str, table: str, spans: list[Span]) -> bytes:
@@ -134,7 +134,7 @@ def _deliveries(span: Span) -> dict[str, Any]:
     }
 
 
-def _batch(spec: TableSpec, span: Span, made: dict[str, Any]) -> pa.RecordBatch:
+def _batch(spec: TableSchema, span: Span, made: dict[str, Any]) -> pa.RecordBatch:
     """Columns in their order and types; what is not told is null."""
     at = np.arange(span.start, span.end)
     times = (_BEGUN_MS + at // _ROWS_OF_A_MS) * 1000

@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.history.log_writer import LogWriter
 from waystation.history.lake.files import TableWriter
-from waystation.history.lake.schema import DELIVERIES, TableSpec
-from waystation.history.lake.table import Lake, Mark
+from waystation.history.lake.schema import DELIVERIES, TableSchema
+from waystation.history.lake.table import Lake, TableOffset
 from waystation.subscriptions.log_entry import AttemptDetail, OperationDetail, StartDetail
 
 LOG = "s.default.billing.0"
@@ -77,7 +77,7 @@ def hop_row(
 
 
 def commit(
-    spark: SparkSession, lake: Path, rows: list[dict[str, Any]], *, spec: TableSpec = DELIVERIES
+    spark: SparkSession, lake: Path, rows: list[dict[str, Any]], *, spec: TableSchema = DELIVERIES
 ) -> None:
     """Brings rows into the lake; with the mark behind the last of them."""
     columns = from_arrow_schema(spec.file_schema)
@@ -90,7 +90,7 @@ def commit(
     end = max(row["log_offset"] for row in rows) + 1
     table = Lake(str(lake)).open(spec)
     key = f"ds-test/{rows[0].get('log', LOG)}/0"
-    table.commit(writer.close(), {key: Mark(max(end, table.mark(key).offset))})
+    table.commit(writer.close(), {key: TableOffset(max(end, table.offset(key).offset))})
 
 
 def _shared(row: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_tables_have_what_was_committed_and_are_a_snapshot(
     assert spark.table("waystation.messages_all").count() == 7
 
     # A file that was cut is told before a query fails in the midst of it
-    file = lake / "messages" / (Lake(str(lake)).files(MESSAGES) or [])[0]
+    file = lake / "messages" / Lake(str(lake)).open(MESSAGES).files()[0]
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeDamagedError, match=f"messages: .*{file.name} has 100 bytes"):
         attach(spark, lake=str(lake))
@@ -75,5 +75,5 @@ def test_tables_have_what_was_committed_and_are_a_snapshot(
 def test_what_is_no_lake_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LakeRefusedError, match="There is no lake at"):
         attach(spark, lake=str(tmp_path / "none"))
-    with pytest.raises(LakeRefusedError, match="takes for a pattern"):
+    with pytest.raises(LakeRefusedError, match="reads as a pattern"):
         attach(spark, lake=str(tmp_path / "it's"))

@@ -61,7 +61,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
     assert wrong.returncode == 2
     sentence, hint = wrong.stderr.splitlines()
     assert "selekt" in sentence
-    assert hint.strip() == "`show tables in waystation` tells what there is."
+    assert hint.strip() == "List the views with `show tables in waystation`."
     assert bad.returncode == 1
     assert ids[2] in bad.stdout
     assert "missing" in bad.stdout

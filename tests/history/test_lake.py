@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 from waystation.errors import HistoryBusyError, LakeDamagedError, LakeRefusedError
 from waystation.history.decoders.messages import moments
-from waystation.history.lake.files import TableWriter, WrittenFile, by_day
+from waystation.history.lake.files import TableWriter, WrittenFile, split_by_day
 from waystation.history.lake.schema import GAPS, MESSAGES, TRANSACTIONS
-from waystation.history.lake.table import Lake, Mark
-from waystation.history.prints import print_of
+from waystation.history.lake.table import Lake, TableOffset
+from waystation.history.log_reader import fingerprint
 
 #: The last millisecond of a day, and the first of the next.
 MIDNIGHT_MS = 1_767_312_000_000
@@ -50,61 +50,65 @@ def write(lake: Lake, *times_ms: int, first: int = 0) -> list[WrittenFile]:
 def test_rows_and_marks_come_with_one_commit(lake: Path) -> None:
     where = Lake(str(lake))
     table = where.open(GAPS)
-    assert table.mark("ds/log/0") == Mark(0)
+    assert table.offset("ds/log/0") == TableOffset(0)
     files = write(where, MIDNIGHT_MS - 1, MIDNIGHT_MS)
     # Written is not committed
     assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 0
 
-    table.commit(files, {"ds/log/0": Mark(2, 77), "ds/log/1": Mark(0)})
+    table.commit(files, {"ds/log/0": TableOffset(2, 77), "ds/log/1": TableOffset(0)})
 
     table = where.open(GAPS)
-    assert (table.mark("ds/log/0"), table.mark("ds/log/1")) == (Mark(2, 77), Mark(0))
+    assert (table.offset("ds/log/0"), table.offset("ds/log/1")) == (
+        TableOffset(2, 77),
+        TableOffset(0),
+    )
     found = DeltaTable(where.folder(GAPS)).to_pyarrow_table().sort_by("log_offset").to_pylist()
     assert [(row["day"], row["log_offset"]) for row in found] == [
         (date(2026, 1, 1), 0),
         (date(2026, 1, 2), 1),
     ]
-    files = where.files(GAPS)
-    assert files is not None
+    files = table.files()
     assert sorted(file.partition("/")[0] for file in files) == [
         "day=2026-01-01",
         "day=2026-01-02",
     ]
-    assert where.files(MESSAGES) is None
+    assert list(where.snapshot()) == [GAPS.name]
 
 
 def test_of_two_who_bring_the_same_range_one_is_refused_whole(lake: Path) -> None:
     where = Lake(str(lake))
     one, other = where.open(GAPS), where.open(GAPS)
     files = write(where, MIDNIGHT_MS)
-    one.commit(files, {"ds/log/0": Mark(1)})
+    one.commit(files, {"ds/log/0": TableOffset(1)})
     with pytest.raises(HistoryBusyError):
-        other.commit(write(where, MIDNIGHT_MS), {"ds/log/9": Mark(5), "ds/log/0": Mark(1)})
+        other.commit(
+            write(where, MIDNIGHT_MS), {"ds/log/9": TableOffset(5), "ds/log/0": TableOffset(1)}
+        )
     table = where.open(GAPS)
-    assert (table.mark("ds/log/0"), table.mark("ds/log/9")) == (Mark(1), Mark(0))
+    assert (table.offset("ds/log/0"), table.offset("ds/log/9")) == (TableOffset(1), TableOffset(0))
     assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 1
 
 
 def test_those_who_bring_different_logs_do_not_disturb_each_other(lake: Path) -> None:
     where = Lake(str(lake))
     one, other = where.open(GAPS), where.open(GAPS)
-    one.commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
-    other.commit(write(where, MIDNIGHT_MS, first=9), {"ds/log/1": Mark(10)})
+    one.commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    other.commit(write(where, MIDNIGHT_MS, first=9), {"ds/log/1": TableOffset(10)})
     assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 2
 
 
 def test_a_mark_moves_without_rows_and_backwards_too(lake: Path) -> None:
     where = Lake(str(lake))
     for offset in (5, 3):
-        where.open(GAPS).commit([], {"ds/log/0": Mark(offset, offset)})
-        assert where.open(GAPS).mark("ds/log/0") == Mark(offset, offset)
+        where.open(GAPS).commit([], {"ds/log/0": TableOffset(offset, offset)})
+        assert where.open(GAPS).offset("ds/log/0") == TableOffset(offset, offset)
 
 
 def test_statistics_let_readers_skip_files(lake: Path) -> None:
     where = Lake(str(lake))
     for first in (0, 100, 200):
         files = write(where, MIDNIGHT_MS, MIDNIGHT_MS + 5, first=first)
-        where.open(GAPS).commit(files, {f"ds/log/{first}": Mark(1)})
+        where.open(GAPS).commit(files, {f"ds/log/{first}": TableOffset(1)})
     table = DeltaTable(where.folder(GAPS))
     added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     assert sorted((row["min.log_offset"], row["max.log_offset"]) for row in added) == [
@@ -137,47 +141,49 @@ def test_a_table_of_somebody_else_is_refused(lake: Path) -> None:
 
 def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> None:
     where = Lake(str(lake))
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
-    (path,) = where.files(GAPS) or []
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    (path,) = where.open(GAPS).files()
     file = lake / "gaps" / path
     whole = file.read_bytes()
 
     file.write_bytes(whole[:100])
     with pytest.raises(LakeDamagedError, match=f"gaps: {path} has 100 bytes, and ") as told:
-        where.files(GAPS)
+        where.snapshot().verify_files()
     assert f"{len(whole):,} bytes were written" in told.value.message
     assert "from a copy of the lake" in told.value.hint
     file.unlink()
     with pytest.raises(LakeDamagedError, match=f"gaps: {path} is missing"):
-        where.files(GAPS)
+        where.snapshot().verify_files()
 
     # What is new can be brought all the same, and with the file back all is there
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": Mark(2)})
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": TableOffset(2)})
     file.write_bytes(whole)
-    assert len(where.files(GAPS) or []) == 2
+    snapshot = where.snapshot()
+    snapshot.verify_files()
+    assert len(snapshot[GAPS.name].files()) == 2
 
 
 def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:
     where = Lake(str(lake))
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": Mark(1)})
+    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
     last = sorted((lake / "gaps" / "_delta_log").glob("*.json"))[-1]
     whole = last.read_bytes()
     last.write_bytes(whole[:50])
-    for read in (where.files, where.open):
+    for read in (where.snapshot, lambda: where.open(GAPS)):
         with pytest.raises(LakeDamagedError, match="The log of gaps cannot be read: "):
-            read(GAPS)
+            read()
     last.write_bytes(whole)
-    assert where.open(GAPS).mark("ds/log/0") == Mark(1)
+    assert where.open(GAPS).offset("ds/log/0") == TableOffset(1)
 
 
 def test_rows_are_split_by_the_day_in_utc() -> None:
     batch = gap_rows(MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS + 1)
-    parts = {day: part.column("log_offset").to_pylist() for day, part in by_day(batch)}
+    parts = {day: part.column("log_offset").to_pylist() for day, part in split_by_day(batch)}
     assert parts == {date(2026, 1, 1): [0], date(2026, 1, 2): [1, 2]}
 
 
 def test_a_print_tells_entries_apart_and_fits_into_a_mark() -> None:
-    prints = {print_of(ms, payload) for ms in (1, 2) for payload in (b"", b"a", b"b")}
+    prints = {fingerprint(ms, payload) for ms in (1, 2) for payload in (b"", b"a", b"b")}
     assert len(prints) == 6
     assert all(0 < each < 2**63 for each in prints)
 

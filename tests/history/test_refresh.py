@@ -88,6 +88,10 @@ def test_slots_of_a_time_are_whole_and_each_is_there_once() -> None:
 def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> None:
     folder, table = str(lake / "gaps"), Lake(str(lake))
 
+    def touched(version: int | None) -> list[Touched]:
+        found = touched_times(table.open(GAPS).added_since(version))
+        return sorted(found, key=lambda each: each.first)
+
     def add(*times: datetime) -> int:
         writer = TableWriter(folder, GAPS)
         row = {"dataset": "ds", "log": "t", "log_partition": 0, "log_offset": 0, "item": 0}
@@ -99,19 +103,19 @@ def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> Non
     first = add(at(0), at(7))
     second = add(at(100))
     both = [Touched(at(0), at(7)), Touched(at(100), at(100))]
-    assert sorted(touched_times(folder, None, second), key=lambda each: each.first) == both
-    assert list(touched_times(folder, first, second)) == [Touched(at(100), at(100))]
+    assert touched(None) == both
+    assert touched(first) == [Touched(at(100), at(100))]
 
     DeltaTable(folder).optimize.compact()
     third = DeltaTable(folder).version()
     assert third > second
-    assert list(touched_times(folder, second, third)) == []
+    assert touched(second) == []
 
     # A version that was cleaned up: nobody knows what it had
     DeltaTable(folder).create_checkpoint()
     for version in range(second + 1):
         (lake / "gaps" / "_delta_log" / f"{version:020}.json").unlink()
-    assert list(touched_times(folder, first, third)) == [Touched(at(0), at(100))]
+    assert touched(first) == [Touched(at(0), at(100))]
 
 
 @pytest.mark.timeout(240)
@@ -192,3 +196,39 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
     assert [(row["started"], row["rescued"]) for row in small[:2]] == [(3, 0), (0, 77)]
     assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [3]
     assert len({(row["slot"], row["pipeline"]) for row in small}) == len(small)
+
+
+@pytest.mark.timeout(240)
+def test_refresh_does_not_record_rows_that_were_committed_after_its_snapshot(
+    spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard_story.commit(spark, lake, [change(0, 1, "started", 1)], spec=TRANSACTIONS)
+    attach = refreshing.attach
+    late = [change(1, 2, "started", 60)]
+
+    def attach_and_commit(session: SparkSession, **more: Any) -> SparkSession:
+        attach(session, **more)
+        if late:
+            shard_story.commit(spark, lake, [late.pop()], spec=TRANSACTIONS)
+        return session
+
+    monkeypatch.setattr(refreshing, "attach", attach_and_commit)
+    refresh(spark, Lake(str(lake)))
+    assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [1]
+
+    refresh(spark, Lake(str(lake)))
+    assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [2]
+
+
+def test_added_since_returns_all_files_of_a_table_that_was_created_again(lake: Path) -> None:
+    table = Lake(str(lake))
+    for number in range(3):
+        writer = TableWriter(str(lake / "gaps"), GAPS)
+        row = {"dataset": "ds", "log_offset": number, "time": at(number), "ingested": at(number)}
+        writer.write(pa.RecordBatch.from_pylist([row], schema=GAPS.file_schema))
+        table.open(GAPS).commit(writer.close(), {})
+
+    opened = table.open(GAPS)
+
+    assert len(opened.added_since(opened.version + 7)) == 3
+    assert opened.added_since(opened.version) == []

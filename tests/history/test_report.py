@@ -24,7 +24,7 @@ from waystation.history.lake.rollup_schema import (
     PARTITIONS,
     PIPELINE_SLOTS,
     SUBSCRIPTION_SLOTS,
-    DerivedSpec,
+    RollupSchema,
 )
 from waystation.history.lake.schema import BASE
 from waystation.history.lake.table import Lake
@@ -38,7 +38,7 @@ SLOTS = 72
 VILE = "<script>alert('x')</script>"
 
 
-def put(lake: Path, spec: DerivedSpec, rows: list[dict[str, Any]]) -> None:
+def put(lake: Path, spec: RollupSchema, rows: list[dict[str, Any]]) -> None:
     """Brings rows into a derived table, once for each length of slots that a page may read."""
     made = [
         {**row, "slot_seconds": seconds, "day": row["slot"].date()}

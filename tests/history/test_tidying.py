@@ -18,14 +18,14 @@ from waystation.history import attach
 from waystation.history.decoders.messages import moments
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.maintenance import tidy
-from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSpec
-from waystation.history.lake.table import Lake, Mark
+from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSchema
+from waystation.history.lake.table import Lake, TableOffset
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_767_312_000_000
 
 
-def row(spec: TableSpec, offset: int, ms: int) -> dict[str, Any]:
+def row(spec: TableSchema, offset: int, ms: int) -> dict[str, Any]:
     """One that has a value in every column."""
     kinds: dict[Any, Any] = {
         pa.string(): f"{spec.name} {offset}",
@@ -40,27 +40,27 @@ def row(spec: TableSpec, offset: int, ms: int) -> dict[str, Any]:
     )
 
 
-def fill(lake: Lake, spec: TableSpec, *, days: int, each: int, first: int = 0) -> None:
+def fill(lake: Lake, spec: TableSchema, *, days: int, each: int, first: int = 0) -> None:
     """A file a commit, as many for each day; the mark says how many there were."""
     for number in range(first, first + days * each):
         writer = TableWriter(lake.folder(spec), spec)
         ms = FIRST_MS + (number - first) // each * DAY_MS
         writer.write(pa.RecordBatch.from_pylist([row(spec, number, ms)], spec.file_schema))
-        lake.open(spec).commit(writer.close(), {"ds/log/0": Mark(number + 1, number)})
+        lake.open(spec).commit(writer.close(), {"ds/log/0": TableOffset(number + 1, number)})
 
 
-def files(lake: Lake, spec: TableSpec) -> int:
-    return len(lake.files(spec) or [])
+def files(lake: Lake, spec: TableSchema) -> int:
+    return len(lake.open(spec).files())
 
 
-def rows(lake: Lake, spec: TableSpec) -> list[dict[str, Any]]:
+def rows(lake: Lake, spec: TableSchema) -> list[dict[str, Any]]:
     found = DeltaTable(lake.folder(spec)).to_pyarrow_table().sort_by("log_offset").to_pylist()
     return list(found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [MESSAGES, DELIVERIES], ids=lambda spec: spec.name)
-def test_many_files_become_few_with_the_same_rows_and_marks(lake: Path, spec: TableSpec) -> None:
+def test_many_files_become_few_with_the_same_rows_and_marks(lake: Path, spec: TableSchema) -> None:
     where = Lake(str(lake))
     fill(where, spec, days=3, each=10)
     before = rows(where, spec)
@@ -71,7 +71,7 @@ def test_many_files_become_few_with_the_same_rows_and_marks(lake: Path, spec: Ta
     # The newest day gets more all the time: that one waits
     assert (done.compacted, done.files, files(where, spec)) == (20, 12, 12)
     assert rows(where, spec) == before
-    assert where.open(spec).mark("ds/log/0") == Mark(30, 29)
+    assert where.open(spec).offset("ds/log/0") == TableOffset(30, 29)
     assert tidy(where.folder(spec), FIRST_MS).compacted == 0
     # Whoever filters finds the same, in old files and in new ones, by any column
     fill(where, spec, days=1, each=1, first=30)
@@ -99,7 +99,7 @@ def test_a_writer_and_a_reader_are_not_disturbed(lake: Path) -> None:
     files_ = TableWriter(where.folder(MESSAGES), MESSAGES)
     one = row(MESSAGES, 20, FIRST_MS)
     files_.write(pa.RecordBatch.from_pylist([one], MESSAGES.file_schema))
-    writer.commit(files_.close(), {"ds/log/0": Mark(21, 1)})
+    writer.commit(files_.close(), {"ds/log/0": TableOffset(21, 1)})
     assert len(rows(where, MESSAGES)) == 21
 
 
@@ -127,7 +127,7 @@ def test_files_that_belong_to_nothing_are_deleted_when_they_are_old(lake: Path) 
 def test_a_table_that_cannot_be_tidied_stays_as_it_is(lake: Path) -> None:
     where = Lake(str(lake))
     fill(where, MESSAGES, days=2, each=10)
-    damaged = lake / "messages" / min(where.files(MESSAGES) or [])
+    damaged = lake / "messages" / min(where.open(MESSAGES).files())
     damaged.write_bytes(bytes(damaged.stat().st_size))
     assert tidy(where.folder(MESSAGES), FIRST_MS).compacted == 0
     assert files(where, MESSAGES) == 20
@@ -135,7 +135,7 @@ def test_a_table_that_cannot_be_tidied_stays_as_it_is(lake: Path) -> None:
 
 
 def test_a_column_that_came_later_is_null_in_what_is_older(lake: Path, spark: SparkSession) -> None:
-    older = TableSpec(
+    older = TableSchema(
         "messages",
         pa.schema([field for field in MESSAGES.schema if field.name not in {"cause", "size"}]),
     )
@@ -153,7 +153,7 @@ def test_a_column_that_came_later_is_null_in_what_is_older(lake: Path, spark: Sp
     assert [tuple(each) for each in read] == [(None, None), (None, None), ("messages 2", 2)]
     found = rows(where, MESSAGES)
     assert [each["cause"] for each in found] == [None, None, "messages 2"]
-    assert where.open(MESSAGES).mark("ds/log/0") == Mark(3, 2)
+    assert where.open(MESSAGES).offset("ds/log/0") == TableOffset(3, 2)
     # A release that does not know it reads and writes without it
     fill(where, older, days=1, each=1, first=3)
     assert [each["size"] for each in rows(where, MESSAGES)] == [None, None, 2, None]

@@ -311,7 +311,7 @@ def sql(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the lake. It reads what was ingested, and needs no store."""
-    from waystation.history.lake.query import ask  # noqa: PLC0415
+    from waystation.history.lake.views import run_query  # noqa: PLC0415
     from waystation.history.task_watch import task_watch  # noqa: PLC0415
 
     target = find_target(
@@ -329,7 +329,7 @@ def sql(
         session(target.settings, quiet=as_json or as_csv) as (spark, where),
         task_watch(spark, "sql", lambda ended, known: tell(ended, known, "tasks")),
     ):
-        answer = ask(spark, where, query)
+        answer = run_query(spark, where, query)
         if as_json:
             for row in answer.rows():
                 emit_json(dict(zip(answer.columns, row, strict=True)))

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import uvloop
+import xxhash
 
 from waystation.errors import (
     LogDamagedError,
@@ -21,7 +22,6 @@ from waystation.errors import (
     TrimmedError,
 )
 from waystation.history.offsets import Gap, Span
-from waystation.history.prints import print_of
 from waystation.history.sources.options import OnGap
 from waystation.logs import keys
 from waystation.logs.protocol import LogBatch, LogState
@@ -156,15 +156,15 @@ class LogReader:
         """Says that a reader needs nothing of a log any more; whether it had needed something."""
         return self._run(self._logs.release(span.log, span.partition, reader))
 
-    def print_before(self, span: Span) -> int:
-        """The print of the last entry of a span; 0 if it is gone."""
+    def fingerprint_before(self, span: Span) -> int:
+        """Return the fingerprint of the last entry of a range; 0 if the entry is gone."""
         if not span.end:
             return 0
         last = Span(span.log, span.partition, span.end - 1, span.end)
         (block,) = self.blocks(last, on_gap="count")
         if isinstance(block, Gap):
             return 0
-        return print_of(block.times_ms[0], block.payloads[0])
+        return fingerprint(block.times_ms[0], block.payloads[0])
 
     def blocks(
         self, span: Span, *, on_gap: OnGap, log_gaps: bool = True
@@ -229,6 +229,14 @@ class LogReader:
         for start in range(0, len(waiting), _AT_ONCE):
             found += self._run(gathered(waiting[start : start + _AT_ONCE]))
         return found
+
+
+def fingerprint(ms: int, payload: bytes) -> int:
+    """Return a hash that tells an entry apart from another one at the same offset; never 0.
+
+    It has 63 bits, because a Delta table stores it as the version of an application.
+    """
+    return (xxhash.xxh64_intdigest(b"%d:%b" % (ms, payload)) >> 1) or 1
 
 
 def log_damaged(gap: Span) -> None:

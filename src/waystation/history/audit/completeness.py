@@ -17,7 +17,7 @@ from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
 from waystation.history.audit.live_state import Live
 from waystation.history.audit.snapshot import WHOLE, AuditTables
 from waystation.history.decoders.partitions import topic_place
-from waystation.history.lake.schema import DELIVERIES, MESSAGES, TRANSACTIONS, TableSpec
+from waystation.history.lake.schema import DELIVERIES, MESSAGES, TRANSACTIONS, TableSchema
 from waystation.history.offsets import Span
 
 #: Squares of offsets within a block add up to less than an integer holds.
@@ -77,7 +77,7 @@ def check_offsets(tables: AuditTables, live: Live | None, findings: Findings) ->
 
 
 def _failed(
-    tables: AuditTables, spec: TableSpec, found: list[Row], known: set[tuple[str, int]]
+    tables: AuditTables, spec: TableSchema, found: list[Row], known: set[tuple[str, int]]
 ) -> list[Key]:
     """Blocks that are not as they should be."""
     sums = {_key(row): Sums(row.rows, row.first, row.second) for row in found if row.rows}
@@ -89,7 +89,7 @@ def _failed(
     return sorted(key for key in keys if sums.get(key, Sums()) != expected.get(key, Sums()))
 
 
-def present(tables: AuditTables, spec: TableSpec, log: str, partition: int) -> Iterator[Span]:
+def present(tables: AuditTables, spec: TableSchema, log: str, partition: int) -> Iterator[Span]:
     """What of a partition has to be in a table: all up to its mark but the gaps."""
     offset, mark = 0, tables.mark(spec, log, partition)
     for gap in tables.gaps_of(log, partition):
@@ -102,7 +102,7 @@ def present(tables: AuditTables, spec: TableSpec, log: str, partition: int) -> I
         yield Span(log, partition, offset, mark)
 
 
-def _rows(tables: AuditTables, spec: TableSpec) -> DataFrame:
+def _rows(tables: AuditTables, spec: TableSchema) -> DataFrame:
     """All rows but those of gaps, with their blocks."""
     rows = (
         tables.frame(spec)
@@ -151,7 +151,7 @@ def _add_blocks(expected: dict[Key, Sums], span: Span) -> None:
 
 def _search(
     tables: AuditTables,
-    spec: TableSpec,
+    spec: TableSchema,
     failed: list[Key],
     live: Live | None,
     findings: Findings,
@@ -208,7 +208,7 @@ def _holes(by_offset: DataFrame, key: Key, inside: list[Span]) -> Iterator[Span]
 
 
 def _told_missing(
-    tables: AuditTables, spec: TableSpec, lost: list[Span], live: Live | None
+    tables: AuditTables, spec: TableSchema, lost: list[Span], live: Live | None
 ) -> Iterator[Finding]:
     """Of what is missing, the store or another table may know the id."""
     for span in lost:
@@ -246,7 +246,7 @@ def entry_position(log: str, partition: int, offset: int) -> str:
     return f"{place.prefix}{offset}" if place is not None else f"{log}/{partition}/{offset}"
 
 
-def _check_items(tables: AuditTables, spec: TableSpec, findings: Findings) -> None:
+def _check_items(tables: AuditTables, spec: TableSchema, findings: Findings) -> None:
     """Whether an entry that became several rows has each of them once."""
     last, squares = f.col("last"), f.col("last") * (f.col("last") + 1) * (2 * f.col("last") + 1)
     bad = (

@@ -15,10 +15,10 @@ from waystation.history.lake.schema import (
     MESSAGES,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
-    TableSpec,
+    TableSchema,
 )
-from waystation.history.lake.table import Lake, LakeTable
-from waystation.history.lake.views import attach
+from waystation.history.lake.table import Lake
+from waystation.history.lake.views import attach, open_snapshot
 from waystation.history.offsets import Span
 
 #: Those that have a row of every entry of their logs.
@@ -50,12 +50,9 @@ class AuditTables:
         unrecorded: Set[tuple[str, int]] = frozenset(),
     ) -> None:
         self.spark = spark
-        # Before the rows: whoever ingests meanwhile moves a mark after this, and the rows behind
-        # the mark that we have are left out.
-        self._opened: dict[str, LakeTable] = {
-            spec.name: lake.open(spec) for spec in BASE if lake.files(spec)
-        }
-        attach(spark, lake=lake.root)
+        # One version for rows and committed offsets, so that both agree while an ingest commits.
+        self._snapshot = open_snapshot(lake.root)
+        attach(spark, lake=self._snapshot)
         self._frames = {spec.name: spark.table(f"waystation.{spec.name}") for spec in BASE}
         self.dataset = dataset or self._newest()
         told = self._read_gaps()
@@ -68,21 +65,21 @@ class AuditTables:
         self.broken = unrecorded | {(gap.span.log, gap.span.partition) for gap in self.gaps}
         self._ends: dict[str, dict[tuple[str, int], int]] = {}
 
-    def has(self, spec: TableSpec) -> bool:
-        """Whether there is anything in a table."""
-        return spec.name in self._opened
+    def has(self, spec: TableSchema) -> bool:
+        """Whether a table has files."""
+        return spec.name in self._snapshot and bool(self._snapshot[spec.name].files())
 
-    def frame(self, spec: TableSpec) -> DataFrame:
+    def frame(self, spec: TableSchema) -> DataFrame:
         """The rows of a table."""
         return self._frames[spec.name].where(f.col("dataset") == self.dataset)
 
-    def mark(self, spec: TableSpec, log: str, partition: int) -> int:
+    def mark(self, spec: TableSchema, log: str, partition: int) -> int:
         """How far a table has come in a log."""
         if not self.has(spec):
             return 0
-        return self._opened[spec.name].mark(f"{self.dataset}/{log}/{partition}").offset
+        return self._snapshot[spec.name].offset(f"{self.dataset}/{log}/{partition}").offset
 
-    def ends(self, spec: TableSpec) -> dict[tuple[str, int], int]:
+    def ends(self, spec: TableSchema) -> dict[tuple[str, int], int]:
         """How far a table has come in each log that it has rows of."""
         if spec.name not in self._ends:
             logs = self.frame(spec).select("log", "log_partition").distinct().collect()
@@ -92,7 +89,7 @@ class AuditTables:
             }
         return self._ends[spec.name]
 
-    def end_frame(self, spec: TableSpec) -> DataFrame:
+    def end_frame(self, spec: TableSchema) -> DataFrame:
         """The same, for a join."""
         rows = [(*key, end) for key, end in self.ends(spec).items()]
         return self.small(rows, "log string, log_partition int, end bigint")

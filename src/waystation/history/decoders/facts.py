@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from waystation.history.lake.schema import STAMP, TableSpec
+from waystation.history.lake.schema import STAMP, TableSchema
 
 #: Parts of the stamp that are told apart by row; the rest is the same for a span.
 _OWN = ("log_offset", "item", "time")
@@ -14,7 +14,7 @@ _OWN = ("log_offset", "item", "time")
 Row = dict[str, Any]
 
 
-def own_columns(spec: TableSpec) -> pa.Schema:
+def own_columns(spec: TableSchema) -> pa.Schema:
     """The columns that a feed gives."""
     shared = set(STAMP.names) - set(_OWN)
     return pa.schema([field for field in spec.schema if field.name not in shared])

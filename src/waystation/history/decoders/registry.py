@@ -25,7 +25,7 @@ from waystation.history.lake.schema import (
     STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
-    TableSpec,
+    TableSchema,
 )
 from waystation.history.offsets import Span
 from waystation.logs.operations import LOG as OPERATION_LOG
@@ -38,7 +38,7 @@ class Feed(msgspec.Struct, frozen=True):
     """One kind of log."""
 
     #: The first has a row of every entry.
-    tables: tuple[TableSpec, ...]
+    tables: tuple[TableSchema, ...]
     #: Table -> rows of a block, in the order of their offsets.
     rows: Callable[[Span, LogBatch], dict[str, pa.RecordBatch]]
 

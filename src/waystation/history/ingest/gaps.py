@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.schema import GAPS
-from waystation.history.lake.table import Lake, LakeTable, Mark
+from waystation.history.lake.table import Lake, LakeTable, TableOffset
 from waystation.history.offsets import GapCause, Span
 
 
@@ -48,15 +48,15 @@ class GapBook:
     def commit(self, now_ms: int) -> Counter[GapCause]:
         """Writes down what is new; how many messages that are, by cause."""
         writer = TableWriter(self._folder, GAPS)
-        marks: dict[str, Mark] = {}
+        marks: dict[str, TableOffset] = {}
         counted: Counter[GapCause] = Counter()
         for gap, cause in self._found:
             for part in self._missing(gap):
                 writer.write(self._row(part, cause, now_ms))
                 key = f"{self._dataset}/{gap.key}"
-                before = self._table.mark(key)
+                before = self._table.offset(key)
                 reached = max(before.offset, part.end, marks.get(key, before).offset)
-                marks[key] = Mark(reached, before.print + 1)
+                marks[key] = TableOffset(reached, before.fingerprint + 1)
                 counted[cause] += part.rows
         if marks:
             self._table.commit(writer.close(), marks)
@@ -65,20 +65,20 @@ class GapBook:
     def commit_lost(self, gap: Span, version: int, now_ms: int) -> None:
         """Writes down what a store has lost, once for each version of the table that has it."""
         key = f"{self._dataset}/{gap.key}!"
-        if self._table.mark(key).offset != version:
+        if self._table.offset(key).offset != version:
             writer = TableWriter(self._folder, GAPS)
             writer.write(self._row(gap, "lost", now_ms))
-            self._table.commit(writer.close(), {key: Mark(version)})
+            self._table.commit(writer.close(), {key: TableOffset(version)})
 
     def commit_replaced(self, replaced: Iterable[str], now_ms: int) -> None:
         """Write down the data sets that the store lost before this one, each once."""
         new = {each: f"{self._dataset}/{each}!" for each in replaced}
-        new = {each: key for each, key in new.items() if not self._table.mark(key).offset}
+        new = {each: key for each, key in new.items() if not self._table.offset(key).offset}
         if new:
             writer = TableWriter(self._folder, GAPS)
             for each in new:
                 writer.write(self._row(Span(each, 0, 0, 0), "store-lost", now_ms))
-            self._table.commit(writer.close(), {key: Mark(1) for key in new.values()})
+            self._table.commit(writer.close(), {key: TableOffset(1) for key in new.values()})
 
     def _missing(self, gap: Span) -> Iterator[Span]:
         """What of a gap is not written down."""
@@ -92,7 +92,7 @@ class GapBook:
 
     def _written(self, span: Span) -> list[tuple[int, int]]:
         """Gaps that are written down and reach into a span, in their order."""
-        if self._table.mark(f"{self._dataset}/{span.key}").offset <= span.start:
+        if self._table.offset(f"{self._dataset}/{span.key}").offset <= span.start:
             return []
         before = Span(span.log, span.partition, 0, span.end)
         columns = ["from_offset", "to_offset", "cause", "lost"]

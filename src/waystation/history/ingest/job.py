@@ -31,7 +31,7 @@ from waystation.history.ingest.task import (
 )
 from waystation.history.lake.maintenance import tidy
 from waystation.history.lake.schema import BASE
-from waystation.history.lake.table import ROOM_HINT, Lake, Mark
+from waystation.history.lake.table import ROOM_HINT, Lake, TableOffset
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE, Span, admit, pack_spans, parse_key
 from waystation.history.sources.options import StorePlace
@@ -175,9 +175,9 @@ class Ingest:
             self._lake.root, self._store, dataset, now_ms, tables.wanted(), recordings=partly
         )
         reports = self._run_tasks(plan, [span for span in moved if span not in withheld], done)
-        prints = {(span.key, span.end): logs.print_before(span) for span in withheld}
+        fingerprints = {(span.key, span.end): logs.fingerprint_before(span) for span in withheld}
         for report in (each for task in reports for each in task.spans):
-            prints[report.span.key, report.span.end] = report.print
+            fingerprints[report.span.key, report.span.end] = report.fingerprint
             done.rows += report.rows
             done.malformed += report.malformed
             for gap in report.gaps:
@@ -189,7 +189,10 @@ class Ingest:
         done.withheld_rows += counted["policy"]
         tables.commit(
             reports,
-            {span.key: Mark(span.end, prints.get((span.key, span.end), 0)) for span in moved},
+            {
+                span.key: TableOffset(span.end, fingerprints.get((span.key, span.end), 0))
+                for span in moved
+            },
         )
         done.rounds += 1
         done.read += sum(span.rows for span in moved)

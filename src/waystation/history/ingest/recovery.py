@@ -18,8 +18,7 @@ import msgspec
 from waystation.history.decoders.registry import feed_of
 from waystation.history.ingest.gaps import GapBook
 from waystation.history.ingest.round_tables import RoundTables
-from waystation.history.lake.schema import TableSpec
-from waystation.history.lake.table import Lake, LakeTable, Mark
+from waystation.history.lake.table import AnySchema, Lake, LakeTable, TableOffset
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import TASK_ROWS, Gap, Span, parse_key
 from waystation.logs.protocol import LogState
@@ -39,7 +38,7 @@ class Border(msgspec.Struct, frozen=True):
     #: How far the lake had come.
     reached: int
     #: Of the entry before it.
-    print: int
+    fingerprint: int
 
 
 def find_border(
@@ -55,12 +54,12 @@ def find_border(
     table, _ = tables.of(key)[0]
     while offset > state.first:
         span = Span(log, partition, max(state.first, offset - TASK_ROWS), offset)
-        same = _read(logs, span, table.spec) & _rows(table, dataset, span)
+        same = _read(logs, span, table.schema) & _rows(table, dataset, span)
         if same:
             offset = max(entry[0] for entry in same) + 1
             break
         offset = span.start
-    return Border(key, offset, reached, logs.print_before(Span(log, partition, 0, offset)))
+    return Border(key, offset, reached, logs.fingerprint_before(Span(log, partition, 0, offset)))
 
 
 def mark_lost(lake: Lake, dataset: str, tables: RoundTables, border: Border, now_ms: int) -> int:
@@ -73,7 +72,7 @@ def mark_lost(lake: Lake, dataset: str, tables: RoundTables, border: Border, now
     ours = f"dataset = '{dataset}' and log = '{log}' and log_partition = {partition} and not lost"
     _cut_gaps(lake, dataset, border, ours)
     behind = f"{ours} and log_offset >= {border.offset}"
-    back, lost = Mark(border.offset, border.print), 0
+    back, lost = TableOffset(border.offset, border.fingerprint), 0
     for table, mark in (*others, first):
         if mark != back and mark.offset >= border.offset:
             lost += table.update(behind, {"lost": "true"}, {f"{dataset}/{border.key}": back})
@@ -91,7 +90,7 @@ def mark_lost(lake: Lake, dataset: str, tables: RoundTables, border: Border, now
 def _cut_gaps(lake: Lake, dataset: str, border: Border, ours: str) -> None:
     """Gaps end at the border, too: what is behind it can be read."""
     table, at, key = GapBook(lake, dataset).table, border.offset, f"{dataset}/{border.key}"
-    before = table.mark(key)
+    before = table.offset(key)
     if before.offset > at:
         updates = {
             "lost": f"from_offset >= {at}",
@@ -99,24 +98,24 @@ def _cut_gaps(lake: Lake, dataset: str, border: Border, ours: str) -> None:
             "rows": f"case when from_offset < {at} then {at} - from_offset else rows end",
         }
         behind = f"{ours} and cause != 'lost' and to_offset > {at}"
-        table.update(behind, updates, {key: Mark(at, before.print + 1)})
+        table.update(behind, updates, {key: TableOffset(at, before.fingerprint + 1)})
 
 
-def _is_other(logs: LogReader, key: str, state: LogState, mark: Mark) -> bool:
+def _is_other(logs: LogReader, key: str, state: LogState, mark: TableOffset) -> bool:
     """Whether the last entry before a mark is not there, or is another one than it was."""
     if state.end < mark.offset:
         return True
-    if not mark.print or mark.offset - 1 < state.first:
+    if not mark.fingerprint or mark.offset - 1 < state.first:
         return False  # There is nothing to compare with, and nothing that could come twice.
-    found = logs.print_before(Span(*parse_key(key), 0, mark.offset))
-    return found not in (0, mark.print)
+    found = logs.fingerprint_before(Span(*parse_key(key), 0, mark.offset))
+    return found not in (0, mark.fingerprint)
 
 
-def _columns(spec: TableSpec) -> list[str]:
+def _columns(spec: AnySchema) -> list[str]:
     return ["log_offset", "time", *(name for name in _NAMING if name in spec.schema.names)]
 
 
-def _read(logs: LogReader, span: Span, spec: TableSpec) -> set[tuple[Any, ...]]:
+def _read(logs: LogReader, span: Span, spec: AnySchema) -> set[tuple[Any, ...]]:
     """The entries of a span as the store has them."""
     feed = feed_of(span.log)
     assert feed is not None, "only logs with a feed are looked at"
@@ -130,6 +129,6 @@ def _read(logs: LogReader, span: Span, spec: TableSpec) -> set[tuple[Any, ...]]:
 
 def _rows(table: LakeTable, dataset: str, span: Span) -> set[tuple[Any, ...]]:
     """The entries of a span as the lake has them."""
-    rows = table.rows(dataset, span, [*_columns(table.spec), "lost"])
+    rows = table.rows(dataset, span, [*_columns(table.schema), "lost"])
     columns = [rows.column(name).to_pylist() for name in rows.column_names]
     return {entry[:-1] for entry in zip(*columns, strict=True) if not entry[-1]}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from waystation.history.decoders.registry import feed_of
 from waystation.history.ingest.task import TaskReport
-from waystation.history.lake.table import Lake, LakeTable, Mark
+from waystation.history.lake.table import Lake, LakeTable, TableOffset
 from waystation.history.offsets import parse_key
 
 
@@ -17,7 +17,7 @@ class RoundTables:
         self._dataset = dataset
         self._tables: dict[str, LakeTable] = {}
         #: Partition -> table -> how far that has come.
-        self._marks: dict[str, dict[str, Mark]] = {}
+        self._marks: dict[str, dict[str, TableOffset]] = {}
         for key in keys:
             feed = feed_of(parse_key(key)[0])
             assert feed is not None, "only logs with a feed are looked at"
@@ -25,13 +25,13 @@ class RoundTables:
             for spec in feed.tables:
                 if spec.name not in self._tables:
                     self._tables[spec.name] = lake.open(spec)
-                marks[spec.name] = self._tables[spec.name].mark(f"{dataset}/{key}")
+                marks[spec.name] = self._tables[spec.name].offset(f"{dataset}/{key}")
 
-    def of(self, key: str) -> list[tuple[LakeTable, Mark]]:
+    def of(self, key: str) -> list[tuple[LakeTable, TableOffset]]:
         """The tables that a partition feeds, each with its own mark; the first has all entries."""
         return [(self._tables[name], mark) for name, mark in self._marks[key].items()]
 
-    def mark(self, key: str) -> Mark:
+    def mark(self, key: str) -> TableOffset:
         """How far all tables of a partition have come."""
         return min(self._marks[key].values(), key=lambda mark: mark.offset)
 
@@ -46,7 +46,7 @@ class RoundTables:
             for key, marks in self._marks.items()
         }
 
-    def commit(self, reports: Sequence[TaskReport], reached: Mapping[str, Mark]) -> None:
+    def commit(self, reports: Sequence[TaskReport], reached: Mapping[str, TableOffset]) -> None:
         """Brings every table up to the new marks, one after the other."""
         for name, table in self._tables.items():
             behind = {

@@ -16,11 +16,10 @@ from waystation.errors import LakeWriteError
 from waystation.history.decoders.messages import TIME, kept, without_collections
 from waystation.history.decoders.registry import feed_of
 from waystation.history.lake.files import TableWriter, WrittenFile
-from waystation.history.lake.schema import TableSpec
+from waystation.history.lake.schema import TableSchema
 from waystation.history.lake.table import Lake, lake_write
-from waystation.history.log_reader import LogReader
+from waystation.history.log_reader import LogReader, fingerprint
 from waystation.history.offsets import Gap, Span
-from waystation.history.prints import print_of
 from waystation.history.sources.options import StorePlace
 from waystation.messages.redaction import FULL, RedactionPolicy
 
@@ -47,8 +46,8 @@ class SpanReport(msgspec.Struct, frozen=True):
     #: Of all its tables.
     rows: int
     malformed: int
-    #: Of its last entry; 0 if that was gone.
-    print: int
+    #: Of the last entry; 0 if it was gone.
+    fingerprint: int
     #: Entries that were not there when the task read the span, each gap with its cause.
     gaps: list[Gap]
 
@@ -98,7 +97,7 @@ def _ingest(plan: IngestPlan, spans: Iterable[Span], writers: dict[str, TableWri
                         writers[spec.name] = TableWriter(lake.folder(spec), spec)
                     writers[spec.name].write(batch)
             reports.append(
-                SpanReport(span, tally.rows, tally.malformed, tally.last_print, tally.gaps)
+                SpanReport(span, tally.rows, tally.malformed, tally.last_fingerprint, tally.gaps)
             )
     files: dict[str, list[WrittenFile]] = {}
     for name, writer in writers.items():
@@ -121,22 +120,22 @@ class _Tally:
     def __init__(self) -> None:
         self.rows = 0
         self.malformed = 0
-        self.last_print = 0
+        self.last_fingerprint = 0
         self.gaps: list[Gap] = []
 
 
 def _rows(
     plan: IngestPlan, logs: LogReader, span: Span, tally: _Tally
-) -> Iterator[tuple[TableSpec, pa.RecordBatch]]:
+) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
     feed = feed_of(span.log)
     assert feed is not None, "only logs with a feed are planned"
     recording = plan.recordings.get(span.log, FULL)
     for part in logs.blocks(span, on_gap="count"):
         if isinstance(part, Gap):
             tally.gaps.append(part)
-            tally.last_print = 0
+            tally.last_fingerprint = 0
             continue
-        tally.last_print = print_of(part.times_ms[-1], part.payloads[-1])
+        tally.last_fingerprint = fingerprint(part.times_ms[-1], part.payloads[-1])
         made = feed.rows(span, part)
         if recording is not FULL:
             made = {name: kept(batch, recording) for name, batch in made.items()}
@@ -157,7 +156,9 @@ def _from(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
     return batch.filter(pc.greater_equal(batch.column("log_offset"), offset))
 
 
-def stamped(plan: IngestPlan, span: Span, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
+def stamped(
+    plan: IngestPlan, span: Span, batch: pa.RecordBatch, spec: TableSchema
+) -> pa.RecordBatch:
     """Rows of a feed as they are in a table."""
     same = {
         "dataset": pa.scalar(plan.dataset),

@@ -1,8 +1,9 @@
-"""Files of the lake: what a task writes, with what the table's log has to know of each."""
+"""Parquet files of the lake: written by tasks with the statistics that the Delta log stores."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
@@ -14,125 +15,138 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from waystation.history.lake.schema import DAY, TableSpec
+from waystation.history.lake.schema import DAY, TableSchema
 from waystation.runtime.ids import IdSource, RandomIds
 
-#: Rows of a row group: what a reader of files can skip within one.
+#: Rows of a row group, the unit that a reader can skip within a file.
 _GROUP_ROWS = 65_536
-#: Of a bound that is a text.
+#: Characters of a bound of a text column.
 _TEXT_MAX = 32
-#: The day of files without rows, which are there for their columns.
+#: The day of files without rows, which declare new columns.
 DECLARED = "1970-01-01"
-#: Not before any text.
+#: A text that sorts behind all others.
 _LAST = "\U0010ffff"
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """A file that a task has written, and that is in no table yet."""
+    """A file that a task wrote. It belongs to no table until a commit adds it."""
 
-    #: Below the folder of its table.
+    #: Path relative to the folder of the table.
     path: str
     day: str
     size: int
     modified_ms: int
     rows: int
-    #: Column -> least and greatest value, as JSON has them.
+    #: Smallest and largest value of each column, as JSON values.
     least: dict[str, Any]
     greatest: dict[str, Any]
     nulls: dict[str, int]
 
 
-class TableWriter:
-    """Writes the rows of one table, a file for each day. Nothing is in the table by that."""
+class AddedFile(msgspec.Struct, frozen=True):
+    """A file that a commit added to a table."""
 
-    def __init__(self, folder: str, spec: TableSpec, *, identity: IdSource | None = None) -> None:
-        self._spec = spec
-        self._identity = identity or RandomIds()
-        self._files, self._folder = _opened(folder)
+    day: str
+    #: None if the commit has no statistics of the file.
+    rows: int | None = None
+    #: Smallest and largest `time`; None without statistics.
+    first_time: Any = None
+    last_time: Any = None
+
+
+class TableWriter:
+    """Write rows of one table to files, one file per day."""
+
+    def __init__(self, folder: str, schema: TableSchema, *, ids: IdSource | None = None) -> None:
+        self._schema = schema
+        self._ids = ids or RandomIds()
+        self._files, self._folder = _file_system(folder)
         self._days: dict[date, _DayFile] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows; they have all columns of the table but the day."""
-        for day, part in by_day(batch):
+        """Write rows that have all columns of the table except the day."""
+        for day, part in split_by_day(batch):
             if day not in self._days:
-                path = f"{DAY}={day.isoformat()}/{self._identity.token(16)}.parquet"
-                self._days[day] = _DayFile(self._files, self._folder, path, self._spec)
+                self._days[day] = self._create(day)
             self._days[day].write(part)
 
     def declare(self) -> None:
-        """Makes a file without rows, of a day before all others: for the columns it has."""
-        path = f"{DAY}={DECLARED}/{self._identity.token(16)}.parquet"
+        """Write a file without rows, for a day before all others, because it has all columns."""
         day = date.fromisoformat(DECLARED)
-        self._days[day] = _DayFile(self._files, self._folder, path, self._spec)
+        self._days[day] = self._create(day)
 
     def close(self) -> list[WrittenFile]:
-        """Ends all files, and says what they are."""
+        """Close all files and return them."""
         return [file.close(day) for day, file in self._days.items()]
 
     def abandon(self) -> None:
-        """Deletes what was written, as far as it can: a full disk needs room."""
+        """Delete the files, because they take space on a disk that is full. Ignore failures."""
         for file in self._days.values():
             file.abandon()
 
+    def _create(self, day: date) -> _DayFile:
+        path = f"{DAY}={day.isoformat()}/{self._ids.token(16)}.parquet"
+        return _DayFile(self._files, self._folder, path, self._schema)
+
 
 class _DayFile:
-    """One file while it is written."""
+    """One open file."""
 
-    def __init__(self, files: fs.FileSystem, folder: str, path: str, spec: TableSpec) -> None:
+    def __init__(self, files: fs.FileSystem, folder: str, path: str, schema: TableSchema) -> None:
         self._files = files
         self._path = path
         self._place = f"{folder}/{path}"
-        self._spec = spec
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-        self._made: list[pq.FileMetaData] = []
+        self._schema = schema
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._metadata: list[pq.FileMetaData] = []
         files.create_dir(self._place.rpartition("/")[0], recursive=True)
         self._writer = pq.ParquetWriter(
             self._place,
-            spec.file_schema,
+            schema.file_schema,
             filesystem=files,
             compression="zstd",
-            metadata_collector=self._made,
+            metadata_collector=self._metadata,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= _GROUP_ROWS:
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        if self._pending_rows >= _GROUP_ROWS:
             self._flush()
 
     def close(self, day: date) -> WrittenFile:
         self._flush()
         self._writer.close()
-        told = self._files.get_file_info(self._place)
-        least, greatest, nulls = _measured(self._made[0], self._spec)
+        info = self._files.get_file_info(self._place)
+        least, greatest, nulls = _statistics(self._metadata[0], self._schema)
         return WrittenFile(
             path=self._path,
             day=day.isoformat(),
-            size=told.size,
-            modified_ms=told.mtime_ns // 1_000_000,
-            rows=self._made[0].num_rows,
+            size=info.size,
+            modified_ms=info.mtime_ns // 1_000_000,
+            rows=self._metadata[0].num_rows,
             least=least,
             greatest=greatest,
             nulls=nulls,
         )
 
     def abandon(self) -> None:
-        # Else it would try again to end the file when it is collected.
+        # Without this, the writer would write the footer when it is collected.
         self._writer.is_open = False
         with contextlib.suppress(OSError):
             self._files.delete_file(self._place)
 
     def _flush(self) -> None:
-        if self._waiting:
+        if self._pending:
             self._writer.write_table(
-                pa.Table.from_batches(self._waiting, schema=self._spec.file_schema)
+                pa.Table.from_batches(self._pending, schema=self._schema.file_schema)
             )
-            self._waiting, self._waiting_rows = [], 0
+            self._pending, self._pending_rows = [], 0
 
 
-def _opened(folder: str) -> tuple[fs.FileSystem, str]:
-    """What a folder is on, and its path there."""
+def _file_system(folder: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a folder or URL, and the path in it."""
     if "://" in folder:
         files, path = fs.FileSystem.from_uri(folder)
         return files, path
@@ -140,14 +154,38 @@ def _opened(folder: str) -> tuple[fs.FileSystem, str]:
 
 
 def file_sizes(folder: str, paths: Sequence[str]) -> dict[str, int | None]:
-    """How long files are; None for one that is not there."""
-    files, root = _opened(folder)
+    """Return the size of each file in bytes; None if the file does not exist."""
+    files, root = _file_system(folder)
     found = files.get_file_info([f"{root}/{path}" for path in paths])
     return {path: info.size for path, info in zip(paths, found, strict=True)}
 
 
-def by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    """Rows by the day of their time, in UTC."""
+def read_commit(folder: str, version: int) -> list[AddedFile] | None:
+    """Return the files that a commit of a table added; None if its log entry was cleaned up."""
+    files, root = _file_system(folder)
+    try:
+        with files.open_input_stream(f"{root}/_delta_log/{version:020}.json") as stream:
+            actions = [json.loads(line) for line in stream.read().splitlines()]
+    except FileNotFoundError:
+        return None
+    added = []
+    for action in actions:
+        # Compaction marks its files with `dataChange` false, because their rows existed before.
+        if "add" in action and action["add"]["dataChange"]:
+            stats = json.loads(action["add"].get("stats") or "{}")
+            added.append(
+                AddedFile(
+                    action["add"]["partitionValues"]["day"],
+                    stats.get("numRecords"),
+                    stats.get("minValues", {}).get("time"),
+                    stats.get("maxValues", {}).get("time"),
+                )
+            )
+    return added
+
+
+def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
+    """Yield the rows of each day, in UTC, by the column `time`."""
     days = batch.column("time").cast(pa.timestamp("us")).cast(pa.date32())
     found = pc.unique(days).to_pylist()
     if len(found) == 1:
@@ -157,45 +195,45 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
         yield day, batch.filter(pc.equal(days, pa.scalar(day, pa.date32())))
 
 
-def _measured(
-    made: pq.FileMetaData, spec: TableSpec
+def _statistics(
+    metadata: pq.FileMetaData, schema: TableSchema
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """Least and greatest values and nulls of measured columns, from the file's own statistics."""
+    """Return smallest values, largest values and null counts of the columns with statistics."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    places = {made.schema.column(index).path: index for index in range(made.num_columns)}
-    for name in spec.measured:
+    indexes = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+    for name in schema.measured:
         groups = [
-            made.row_group(number).column(places[name]).statistics
-            for number in range(made.num_row_groups)
+            metadata.row_group(number).column(indexes[name]).statistics
+            for number in range(metadata.num_row_groups)
         ]
         if not all(group is not None and group.has_null_count for group in groups):
             continue
         nulls[name] = sum(group.null_count for group in groups)
-        is_text = pa.types.is_string(spec.schema.field(name).type)
+        is_text = pa.types.is_string(schema.schema.field(name).type)
         valued = [group for group in groups if group.num_values]
         if not valued:
             continue
         if all(group.has_min_max for group in valued):
-            least[name] = _told(min(group.min for group in valued))
-            greatest[name] = _told(max(group.max for group in valued))
+            least[name] = _json_value(min(group.min for group in valued))
+            greatest[name] = _json_value(max(group.max for group in valued))
         elif is_text:
-            # Too long to be measured: between the first and the last of all texts.
+            # Parquet writes no bounds of a very long text, so use bounds that any text is within.
             least[name], greatest[name] = "", _LAST
         if is_text:
-            least[name], greatest[name] = _shortened(least[name], greatest[name])
+            least[name], greatest[name] = _cut_bounds(least[name], greatest[name])
     return least, greatest, nulls
 
 
-def _shortened(least: str, greatest: str) -> tuple[str, str]:
-    """Bounds of texts that are not longer than it takes: the log of a table is read as a whole."""
-    over = len(greatest) > _TEXT_MAX
-    return least[:_TEXT_MAX], greatest[:_TEXT_MAX] + _LAST if over else greatest
+def _cut_bounds(least: str, greatest: str) -> tuple[str, str]:
+    """Cut the bounds of a text column, because every reader loads them with the Delta log."""
+    is_long = len(greatest) > _TEXT_MAX
+    return least[:_TEXT_MAX], greatest[:_TEXT_MAX] + _LAST if is_long else greatest
 
 
-def _told(value: Any) -> Any:
-    """A value as Delta writes it; times of the store are whole milliseconds."""
+def _json_value(value: Any) -> Any:
+    """Return a bound in the form of the Delta log. Times of the store are whole milliseconds."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         text = moment.astimezone(UTC).isoformat(timespec="milliseconds")

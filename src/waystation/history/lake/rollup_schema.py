@@ -16,7 +16,7 @@ from waystation.history.lake.schema import (
     STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
-    TableSpec,
+    TableSchema,
 )
 
 #: Seconds of a slot.
@@ -27,20 +27,20 @@ _TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "doubl
 _LARGEST = pa.list_(pa.struct([("group", pa.string()), ("messages", pa.int64())]))
 
 
-class DerivedSpec(msgspec.Struct, frozen=True):
+class RollupSchema(msgspec.Struct, frozen=True):
     """One table."""
 
     name: str
     schema: pa.Schema
     #: Tables that it is computed from.
-    bases: tuple[TableSpec, ...]
+    bases: tuple[TableSchema, ...]
 
 
-def _spec(name: str, bases: tuple[TableSpec, ...], columns: str, *more: pa.Field) -> DerivedSpec:
+def _spec(name: str, bases: tuple[TableSchema, ...], columns: str, *more: pa.Field) -> RollupSchema:
     slot = [("slot_seconds", pa.int32()), ("day", pa.date32()), ("slot", TIME)]
     pairs = (each.split() for each in columns.replace("\n", " ").split(","))
     own = [pa.field(column, _TYPES[kind]) for column, kind in pairs]
-    return DerivedSpec(name, pa.schema([*slot, *own, *more]), bases)
+    return RollupSchema(name, pa.schema([*slot, *own, *more]), bases)
 
 
 PIPELINE_SLOTS = _spec(

@@ -25,7 +25,7 @@ STAMP = pa.schema(
 DAY = "day"
 
 
-class TableSpec(msgspec.Struct, frozen=True):
+class TableSchema(msgspec.Struct, frozen=True):
     """One table."""
 
     name: str
@@ -50,8 +50,8 @@ class TableSpec(msgspec.Struct, frozen=True):
         return pa.schema([field for field in self.schema if field.name != DAY])
 
 
-def _spec(name: str, fields: list[pa.Field]) -> TableSpec:
-    return TableSpec(name, pa.schema([*STAMP, *fields]))
+def _spec(name: str, fields: list[pa.Field]) -> TableSchema:
+    return TableSchema(name, pa.schema([*STAMP, *fields]))
 
 
 #: What a message has in the lake and not in the source is its stamp; a gap is no message.

@@ -1,8 +1,9 @@
-"""The lake: Delta tables, each with a mark for every partition of a log that is in it.
+"""Delta tables of the lake: open, read, commit, and snapshots of all of them.
 
-A commit brings files and marks in one transaction. It is made from the version of the table in
-which the marks were read: if anyone has moved one of them since, it is refused, whole. So a range
-of a log is in a table once, whoever tried how often, and a table alone says how far it has come.
+A commit adds files and moves committed offsets in one transaction, on the version of the table from
+which the offsets were read. Delta refuses the commit if another writer has moved one of these
+offsets since. So a table contains every range of a log once, however often an ingest is repeated,
+and the tables are the only record of progress.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -28,115 +28,114 @@ from waystation.errors import (
     LakeWriteError,
     NoLakeError,
 )
-from waystation.history.lake.files import TableWriter, WrittenFile, file_sizes
-from waystation.history.lake.schema import DAY, TableSpec
+from waystation.history.lake.files import (
+    AddedFile,
+    TableWriter,
+    WrittenFile,
+    file_sizes,
+    read_commit,
+)
+from waystation.history.lake.rollup_schema import DERIVED, RollupSchema
+from waystation.history.lake.schema import BASE, DAY, TableSchema
 from waystation.history.offsets import Span
 from waystation.runtime.data_files import make_private
 
-#: All columns have statistics, not the first 32 alone: of those, files can be skipped.
+AnySchema = TableSchema | RollupSchema
+
+#: Statistics of all columns, not only of the first 32, because readers skip files by them.
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}
-ROOM_HINT = "Nothing is half in the lake. Make room, and ingest goes on from where it was."
+ROOM_HINT = "No rows were committed in part. Free disk space; the next ingest continues from here."
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """How far a table has come in a partition of a log."""
+class TableOffset(msgspec.Struct, frozen=True):
+    """Committed offset of a table in a log partition."""
 
-    #: Of the first entry that is not in the table.
+    #: First offset that the table lacks.
     offset: int
-    #: A hash of the last entry that is: a store that was restored gives the offset to another.
-    print: int = 0
-
-
-class Named(Protocol):
-    """A table, as far as it has a name."""
-
-    @property
-    def name(self) -> str: ...
+    #: Fingerprint of the entry before it; 0 if unknown. A restored store gives the offset to
+    #: another entry.
+    fingerprint: int = 0
 
 
 class Lake:
-    """Tables below one folder or URL."""
+    """The tables below one folder or URL."""
 
     def __init__(self, root: str) -> None:
-        # Tasks write there too, and the folder that they are in is another.
+        # Absolute, because Spark tasks run in another working directory.
         self.root = root.rstrip("/") if "://" in root else os.path.abspath(root)
 
-    def require(self, specs: Iterable[Named]) -> None:
-        """Raise NoLakeError unless one of these tables is there. It needs no Spark."""
-        if not any(DeltaTable.is_deltatable(self.folder(spec)) for spec in specs):
+    def require(self, schemas: Iterable[AnySchema]) -> None:
+        """Raise NoLakeError unless one of these tables exists."""
+        if not any(DeltaTable.is_deltatable(self.folder(schema)) for schema in schemas):
             raise no_lake(self.root)
 
-    def folder(self, spec: Named) -> str:
-        """Where a table is."""
-        return f"{self.root}/{spec.name}"
+    def folder(self, schema: AnySchema) -> str:
+        """Return the folder or URL of a table."""
+        return f"{self.root}/{schema.name}"
 
-    def files(self, spec: Named) -> list[str] | None:
-        """Paths, below its folder, of the files that a table consists of; None if it is none.
+    def open(self, schema: TableSchema) -> LakeTable:
+        """Open the newest version of a table. Create the table if it does not exist.
 
-        LakeDamagedError if one of them is missing, or is not as long as what was written.
+        Add columns that this release introduced. Raise LakeRefusedError if the columns do not fit,
+        LakeDamagedError if the log of the table cannot be read.
         """
-        folder = self.folder(spec)
-        if not DeltaTable.is_deltatable(folder):
-            return None
-        # Not `file_uris`, which writes a blank in the folder's own path as %20.
-        with _reading(spec):
-            added = pa.table(DeltaTable(folder).get_add_actions())
-        paths: list[str] = added.column("path").to_pylist()
-        sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
-        for path, found in file_sizes(folder, paths).items():
-            if found != sizes[path]:
-                now = "is missing" if found is None else f"has {found:,} bytes"
-                raise LakeDamagedError(
-                    f"{spec.name}: {path} {now}, and {sizes[path]:,} bytes were written.",
-                    hint=f"Put it back below {folder} from a copy of the lake.",
-                )
-        return paths
-
-    def open(self, spec: TableSpec) -> LakeTable:
-        """A table as it is now, made if it is not there."""
-        folder = self.folder(spec)
+        folder = self.folder(schema)
         try:
-            with _reading(spec):
+            with _reading(schema):
                 table = DeltaTable(folder)
         except TableNotFoundError:
-            # Of two that find none, the second finds the first one's.
-            with _writing(spec):
+            with _writing(schema.name):
                 if "://" not in self.root:
                     make_private(Path(self.root))
+                # Of two processes that create the table, the second one opens it.
                 table = DeltaTable.create(
                     folder,
-                    schema=Schema.from_arrow(spec.schema),
+                    schema=Schema.from_arrow(schema.schema),
                     mode="ignore",
                     partition_by=[DAY],
-                    name=spec.name,
+                    name=schema.name,
                     configuration=_CONFIGURATION,
                 )
-        if missing := _missing_columns(table, spec):
-            table = _grow(folder, spec, missing)
-        return LakeTable(spec, table)
+        if missing := _missing_columns(table, schema):
+            table = _add_columns(folder, schema, missing)
+        return LakeTable(schema, table, folder)
+
+    def snapshot(self) -> LakeSnapshot:
+        """Return the newest version of every table that exists.
+
+        Raise LakeDamagedError if the log of a table cannot be read.
+        """
+        tables: dict[str, LakeTable] = {}
+        for schema in (*BASE, *DERIVED):
+            folder = self.folder(schema)
+            with _reading(schema):
+                if DeltaTable.is_deltatable(folder):
+                    tables[schema.name] = LakeTable(schema, DeltaTable(folder), folder)
+        return LakeSnapshot(self.root, tables)
 
 
 class LakeTable:
-    """One version of a table. It does not follow what is committed, by itself or others."""
+    """One version of a table. It never follows later commits, not even its own."""
 
-    def __init__(self, spec: TableSpec, table: DeltaTable) -> None:
-        self.spec = spec
+    def __init__(self, schema: AnySchema, table: DeltaTable, folder: str) -> None:
+        self.schema = schema
+        self.folder = folder
         self._table = table
 
     @property
     def version(self) -> int:
-        """The version of the table that this is."""
+        """Number of the version."""
         return self._table.version()
 
-    def mark(self, key: str) -> Mark:
-        """How far this version has come."""
-        offset = self._table.transaction_version(key)
+    def offset(self, partition: str) -> TableOffset:
+        """Return the committed offset of a partition; offset 0 if none was committed."""
+        offset = self._table.transaction_version(partition)
         if offset is None:
-            return Mark(0)
-        return Mark(offset, self._table.transaction_version(f"{key}#") or 0)
+            return TableOffset(0)
+        return TableOffset(offset, self._table.transaction_version(f"{partition}#") or 0)
 
     def rows(self, dataset: str, span: Span, columns: list[str]) -> pa.Table:
-        """Rows of a span, lost ones too."""
+        """Return the rows of an offset range, including lost rows."""
         wanted = [
             ("dataset", "=", dataset),
             ("log", "=", span.log),
@@ -146,59 +145,140 @@ class LakeTable:
         ]
         return self._table.to_pyarrow_table(columns=columns, filters=wanted)
 
-    def commit(self, files: Sequence[WrittenFile], marks: Mapping[str, Mark]) -> None:
-        """Adds files and moves marks, all or nothing.
+    def files(self) -> list[str]:
+        """Return the paths of the files of this version, relative to the folder."""
+        return list(self._file_sizes())
 
-        HistoryBusyError if another was quicker, LakeWriteError if the lake takes nothing.
+    def verify_files(self) -> None:
+        """Raise LakeDamagedError if a file is missing or has another size than was written."""
+        sizes = self._file_sizes()
+        for path, found in file_sizes(self.folder, list(sizes)).items():
+            if found != sizes[path]:
+                now = "is missing" if found is None else f"has {found:,} bytes"
+                raise LakeDamagedError(
+                    f"{self.schema.name}: {path} {now}, and {sizes[path]:,} bytes were written.",
+                    hint=f"Restore the file below {self.folder} from a copy of the lake.",
+                )
+
+    def added_since(self, version: int | None) -> list[AddedFile]:
+        """Return the files that commits added after a version, up to this one.
+
+        Leave out files that compaction wrote, because their rows existed before. Return all files
+        if `version` is None or later than this one, or if the log no longer has one of the commits.
         """
-        with _writing(self.spec):
+        if version is not None and version <= self.version:
+            commits = [
+                read_commit(self.folder, each) for each in range(version + 1, self.version + 1)
+            ]
+            if None not in commits:
+                return [added for commit in commits for added in commit or ()]
+        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            AddedFile(
+                str(each["partition.day"]),
+                each["num_records"],
+                each.get("min.time"),
+                each.get("max.time"),
+            )
+            for each in actions
+        ]
+
+    def commit(self, files: Sequence[WrittenFile], offsets: Mapping[str, TableOffset]) -> None:
+        """Add files and move committed offsets atomically.
+
+        Raise HistoryBusyError if another writer moved one of the offsets since this version,
+        LakeWriteError if the lake cannot be written.
+        """
+        with _writing(self.schema.name):
             self._table.create_write_transaction(
-                [_action(file) for file in files],
+                [_add_action(file) for file in files],
                 "append",
-                Schema.from_arrow(self.spec.schema),
+                Schema.from_arrow(self.schema.schema),
                 [DAY],
-                commit_properties=_properties(marks),
+                commit_properties=_properties(offsets),
             )
 
-    def update(self, predicate: str, updates: Mapping[str, str], marks: Mapping[str, Mark]) -> int:
-        """Changes rows and moves marks, all or nothing; how many rows. See `commit`."""
-        with _writing(self.spec):
+    def update(
+        self, predicate: str, values: Mapping[str, str], offsets: Mapping[str, TableOffset]
+    ) -> int:
+        """Change rows and move committed offsets atomically. Return the number of changed rows.
+
+        Raise the errors of `commit`.
+        """
+        with _writing(self.schema.name):
             done = self._table.update(
                 predicate=predicate,
-                updates=dict(updates),
+                updates=dict(values),
                 writer_properties=WriterProperties(compression="ZSTD"),
-                commit_properties=_properties(marks),
+                commit_properties=_properties(offsets),
             )
         if not done["num_updated_rows"]:
-            # Then it has committed nothing at all, not even the marks.
-            self.commit([], marks)
+            # Delta commits nothing in this case, not even the offsets.
+            self.commit([], offsets)
         return int(done["num_updated_rows"])
+
+    def _file_sizes(self) -> dict[str, int]:
+        # Not `file_uris`, because it writes a blank in the path of the folder as %20.
+        added = pa.table(self._table.get_add_actions())
+        paths, sizes = added.column("path").to_pylist(), added.column("size_bytes").to_pylist()
+        return dict(zip(paths, sizes, strict=True))
+
+
+class LakeSnapshot(Mapping[str, LakeTable]):
+    """One version of every table that exists, by name.
+
+    Views, rollups, audit and report read a snapshot, so that rows that an ingest commits in the
+    meantime are in none of their results instead of in some of them.
+    """
+
+    def __init__(self, root: str, tables: Mapping[str, LakeTable]) -> None:
+        self.root = root
+        self._tables = dict(tables)
+
+    def __getitem__(self, name: str) -> LakeTable:
+        return self._tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def require(self) -> None:
+        """Raise NoLakeError unless the snapshot has a table that ingest writes."""
+        if not any(schema.name in self._tables for schema in BASE):
+            raise no_lake(self.root)
+
+    def verify_files(self) -> None:
+        """Raise LakeDamagedError if a file of a table is missing or has another size."""
+        for table in self._tables.values():
+            table.verify_files()
 
 
 @contextmanager
-def _reading(spec: Named) -> Iterator[None]:
+def _reading(schema: AnySchema) -> Iterator[None]:
     try:
         yield
     except TableNotFoundError:
         raise
     except DeltaError as error:
         raise LakeDamagedError(
-            f"The log of {spec.name} cannot be read: {_in_a_line(error)}.",
-            hint="Put its _delta_log back from a copy of the lake.",
+            f"The log of {schema.name} cannot be read: {_one_line(error)}.",
+            hint="Restore its _delta_log from a copy of the lake.",
         ) from error
 
 
 @contextmanager
-def _writing(spec: TableSpec) -> Iterator[None]:
+def _writing(table: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
         raise HistoryBusyError(
-            f"Another ingest has written to {spec.name} meanwhile.",
-            hint="Nothing was written; its work is there, and the next round goes on from it.",
+            f"Another process committed to {table} in the meantime.",
+            hint="Nothing was written. Run the command again; it continues from that commit.",
         ) from error
     except (DeltaError, OSError) as error:
-        raise lake_write(spec.name, error) from error
+        raise lake_write(table, error) from error
 
 
 def no_lake(root: str) -> NoLakeError:
@@ -210,24 +290,24 @@ def no_lake(root: str) -> NoLakeError:
 
 
 def lake_write(table: str, error: object) -> LakeWriteError:
-    """What is said where the lake cannot be written to."""
-    return LakeWriteError(f"{table} cannot be written to: {_in_a_line(error)}.", hint=ROOM_HINT)
+    """Return the error for a table that cannot be written."""
+    return LakeWriteError(f"{table} cannot be written to: {_one_line(error)}.", hint=ROOM_HINT)
 
 
-def _in_a_line(error: object) -> str:
-    """What an error says: it comes in several lines, and in colours."""
+def _one_line(error: object) -> str:
+    """Return the text of an error without line ends and terminal colours."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split()).rstrip(".")
 
 
-def _properties(marks: Mapping[str, Mark]) -> CommitProperties:
+def _properties(offsets: Mapping[str, TableOffset]) -> CommitProperties:
     transactions = []
-    for key, mark in marks.items():
-        transactions.append(Transaction(key, mark.offset))
-        transactions.append(Transaction(f"{key}#", mark.print))
+    for partition, reached in offsets.items():
+        transactions.append(Transaction(partition, reached.offset))
+        transactions.append(Transaction(f"{partition}#", reached.fingerprint))
     return CommitProperties(app_transactions=transactions)
 
 
-def _action(file: WrittenFile) -> AddAction:
+def _add_action(file: WrittenFile) -> AddAction:
     stats = {
         "numRecords": file.rows,
         "minValues": file.least,
@@ -244,29 +324,35 @@ def _action(file: WrittenFile) -> AddAction:
     )
 
 
-def _grow(folder: str, spec: TableSpec, missing: list[Field]) -> DeltaTable:
-    """Adds columns. First a file without rows that has them: Spark finds columns in files alone."""
-    writer = TableWriter(folder, spec)
+def _add_columns(folder: str, schema: TableSchema, missing: list[Field]) -> DeltaTable:
+    """Add columns to a table.
+
+    Add a file without rows first, because Spark takes the columns of a view from files alone.
+    """
+    writer = TableWriter(folder, schema)
     writer.declare()
-    LakeTable(spec, DeltaTable(folder)).commit(writer.close(), {})
-    with _writing(spec):
+    LakeTable(schema, DeltaTable(folder), folder).commit(writer.close(), {})
+    with _writing(schema.name):
         DeltaTable(folder).alter.add_columns(missing)
     return DeltaTable(folder)
 
 
-def _missing_columns(table: DeltaTable, spec: TableSpec) -> list[Field]:
-    """Columns that came with this release. Refuses a table that is somebody else's.
+def _missing_columns(table: DeltaTable, schema: TableSchema) -> list[Field]:
+    """Return the columns that the table lacks. Raise LakeRefusedError if the others do not fit.
 
-    One with further columns is a newer release's, and no reason to stop.
+    Further columns are allowed, because a newer release may have added them.
     """
     if table.metadata().partition_columns != [DAY]:
-        raise LakeRefusedError(f"{spec.name} is not partitioned by {DAY}: it is not our table.")
+        raise LakeRefusedError(
+            f"{schema.name} is not partitioned by {DAY}; another program created this table.",
+            hint="Move the table away, or choose another lake with --lake.",
+        )
     found = {field.name: field.type for field in table.schema().fields}
-    fields = Schema.from_arrow(spec.schema).fields
+    fields = Schema.from_arrow(schema.schema).fields
     for field in fields:
         if field.name in found and found[field.name] != field.type:
             raise LakeRefusedError(
-                f"Column {field.name} of {spec.name} is {found[field.name]}, not {field.type}.",
-                hint="Move the table away, and it is made anew.",
+                f"Column {field.name} of {schema.name} is {found[field.name]}, not {field.type}.",
+                hint="Move the table away; the next ingest creates it again.",
             )
     return [field for field in fields if field.name not in found]
