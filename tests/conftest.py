@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("waystation")
 
 #: Warnings about resources that the last event loop found open when it closed.
 _left_open: list[str] = []
-#: The module whose node runs on the worker's store until the module ends; empty without one.
+#: The module whose node runs on the shared store until the module ends; empty without one.
 _modules_on_store: list[str] = []
 
 
@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """Return a client of the worker's store, which is empty; its time can be advanced."""
+    """Return a client of this test process's store, emptied; its time can be advanced."""
     check_store_is_free()
     async with store_at(store_server.address, test_mode=True) as client:
         await client.call("FLUSHALL", repeatable=True)
@@ -93,13 +93,13 @@ async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
 def check_store_is_free() -> None:
     """Fail a test that would empty the store below the node that the tests of its module share."""
     assert not _modules_on_store, (
-        f"The tests of {_modules_on_store[0]} share a node on the worker's store. "
+        f"The tests of {_modules_on_store[0]} share a node on the store of this test process. "
         "Take own_store_settings."
     )
 
 
 def settings_on(server: EmbeddedServer, folder: Path) -> Config:
-    """Empty the worker's store; return settings of a node on it. A cluster: its own store."""
+    """Empty this process's store; return settings of a node on it, or on a new cluster."""
     if on_cluster():
         return quick_settings(str(folder))
     with closing(redis.Redis(unix_socket_path=server.address.path)) as client:
@@ -116,7 +116,7 @@ def own_store_settings(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def worker_store_settings(store_server: EmbeddedServer, tmp_path: Path) -> Config:
-    """Return settings of a node on the worker's emptied store; its files are in `tmp_path`.
+    """Return settings of a node on this test process's emptied store; its files are in `tmp_path`.
 
     Not for tests that stop, fill or configure the store, or advance its time.
     """
@@ -130,7 +130,7 @@ def module_store_settings(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Config]:
-    """Return settings of the one node of a module, on the worker's store, emptied once.
+    """Return settings of the one node of a module, on this test process's store, emptied once.
 
     The other nodes of the module take `own_store_settings`.
     """

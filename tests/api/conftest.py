@@ -26,7 +26,7 @@ class Guarded:
 
 @pytest.fixture
 def settings(worker_store_settings: Config) -> Config:
-    """Return settings of a node on the worker's emptied store."""
+    """Return settings of a node on the emptied store of this test process."""
     return worker_store_settings
 
 

@@ -12,6 +12,6 @@ from waystation.store.embedded.server import EmbeddedServer
 
 @pytest.fixture
 async def channel_store(store_server: EmbeddedServer) -> AsyncIterator[ChannelStore]:
-    """Open a channel service with default settings on the worker's emptied store."""
+    """Open a channel service with default settings on the emptied store of this test process."""
     async with open_channels(store_server) as opened:
         yield opened

@@ -50,7 +50,7 @@ class ChannelStore:
         }
 
     async def set_clock(self, channel: str, clock: int, *, seconds: int = 3600) -> None:
-        """Set the clock of a channel, as after that number of published messages."""
+        """Set the clock of a channel to its value after `clock` published messages."""
         await self.store.call("SET", f"c.{{{channel}}}.clock", clock, "EX", seconds)
 
     async def ids(self, channel: str, subscriber: str, *, limit: int = 64) -> list[str]:

@@ -106,7 +106,7 @@ async def test_handle_from_before_clock_wrap_does_not_move_cursor_back(
     assert await channel_store.ids("ch", "s") == ["m3"]
 
 
-async def test_clock_wrap_inside_gap_is_passed(
+async def test_fetch_passes_clock_wrap_inside_gap(
     channel_store: ChannelStore,
 ) -> None:
     await channel_store.set_clock("ch", CLOCK_MAX - 700)
@@ -158,7 +158,7 @@ async def test_clock_with_shortened_expiry_outlives_subscriber(
     # The subscriber `old` is created while the expiry is an hour.
     async with open_channels(store_server, expire_seconds=3600) as channel_store:
         await channel_store.channels.subscribe("default", "ch", "old")
-    # The expiry is then reduced to a minute. All calls are made except those of `old`.
+    # The expiry is then reduced to a minute. All subscribers except `old` make their calls.
     async with open_channels(store_server, expire_seconds=60, flush=False) as channel_store:
         channels = channel_store.channels
         await channels.publish("default", "ch", "m1", b"1")
@@ -325,7 +325,7 @@ def test_handle_of_random_bytes_is_rejected_or_ignored(content: bytes) -> None:
     assert clock is None
 
 
-async def test_handle_of_other_storages_acknowledges_nothing(
+async def test_handle_of_another_storage_acknowledges_nothing(
     channel_store: ChannelStore,
 ) -> None:
     channels = channel_store.channels

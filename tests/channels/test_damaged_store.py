@@ -118,7 +118,7 @@ async def test_damaged_clock_is_reported_by_every_verb(
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-async def test_damaged_cursor_is_reported_by_verbs_of_its_subscriber(
+async def test_damaged_cursor_is_reported_by_all_operations_of_its_subscriber(
     channel_store: ChannelStore, kind: str
 ) -> None:
     await fill(channel_store)

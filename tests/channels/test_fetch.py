@@ -218,8 +218,8 @@ async def make_a_million(channel_store: ChannelStore) -> int:
     return MILLION
 
 
-async def make_scattered_ones(channel_store: ChannelStore) -> int:
-    """Create the gaps that cost most: each script call finds one stored message, at its end.
+async def make_scattered_messages(channel_store: ChannelStore) -> int:
+    """Create the gaps that cost most: each call searches its whole range and finds a message last.
 
     Return the number of expired messages.
     """
@@ -230,7 +230,7 @@ async def make_scattered_ones(channel_store: ChannelStore) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_gaps", [make_a_million, make_scattered_ones])
+@pytest.mark.parametrize("make_gaps", [make_a_million, make_scattered_messages])
 async def test_fetch_over_long_gap_makes_short_script_calls(
     store_server: EmbeddedServer, make_gaps: Callable[[ChannelStore], Awaitable[int]]
 ) -> None:
@@ -311,7 +311,7 @@ async def until_waiting(channel_store: ChannelStore, count: int) -> None:
     """Wait until `count` waiters are registered and the store has confirmed the subscription."""
     while f"{count} waiters" not in repr(channel_store.wakeups):
         await asyncio.sleep(0.001)
-    # Ask the store for the subscription, because its confirmation arrives after the registration.
+    # The store confirms a subscription after the waiter is registered, so ask the store for it.
     while not (await channel_store.store.call("PUBSUB", "NUMSUB", "dsps.c.{ch}"))[1]:
         await asyncio.sleep(0.001)
     await channel_store.store.ping()

@@ -95,7 +95,7 @@ async def test_event_stream_of_foreign_bytes_sends_them(settings: Config) -> Non
                     )
 
 
-async def test_socket_of_foreign_bytes_sends_binary_frames(
+async def test_socket_sends_foreign_bytes_as_binary_frames(
     settings: Config,
 ) -> None:
     async with serving(settings) as server:

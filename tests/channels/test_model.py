@@ -185,7 +185,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(project=projects, subscriber=subscribers, how=ways, back=st.integers(-2, 8))
     def seek(self, project: str, subscriber: str, how: str, back: int) -> None:
-        """Move a cursor to an end, `back` clocks back, or `back` and a half steps of time back."""
+        """Move a cursor to the start or end, or back by `back` clocks or `back` + 0.5 steps."""
         model = self.models[project]
         ago = back * STEP_SECONDS + STEP_SECONDS / 2
         target: float = following(int(model.clock.value) if model.clock else 0, -back)

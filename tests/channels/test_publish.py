@@ -205,7 +205,7 @@ async def test_backlog_with_drop_oldest_reports_lost_messages(
 
         outcomes = await publish(channel_store, "a", "b", "c", "d", "e", "d", "a")
 
-        # A dropped message is still a duplicate, because its id expires like any other id.
+        # The id of a dropped message is still a duplicate until the id expires.
         assert outcomes == ["accepted"] * 5 + ["duplicate"] * 2
         fetched = await channel_store.channels.fetch("default", "ch", "me", limit=10)
         assert [each.id for each in fetched.messages] == ["c", "d", "e"]
@@ -214,7 +214,7 @@ async def test_backlog_with_drop_oldest_reports_lost_messages(
 
 
 @pytest.mark.parametrize("start", [0, CLOCK_MAX - 2])
-async def test_backlog_accepts_first_messages_of_batch(
+async def test_full_backlog_accepts_messages_of_batch_that_fit_and_refuses_others(
     store_server: EmbeddedServer, start: int
 ) -> None:
     async with bounded(store_server, "refuse") as channel_store:
@@ -441,7 +441,7 @@ def test_message_decoded_on_deep_stack_is_returned() -> None:
     "body",
     [b"", b"null", b"[]", b'{"id":"m1"}', b'{"content":1}', b'{"id":1,"content":1}', b'{"id":"m1"'],
 )
-def test_message_of_other_form_is_not_decoded(body: bytes) -> None:
+def test_decode_message_of_stored_bytes_in_unknown_form_returns_none(body: bytes) -> None:
     assert decode_message(body) is None
 
 

@@ -102,7 +102,7 @@ async def test_list_omits_expired_channels(store_server: EmbeddedServer) -> None
         (1_000_000, 7, 7),
     ],
 )
-async def test_lag_equals_number_of_fetched_and_expired_messages(
+async def test_lag_equals_number_of_messages_after_cursor(
     channel_store: ChannelStore, cursor: int, clock: int, lag: int
 ) -> None:
     await channel_store.set_clock("ch", clock)

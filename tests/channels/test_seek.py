@@ -1,4 +1,4 @@
-"""Seek: moves the cursor to an end, a clock or a time; expired messages, polls, expiries."""
+"""Seek to the start or end of a channel, to a clock or a time; expired messages and polls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waystation.errors import InvalidInputError, SubscriberNotFoundError
 from waystation.store.embedded.server import EmbeddedServer
 
 EXPIRE = 600
-#: Clocks of a channel before its first message.
+#: Values of the channel's clock at which each test begins.
 STARTS = [0, CLOCK_MAX - 3, CLOCK_MAX - 1, CLOCK_MAX, CLOCK_MIN, -3]
 
 
@@ -29,7 +29,7 @@ async def seek(channel_store: ChannelStore, to: SeekTo, target: int = 0) -> tupl
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_seek_to_ends_and_clocks_moves_cursor(
+async def test_seek_to_start_end_or_clock_moves_cursor(
     store_server: EmbeddedServer, start: int
 ) -> None:
     ids = ["a", "b", "c", "d", "e"]

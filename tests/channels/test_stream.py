@@ -140,14 +140,16 @@ async def test_stream_with_lost_clock_starts_again(channel_store: ChannelStore) 
     assert await ids(stream) == ["b"]
 
 
-async def test_subscribe_after_clock_continues_there(channel_store: ChannelStore) -> None:
+async def test_subscribe_with_after_continues_behind_that_clock(
+    channel_store: ChannelStore,
+) -> None:
     await publish(channel_store, "a", "b", "c")
     assert await channel_store.channels.subscribe(*CH, "s", after=1)
     assert await ids(channel_store.channels.stream(*CH, "s")) == ["b", "c"]
     # `after` has no effect on an existing subscriber.
     assert not await channel_store.channels.subscribe(*CH, "s", after=3)
     assert await channel_store.ids("ch", "s") == ["b", "c"]
-    # If the clock is beyond that of the channel, the subscriber reads all messages.
+    # If `after` is greater than the clock of the channel, the subscriber reads all messages.
     assert await channel_store.channels.subscribe(*CH, "t", after=9000)
     assert await ids(channel_store.channels.stream(*CH, "t")) == ["a", "b", "c"]
 

@@ -168,7 +168,9 @@ def test_token_claim_is_compared_as_text(secret_file: str, value: object, accept
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_token_claim_text_of_numbers_and_booleans(value: object, text: str | None) -> None:
+def test_token_claims_that_are_no_text_are_compared_as_json(
+    value: object, text: str | None
+) -> None:
     assert claim_text(value) == text
 
 
@@ -229,7 +231,9 @@ def test_token_signed_by_any_key_passes(secret_file: str, tmp_path: Path) -> Non
     assert not accepts(shared(secret_file, key_files=(str(other),)), signed({}))
 
 
-def test_token_keys_of_several_kinds_verify_one_rule(secret_file: str, tmp_path: Path) -> None:
+def test_rule_with_keys_of_several_kinds_verifies_all_their_tokens(
+    secret_file: str, tmp_path: Path
+) -> None:
     rule = shared(
         secret_file,
         algorithms=("HS256", "RS256", "ES384"),
@@ -489,7 +493,7 @@ def test_verifier_caches_neither_invalid_nor_long_tokens(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list that collects the outcome of each further check of a signature."""
+    """Return a list to which each signature check after this call appends its outcome."""
     outcomes: list[bool] = []
     original = jwt.algorithms.HMACAlgorithm.verify
 

@@ -209,7 +209,7 @@ async def test_webhook_that_was_removed_keeps_pending_deliveries_until_discarded
         ):
             await client.channels.publish("acme-orders", 1)
             await endpoint.until(1)
-        # The webhook is removed from the settings, first alone, then with another one added.
+        # The webhook is removed from the settings, then removed while another one is added.
         for others in ((), (WebhookRule(name="erp", url=endpoint.url),)):
             seen = len(endpoint.received)
             async with (
@@ -303,7 +303,7 @@ async def test_webhook_with_invalid_settings_is_rejected_at_start(
 
 
 @pytest.mark.parametrize("content", ["junk", "whsec_!!!", ""])
-async def test_webhook_with_invalid_secret_is_rejected_at_start_without_secret(
+async def test_webhook_with_invalid_secret_is_rejected_and_error_hides_secret(
     tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "secret").write_text(content)
@@ -437,7 +437,7 @@ LANES = ("c.{%s}.out.crm", "c.{%s}.out.log")
 
 
 async def items(channel_store: ChannelStore, channel: str) -> list[list[tuple[str, bytes]]]:
-    """Claim the pending items of each outbox queue. Return their ids without time, and bodies."""
+    """Claim the items of each outbox queue. Return body and id of each, the id without its time."""
     found = []
     for lane in LANES:
         outbox = Outbox(channel_store.store)
@@ -498,7 +498,7 @@ async def test_publish_with_item_concurrently_in_new_channel_adds_every_delivery
         assert set(await Outbox(channel_store.store).lanes()) == {lane % "orders" for lane in LANES}
 
 
-async def test_publish_with_item_behind_due_delivery_wakes_no_deliverer(
+async def test_publish_while_a_delivery_is_due_wakes_no_deliverer(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as channel_store:
@@ -534,7 +534,7 @@ async def published(channel_store: ChannelStore) -> int:
 
 
 async def next_millisecond(channel_store: ChannelStore) -> None:
-    """Wait for the next millisecond of the store, because deliveries of one are due together."""
+    """Wait until the millisecond ends: deliveries published in one millisecond are due together."""
     begun = await channel_store.store.call("TIME")
     while (await channel_store.store.call("TIME"))[1][:-3] == begun[1][:-3]:
         await asyncio.sleep(0)
@@ -566,7 +566,7 @@ async def test_outbox_of_unattempted_deliveries_is_counted_bounded_and_discarded
             await channel_store.channels.publish("default", "orders", f"m-{number}", b"1")
         assert await outbox.counts([lane]) == [(3, 0, 2)]
 
-        # Discard one delivery by its id, which a claim returns, then one of the others.
+        # Discard the claimed delivery by its id, then one that is not claimed.
         (claimed,) = (await outbox.claim(lane, most=1, claim_ms=60_000, token="t")).items
         assert await outbox.release(lane, claimed)
         assert await outbox.discard(lane, waiting=True, item_id="orders.m-9.1-1") == 0

@@ -29,7 +29,7 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture
 def settings(worker_store_settings: Config) -> Config:
-    """Return settings of a node on the worker's emptied store."""
+    """Return settings of a node on the emptied store of this test process."""
     return worker_store_settings
 
 

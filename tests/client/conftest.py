@@ -9,5 +9,5 @@ from waystation.config import Config
 
 @pytest.fixture
 def settings(worker_store_settings: Config) -> Config:
-    """Return settings of a node on the worker's emptied store."""
+    """Return settings of a node on the emptied store of this test process."""
     return worker_store_settings

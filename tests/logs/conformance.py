@@ -47,7 +47,7 @@ class LogConformance:
             assert (state.first, state.end, state.sealed, state.dropped) == (0, 0, None, 0)
             assert len(await logs.read("t.p.orders.0", partition, 0, limit=10)) == 0
 
-    async def test_watch_returns_state_and_keeps_it(self, logs: Logs) -> None:
+    async def test_watch_returns_state_and_does_not_change_it(self, logs: Logs) -> None:
         await logs.create("log", 1, KEEP_ALL)
         for end in range(3):
             before = await logs.state("log", 0)
@@ -184,7 +184,9 @@ class LogConformance:
             await logs.append("log", 0, [b"y"])
         assert (await logs.state("log", 0)).end == 10
 
-    async def test_append_to_full_dropping_log_counts_needed_messages(self, logs: Logs) -> None:
+    async def test_append_to_full_dropping_log_counts_deleted_messages_of_readers(
+        self, logs: Logs
+    ) -> None:
         await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
         await logs.append("log", 0, [b"x" * 100] * 10)
         await logs.hold("log", 0, "slow", 4)
@@ -247,7 +249,7 @@ class LogConformance:
         assert (await logs.append("log", 0, [b"z" * 150])).offsets[0] == 12
         assert (await logs.state("log", 0)).first == 4
 
-    async def test_hold_of_yielding_reader_protects_from_age_but_not_from_bytes(
+    async def test_hold_of_yielding_reader_keeps_old_messages_only_below_byte_limit(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, Retention(max_bytes=1000, max_age_ms=0))
@@ -255,12 +257,12 @@ class LogConformance:
         await logs.hold("log", 0, "~history", 2)
         await asyncio.sleep(0.005)
         assert (await logs.trim("log", 0)).removed == 2
-        # A full log whose readers all yield (names with `~`) rejects appends, as without readers.
+        # If all readers yield (names with `~`), a full log rejects appends.
         await logs.append("log", 0, [b"y" * 100] * 2)
         with pytest.raises(LogFullError):
             await logs.append("log", 0, [b"z"])
         assert (await logs.trim("log", 0)).needed_bytes == 1000
-        # A message that all other readers have passed is deleted and counted.
+        # A message that only the yielding reader has not read is deleted and counted.
         await logs.hold("log", 0, "quick", 5)
         assert (await logs.append("log", 0, [b"z" * 100] * 3)).offsets[0] == 12
         state = await logs.state("log", 0)
@@ -268,7 +270,7 @@ class LogConformance:
         with pytest.raises(LogFullError):
             await logs.append("log", 0, [b"z"])
 
-    async def test_append_to_full_dropping_log_counts_messages_of_yielding_reader(
+    async def test_append_to_full_dropping_log_counts_deleted_messages_of_yielding_reader(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
@@ -334,7 +336,7 @@ class LogConformance:
         assert await logs.create("log", 1, second) is False
         assert (await logs.trim("log", 0)).retention == third
 
-    async def test_trim_with_retention_applies_it_first(self, logs: Logs) -> None:
+    async def test_trim_with_new_retention_stores_it_and_trims_by_it(self, logs: Logs) -> None:
         await logs.create("log", 1, Retention(max_age_ms=0, version=1))
         await logs.append("log", 0, [b"x"] * 5)
         await asyncio.sleep(0.005)

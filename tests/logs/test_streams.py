@@ -1,4 +1,4 @@
-"""StreamLogs: the conformance suite, bounded steps, gaps in a stream, and unread record logs."""
+"""StreamLogs: the conformance suite, bounded steps, gaps, and record logs without a reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = script("tests.logs", "record")
 
 @pytest.fixture
 async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
-    """Return a client of the worker's emptied store that runs the scripts of production."""
+    """Return a client with the product's scripts on the emptied store of this test process."""
     async with store_at(store_server.address) as client:
         await client.call("FLUSHALL", repeatable=True)
         yield client
@@ -32,7 +32,7 @@ async def store(store_server: EmbeddedServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def logs(store: Store) -> StreamLogs:
-    """Return logs in the worker's emptied store."""
+    """Return logs in the emptied store of this test process."""
     return StreamLogs(store)
 
 
@@ -245,11 +245,11 @@ class TestGaps:
 
 
 class TestUnread:
-    """Record logs without a reader store few entries and count the deleted ones."""
+    """A record log without a reader stores few entries and counts those that it deletes."""
 
     RETENTION = Retention(max_bytes=100, policy="drop_and_count", unread_max_bytes=20)
 
-    async def test_append_without_reader_keeps_unread_limit_and_counts_rest(
+    async def test_append_without_reader_deletes_and_counts_entries_above_unread_limit(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, self.RETENTION)
@@ -259,7 +259,7 @@ class TestUnread:
         assert (state.first, state.end, state.bytes) == (30, 50, 20)
         assert (state.unread, state.dropped) == (30, 0)
 
-    async def test_append_with_reader_keeps_byte_limit(self, logs: Logs) -> None:
+    async def test_append_with_reader_deletes_nothing_below_byte_limit(self, logs: Logs) -> None:
         await logs.create("log", 1, self.RETENTION)
         await logs.append("log", 0, [b"x"] * 10)
         await logs.hold("log", 0, "~history", 0)
@@ -274,7 +274,7 @@ class TestUnread:
         assert (state.bytes, state.unread, state.dropped) == (20, 81, 30)
 
     async def test_trim_of_sealed_log_without_reader_deletes_nothing(self, logs: Logs) -> None:
-        # History releases a sealed log after it has read all of it, so no entry is unread.
+        # The ingest releases a sealed log only after it has read every entry.
         await logs.create("log", 1, self.RETENTION)
         await logs.hold("log", 0, "~history", 0)
         await logs.append("log", 0, [b"x"] * 50)
@@ -283,7 +283,7 @@ class TestUnread:
         assert (await logs.trim("log", 0)).removed == 0
         assert (await logs.state("log", 0)).unread == 0
 
-    async def test_append_to_refusing_record_log_without_reader_deletes_nothing(
+    async def test_append_to_record_log_with_policy_refuse_deletes_nothing_without_reader(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, record_retention(100, "refuse"))

@@ -146,13 +146,15 @@ def test_not_before_accepts_milliseconds_and_rfc_3339(text: bytes, ms: int) -> N
         "١٢".encode(),
     ],
 )
-def test_not_before_with_other_text_is_rejected(text: bytes) -> None:
+def test_not_before_that_is_not_a_time_is_rejected(text: bytes) -> None:
     found = rejection(b"", (b"waystation-not-before", text))
     assert found == ("input.invalid", "waystation-not-before")
 
 
 @pytest.mark.parametrize("header", [b"waystation-id", b"waystation-group", b"waystation-cause"])
-def test_key_headers_accept_1_to_100_characters_without_controls(header: bytes) -> None:
+def test_id_and_group_headers_accept_1_to_100_characters_but_no_controls(
+    header: bytes,
+) -> None:
     assert receive_one(b"", (header, "ü".encode() * 100))
     for value in (b"", b"a" * 101, b"a\tb", b"a\x7f", "a\x85b".encode()):
         assert rejection(b"", (header, value)) == ("input.invalid", header.decode())
@@ -392,7 +394,7 @@ def test_batch_to_grouped_topic_requires_group_of_each_message() -> None:
 @pytest.mark.parametrize(
     "name", [b"waystation-id", b"waystation-group", b"waystation-not-before", b"waystation-cause"]
 )
-def test_batch_with_single_message_header_is_rejected(name: bytes) -> None:
+def test_batch_with_header_for_single_messages_is_rejected(name: bytes) -> None:
     assert rejection(batch({}), (name, b"1"), kind=BATCH) == ("input.invalid", name.decode())
 
 
@@ -474,7 +476,7 @@ PLAIN_MESSAGES = st.lists(
 def test_batch_fast_path_equals_full_path(
     messages: list[dict[str, object]], grouped: bool, trace: bool
 ) -> None:
-    # An empty list of headers leads around the fast path in nothing but its cost.
+    # An empty list of headers takes the full path. The result must be the same.
     headers = ((b"traceparent", TRACE),) if trace else ()
     more = [{**message, "headers": []} for message in messages]
 

@@ -1,4 +1,4 @@
-"""Backoff and retry_transient: growing pauses, one log line per kind of error, no other retries."""
+"""Backoff and retry_transient: growing pauses, one log line per error, transient errors only."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_retry_transient_raises_refusal() -> None:
         await retry_transient(backend.call, what="commit", log=LOG)
 
 
-async def test_retry_transient_repeats_named_refusal_and_logs_it_as_error(
+async def test_retry_transient_repeats_errors_listed_in_also_and_logs_them_as_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = Backend(StoreReplyError("ERR bug"), StoreReplyError("ERR bug"))
@@ -89,7 +89,7 @@ async def test_retry_transient_repeats_named_refusal_and_logs_it_as_error(
     assert "ERR bug" in caplog.text
 
 
-def test_log_failure_of_lost_data_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_failure_logs_lost_data_as_warning(caplog: pytest.LogCaptureFixture) -> None:
     log_failure(LOG, "commit", StoreDataLostError("other data set"))
 
     assert lines(caplog) == [("WARNING", "task attempt failed")]

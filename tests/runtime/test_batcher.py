@@ -1,4 +1,4 @@
-"""Batcher: shared calls, order, limits of a call, pause and take, errors, and close."""
+"""Batcher: shared calls, order, limits of a call, pause, removal of items, errors, and close."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_batcher_sends_items_of_one_turn_in_one_call() -> None:
     assert not calls.batcher.busy
 
 
-async def test_batcher_extend_queues_items_behind_added_ones() -> None:
+async def test_batcher_extend_queues_items_behind_those_of_add() -> None:
     calls = Calls()
     calls.add("a", 1)
     calls.batcher.extend("a", [2, 3])
@@ -189,7 +189,7 @@ async def test_batcher_with_error_in_settle_still_sends_items_behind_it() -> Non
             raise LookupError("bug")
 
     def fail(items: Sequence[int], error: BaseException) -> None:
-        raise AssertionError("no call failed")
+        raise AssertionError("fail was called, but no call failed")
 
     batcher: Batcher[str, int, int] = Batcher(send, settle, fail, items_max=1)
     batcher.add("a", 1)

@@ -1,4 +1,4 @@
-"""Clock: wall time, its shift in test mode, and sleeps that end with a jump."""
+"""Clock: wall time, its shift in test mode, and sleeps that end early when the clock jumps."""
 
 from __future__ import annotations
 

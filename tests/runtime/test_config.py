@@ -148,7 +148,7 @@ def test_channel_rules_are_tables_in_file_and_json_in_environment(tmp_path: Path
     assert load_config(environment=variable).config.channels.rules == by_file
 
 
-def test_rows_of_channel_rules_hide_secrets(tmp_path: Path) -> None:
+def test_config_rows_of_channel_rules_hide_secrets(tmp_path: Path) -> None:
     chat, orders = values(load_config(file=write_settings(tmp_path, RULE)))["channels.rules"]
 
     assert chat == {
@@ -332,7 +332,7 @@ def test_setting_given_directly_and_by_file_is_rejected(tmp_path: Path) -> None:
         )
 
 
-def test_rows_hide_secrets() -> None:
+def test_config_rows_hide_secrets() -> None:
     loaded = load_config(environment={"WAYSTATION_STORE_URL": "redis://:hush@store"})
     assert loaded.config.store.url == "redis://:hush@store"
     assert values(loaded)["store.url"] == "•••"

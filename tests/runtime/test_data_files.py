@@ -133,7 +133,7 @@ def test_files_of_the_embedded_store_are_private(data: Path) -> None:
         assert open_to_others(data) == []
 
 
-def test_kept_socket_path_of_the_store_is_private(data: Path) -> None:
+def test_file_with_socket_path_of_store_is_private(data: Path) -> None:
     server_plan(data, "memory")
 
     assert mode(data / "socket") == 0o600

@@ -41,7 +41,7 @@ def test_error_codes_are_unique() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_error_class_states_code_and_situation(kind: type[WaystationError]) -> None:
+def test_error_class_has_code_and_summary(kind: type[WaystationError]) -> None:
     assert "code" in vars(kind), "each class has a code that differs from its parent's"
     assert kind.summary().endswith(".")
     if kind.remedy:
@@ -64,7 +64,7 @@ def test_error_without_hint_has_the_remedy_of_its_class() -> None:
     assert errors.TopicBlockedError("", hint="Wait.").hint == "Wait."
 
 
-def test_error_that_is_never_sent_has_status_500_and_discloses_nothing() -> None:
+def test_error_class_without_status_is_500_and_discloses_nothing() -> None:
     error = errors.NoJavaError("/home/secret")
 
     assert status_of(error) == 500
@@ -107,7 +107,7 @@ def test_error_sent_as_problem_is_rebuilt_with_members_and_hint(
     assert {name: getattr(rebuilt, name) for name in members} == members
 
 
-def test_error_from_dsps_text_that_repeats_the_code_uses_summary_and_remedy() -> None:
+def test_error_from_dsps_text_that_ends_with_the_code_uses_summary_and_remedy() -> None:
     kind = errors.SubscriberNotFoundError
     text = f'FetchMessages failed on storage "default": {kind.code}'
 

@@ -19,7 +19,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 class Price(msgspec.Struct, rename="camel"):
-    """A struct, with other names in JSON."""
+    """A struct whose field names differ in JSON."""
 
     in_euros: float
     note: str | None = None
@@ -34,7 +34,7 @@ class Pair(msgspec.Struct, array_like=True):
 
 @dataclasses.dataclass
 class Box:
-    """A dataclass."""
+    """A dataclass with one number."""
 
     width: float
 
@@ -83,7 +83,7 @@ def test_encode_json_finite_value_is_as_msgspec_encodes_it(value: object) -> Non
     assert encode_json(value) == msgspec.json.encode(value)
 
 
-def test_encode_json_deep_value_is_looked_through() -> None:
+def test_encode_json_finds_number_that_is_not_finite_at_any_depth() -> None:
     value: Any = [NAN, None]
     for _ in range(300):
         value = [value]

@@ -132,7 +132,7 @@ def test_metrics_of_new_process_expose_every_family() -> None:
     assert sorted(helped) == sorted(each.split()[0] for each in frozen_families())
 
 
-def test_count_family_shows_each_label_value_from_first_use() -> None:
+def test_count_family_shows_each_label_value_after_its_first_use() -> None:
     family = CountFamily("calls", "Calls.", labels=("kind",))
     family.of("read").inc()
     family.of("read").inc(2)

@@ -226,7 +226,7 @@ async def test_stop_finishes_spawned_work_within_grace_time() -> None:
 
 async def test_work_spawned_after_stop_is_dropped() -> None:
     async def work() -> None:
-        raise AssertionError("ran after the end")
+        raise AssertionError("spawned work ran after the service had stopped")
 
     async with Recorder() as service:
         pass
@@ -256,7 +256,7 @@ async def test_repeat_with_period_above_ten_seconds_waits_for_it(
     service = Recorder(every_s=3600)
 
     async def wait(wakeup: Wakeup, timeout_s: float) -> None:
-        # Other services of this process, such as that of a server in a thread, wait as well.
+        # Other services of this process, such as a server in a thread, call this function too.
         if wakeup is service.wakeup:
             waits.append(min(timeout_s, wakeup._recheck_s))
         await real_wait(wakeup, timeout_s)
@@ -282,7 +282,7 @@ async def test_repeat_waits_as_long_as_step_returns() -> None:
         await eventually(lambda: service.calls > 3)
 
 
-async def test_repeat_of_step_that_never_waits_leaves_turns_to_others() -> None:
+async def test_repeat_of_step_that_never_waits_lets_other_tasks_run() -> None:
     class Greedy(Recorder):
         async def run(self) -> None:
             await self.repeat(self.again, every_s=3600)

@@ -1,4 +1,4 @@
-"""Store URLs: their parts, invalid URLs, and passwords that no text contains."""
+"""Store URLs: their parts, invalid URLs, and errors and logs that do not show the password."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ COUNT = script("tests.store", "count")
 
 @pytest.fixture
 def echoes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the number of ECHO calls of each write, because other clients may write too."""
+    """Record the number of ECHO calls of each write. Other clients send no ECHO."""
     counts: list[int] = []
     write = RespProtocol.write
 
@@ -124,7 +124,7 @@ async def test_call_cancelled_after_sending_runs_and_drops_its_reply(
         given_up.cancel()
         await proxy.set_fates()
 
-        # The call ran, and the other calls get their own replies.
+        # The store ran the cancelled call, and the other call gets its own reply.
         assert await behind == b"mine"
         assert given_up.cancelled()
         assert await store.call("GET", "counter") == b"1"
@@ -179,7 +179,7 @@ async def test_script_flushed_during_pipeline_runs_once_per_call_in_order(
     # F-23: the store may lose its scripts at any time.
     async with store_at(store_server.address) as store:
         await store.call("DEL", "count")
-        # The flush is in the middle of the calls.
+        # SCRIPT FLUSH is sent between the script calls.
         before = [store.run(COUNT, ["count"], []) for _ in range(10)]
         flush = store.call("SCRIPT", "FLUSH")
         after = [store.run(COUNT, ["count"], []) for _ in range(50)]

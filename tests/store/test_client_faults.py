@@ -187,7 +187,7 @@ async def test_connection_lost_with_last_handshake_reply_is_replaced() -> None:
         assert connections == 2
 
 
-async def test_connection_without_list_of_scripts_is_refused() -> None:
+async def test_connection_to_store_that_does_not_list_its_scripts_is_refused() -> None:
     def answer(command: list[bytes]) -> bytes | None:
         return b"+OK" if command[0] == b"SCRIPT" else None
 

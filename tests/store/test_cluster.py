@@ -234,7 +234,7 @@ async def test_archive_and_restore_use_slot_of_cell(cluster: PlainServer, cell: 
         assert (await archiving.turn(cell, node="n", most=0, confirmed=done)).set_aside == 1
         assert await archiving.retry(cell) == 1
 
-        # Restore the transactions in each way.
+        # A signal, a switch, a cancel and a timer each request an archived transaction.
         for verb in (signals.wake("shop", late), signals.set_switch("shop", late, "go", 1)):
             with pytest.raises(TransactionUnknownError):
                 await verb

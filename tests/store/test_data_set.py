@@ -125,7 +125,7 @@ async def test_store_client_of_a_stateless_process_adopts_a_replacing_data_set(
         await opened.close()
 
 
-async def test_ping_after_flushall_on_a_live_connection_refuses_later_calls(
+async def test_ping_detects_flushall_and_client_refuses_later_calls(
     server: PlainServer,
 ) -> None:
     opened = await open_store(settings_of(server), clock=Clock())
@@ -150,7 +150,7 @@ async def test_store_with_another_data_set_is_refused_with_its_id(server: PlainS
         await opened.close()
 
 
-async def test_open_store_with_a_known_data_set_leaves_an_empty_store_unstamped(
+async def test_open_store_that_expects_a_data_set_does_not_stamp_an_empty_store(
     server: PlainServer,
 ) -> None:
     with pytest.raises(StoreDataLostError, match="lost data set ds-old: it has no data set"):

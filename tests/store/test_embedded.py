@@ -66,7 +66,7 @@ def test_server_starts_without_notes(folder: Path, record_property: pytest.Recor
     assert took < 20, "a start normally takes about 0.2 seconds"
 
 
-def test_server_starts_with_allocator_of_the_machine(
+def test_server_starts_with_jemalloc_of_the_machine(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The C library stands in for jemalloc, because the machine may not have jemalloc.
@@ -218,7 +218,7 @@ def test_server_after_kill_restarts_with_data_and_note(folder: Path) -> None:
         assert "did not stop cleanly" in server.notes[0]
 
 
-def test_server_killed_with_its_users_is_noted_as_unclean(folder: Path) -> None:
+def test_start_after_kill_of_server_and_users_notes_unclean_stop(folder: Path) -> None:
     user = User(folder)
     server_id = user.server_id
     supervisor_id = parent_of(server_id)

@@ -73,7 +73,9 @@ async def test_embedded_cluster_port_is_bound_to_loopback(tmp_path: Path) -> Non
             assert await store.call("SET", "a", 1) == b"OK"
 
 
-def test_private_server_of_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_server_with_unknown_mode_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WAYSTATION_TEST_STORE", "sentinel")
     with pytest.raises(Exception, match="'server' or 'cluster'"), private_server():
         pass

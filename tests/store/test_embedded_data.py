@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_server_with_torn_tail_starts_without_it_and_adds_note(folder: Path) -> None:
-    # F-08: the server cuts off an incomplete end.
+    # F-08: the server truncates an incomplete command at the end of the file.
     tear(folder)
     with EmbeddedServer(folder) as server:
         assert ask(server.address.path, b"GET first") == b"$1\r\n1\r\n"
@@ -44,7 +44,7 @@ def test_server_with_torn_tail_starts_without_it_and_adds_note(folder: Path) -> 
         assert "ended within a command" in note
 
 
-def test_server_with_damaged_middle_is_refused_and_file_unchanged(folder: Path) -> None:
+def test_start_with_damage_in_middle_of_file_is_refused_and_file_unchanged(folder: Path) -> None:
     # F-08: data before the damage is not discarded silently.
     before = spoil(folder)
     with pytest.raises(StoreRefusedError, match=r"(?i)bad file format.*append only file"):

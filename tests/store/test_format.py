@@ -1,4 +1,4 @@
-"""Stamp of a data set: written once; newer formats and other archives are refused."""
+"""Stamp of a data set: written once; a newer format or another archive is refused."""
 
 from __future__ import annotations
 

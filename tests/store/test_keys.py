@@ -328,7 +328,7 @@ async def use_replies(opened: OpenStore, terms: Terms) -> None:
 
 
 async def use_archive(opened: OpenStore, terms: Terms) -> None:
-    """Reject a transaction from the archive, and request a transaction that does not exist."""
+    """Let the archive reject a transaction, and wake a transaction that does not exist."""
     archiving = Archiving(opened.store, terms, role_ms=60_000, grace_ms=5_000)
     (given,) = (turn := await archiving.turn(0, node="me", most=1)).items
     version = parse(given.fields[b"head"]).version
@@ -547,7 +547,7 @@ def test_channel_keys_in_default_project_are_those_of_dsps() -> None:
     assert channel_keys.pubsub_topic(tag) == "dsps.c.{orders}"
 
 
-def test_token_revocation_key_is_that_of_dsps_and_bounded() -> None:
+def test_token_revocation_key_equals_that_of_dsps_and_has_bounded_length() -> None:
     assert channel_keys.token_revocation("t-1") == "jwt.{t-1}.revoke"
     assert channel_keys.token_revocation("a}b") != channel_keys.token_revocation("a%7Db")
     long = [

@@ -185,7 +185,7 @@ async def test_lease_renewer_on_silent_store_closes_without_waiting(fate: Fate) 
 
 
 class Source:
-    """A source of renewals that always raises an error."""
+    """Stand-in for a holder of leases: each of its renewals raises an error."""
 
     lease_ms = 60
 
@@ -197,7 +197,7 @@ class Source:
         raise ValueError("a bug")
 
     def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
-        raise AssertionError("not called")
+        raise AssertionError("a renewal that failed must have no reply")
 
 
 async def test_lease_renewer_with_failing_source_renews_the_others(
@@ -242,7 +242,9 @@ async def test_lease_is_sure_until_its_period_after_the_last_renewal(
         assert not lease.sure
 
 
-async def test_lease_with_late_reply_is_not_sure(server: EmbeddedServer) -> None:
+async def test_lease_with_reply_after_its_deadline_is_not_sure(
+    server: EmbeddedServer,
+) -> None:
     async with proxy_to(server.address) as proxy, store_at(proxy.address) as store:
         renewer = LeaseRenewer(server.address)
         leases = Leases(store, renewer, owner="first", lease_ms=400)

@@ -29,7 +29,7 @@ def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Member(Membership):
-    """A member that keeps the last count."""
+    """A member that stores the last number of members that was reported to it."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.count = 0
@@ -99,7 +99,7 @@ async def test_membership_continues_after_busy_client_and_full_store(
             patch.setattr(connection, "CALLS_MAX", 0)
             await asyncio.sleep(0.1)
             assert one.count == 1
-        # And that the store accepts no more data
+        # And given that the store accepts no more data
         await direct.call("CONFIG", "SET", "maxmemory", "1")
         two = Member(direct, "two")
         await two.start()

@@ -38,7 +38,7 @@ async def woken(waiter: Wakeup) -> bool:
 
 
 async def settled(waiter: Wakeup) -> None:
-    """Wait for the wake-up by the subscription itself, and clear it."""
+    """Wait for the wake-up that each new subscription causes, and clear it."""
     assert await woken(waiter)
     waiter.clear()
 
@@ -183,7 +183,7 @@ async def test_topic_without_waiters_is_unsubscribed_later(
 async def test_waiters_share_one_connection_and_leave_no_state(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "_CHECK_S", 60.0)  # A check would send a ping, too.
+    monkeypatch.setattr(pubsub, "_CHECK_S", 60.0)  # No health check, because it sends a PING.
     async with proxy_to(store_server.address) as proxy, pubsub_at(proxy.address) as ours:
         with ours.waiting(TOPIC) as first:
             await settled(first)
@@ -206,7 +206,7 @@ async def test_waiters_share_one_connection_and_leave_no_state(
         assert proxy.connections == 1
 
 
-async def test_wait_without_hint_ends_after_recheck_time(
+async def test_wait_without_wake_up_ends_after_recheck_time(
     store_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pubsub, "RECHECK_S", 0.05)
@@ -242,7 +242,7 @@ async def test_pubsub_started_before_store_connects_later() -> None:
         server.kill()
         async with pubsub_at(server.address) as ours:
             with ours.waiting(TOPIC) as waiter:
-                # Wait for a failed attempt.
+                # Wait until an attempt to connect has failed.
                 await asyncio.sleep(0.05)
                 await asyncio.to_thread(server.start)
                 assert await woken(waiter)
@@ -313,7 +313,7 @@ async def test_listener_gets_payloads_of_its_topic_in_order(
         assert two[-1] == b"d"
 
 
-async def test_listener_gets_none_after_reconnect(
+async def test_listener_is_called_with_none_after_reconnect(
     store_server: EmbeddedServer,
 ) -> None:
     async with (

@@ -63,7 +63,7 @@ def sets(first: int, count: int) -> list[bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Create a stopped store with five values in its base file and twenty in the other one."""
+    """Create a stopped store: five values in its base file, the others in its incremental file."""
     folder = tmp_path / "data" / "store"
     write_and_stop(folder, *sets(0, 5), b"BGREWRITEAOF", *sets(5, VALUES))
     return folder
@@ -93,7 +93,7 @@ def check_and_repair(folder: Path) -> tuple[StoreCheck, list[Path]]:
 
 
 def keys_in(folder: Path) -> list[str]:
-    """Start the server and return its keys. The server must not cut anything off itself."""
+    """Start the server and return its keys. Fail if the server truncates its append-only file."""
     with EmbeddedServer(folder) as server:
         found = re.findall(rb"key:\d+", ask(server.address.path, b"KEYS *"))
         assert not [note for note in server.notes if "torn" in note]
@@ -289,7 +289,7 @@ def test_repair_of_manifest_with_two_base_files_is_refused(folder: Path) -> None
 
 
 def test_repair_of_manifest_with_files_older_than_base_is_refused(folder: Path) -> None:
-    # A rewrite left them, so the base file contains their commands already.
+    # A rewrite left this file. The base file contains its commands already.
     directory = folder / "appendonlydir"
     old = directory / "appendonly.aof.1.incr.aof"
     old.write_bytes(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n")
@@ -373,7 +373,7 @@ def damaged(folder: Path) -> Path:
 
 
 def crashing_repair(folder: Path, at: int, *, after: bool) -> bool:
-    """Repair, with a crash before or after the change number `at`. Return whether it crashed."""
+    """Repair. Crash before or, with `after`, after file change `at`. Return whether it crashed."""
     count = 0
 
     def counted(function: object) -> object:

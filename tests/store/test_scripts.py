@@ -114,7 +114,7 @@ def test_script_with_repeatable_header_line_is_repeatable() -> None:
     assert not script("waystation.store", "advance_time").repeatable
 
 
-def test_script_without_first_line_is_rejected() -> None:
+def test_script_without_shebang_line_is_rejected() -> None:
     with pytest.raises(StoreError, match=r"waystation\.store/_now must begin with #!lua"):
         Script("waystation.store", "_now")
 

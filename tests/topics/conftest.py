@@ -1,4 +1,4 @@
-"""Fixtures of the tests of topics: processes on one database and the worker's store."""
+"""Fixtures of the tests of topics: processes on one database and one store."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def process_at(server: EmbeddedServer, folder: Path) -> AsyncIterator[Topi
 
 @pytest.fixture
 def open_process(store_server: EmbeddedServer, tmp_path: Path) -> OpenProcess:
-    """Return a function that opens processes on one database and the worker's emptied store."""
+    """Return a function that opens processes on one database and one emptied store."""
     opened_before: list[TopicProcess] = []
 
     @asynccontextmanager

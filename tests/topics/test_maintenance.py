@@ -432,7 +432,7 @@ async def test_maintenance_with_unavailable_store_ends_pass(
     assert looks <= 16
 
 
-async def test_maintenance_of_full_store_trims_purges_and_leads(
+async def test_maintenance_of_full_store_leads_trims_and_purges(
     maintenance: MaintenanceOnNode, process: TopicProcess
 ) -> None:
     options = TopicOptions(max_age_seconds=0.001)
@@ -494,7 +494,7 @@ async def test_maintenance_during_change_of_options_keeps_new_retention(
         assert (await process.logs.trim(log, 0)).retention.max_bytes == 10_000_000
 
 
-async def test_maintenance_trims_by_retention_of_database(
+async def test_maintenance_trims_by_retention_that_the_database_stores(
     maintenance: MaintenanceOnNode,
     process: TopicProcess,
 ) -> None:

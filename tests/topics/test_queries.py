@@ -32,7 +32,7 @@ def ids(page: StoredMessagePage) -> list[str]:
 
 
 async def grown(process: TopicProcess) -> None:
-    """Create three storage topics with messages a to f of one group, and others between them."""
+    """Create three storage topics with messages of one group (a to f) between other messages."""
     await process.topics.create("default", "orders", partitions=2)
     for number, pair in enumerate(("ab", "cd", "ef")):
         for message_id in pair:
@@ -180,7 +180,7 @@ async def test_messages_of_group_are_in_order_over_storage_topics(
     assert [message_id for page in pages for message_id in ids(page)] == list("abcdef")
 
 
-async def test_messages_of_group_stay_in_current_storage_topic(
+async def test_messages_of_group_from_cursor_include_later_messages(
     process: TopicProcess,
 ) -> None:
     await process.topics.create("default", "orders", partitions=1)

@@ -50,7 +50,7 @@ def admit(limits: RateLimiter, of: TopicDefinition, messages: int = 1, size: int
     return admission
 
 
-def test_rate_limiter_with_full_bucket_admits_one_second_then_refuses() -> None:
+def test_rate_limiter_with_full_bucket_admits_quota_of_one_second_then_refuses() -> None:
     clock, orders = HandClock(), topic(qps=5)
     limits = RateLimiter(clock=clock)
     assert [admit(limits, orders).refused for _ in range(7)] == [False] * 5 + [True] * 2
@@ -75,7 +75,7 @@ def test_rate_limiter_admits_large_message_and_refuses_until_debt_is_paid() -> N
     limits = RateLimiter(clock=clock)
     assert not admit(limits, orders, size=5000).refused
     refused = admit(limits, orders)
-    assert refused.retry_after_seconds == 5  # The debt is 4000. A credit needs 4001.
+    assert refused.retry_after_seconds == 5  # 4,000 bytes are owed, one more is needed.
     clock.seconds += 4
     assert admit(limits, orders).refused
     clock.seconds += 1
@@ -155,7 +155,7 @@ def test_rate_limiter_with_changed_limit_keeps_debt() -> None:
 def test_rate_limiter_after_unexpected_error_admits_and_counts_failure() -> None:
     class BrokenClock(Clock):
         def monotonic(self) -> float:
-            raise OSError("no time")
+            raise OSError("the clock cannot be read")
 
     before = limits_module.topic_limit_failures.value
     assert RateLimiter(clock=BrokenClock()).admit(topic(qps=1), messages=1, size=1) is None

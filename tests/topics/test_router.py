@@ -1,4 +1,4 @@
-"""Router: partitions of hashes, even distribution, and numbers of shards that keep groups."""
+"""Router: partitions of hashes, even use, and when growth keeps each group on its shard."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_router_partition_is_in_range_and_equals_formula(
 
 
 @pytest.mark.parametrize("spread", [Router(1), Router(12, 3), Router(10, 5), Router(96, 24)])
-def test_router_over_full_period_uses_partitions_equally(spread: Router) -> None:
+def test_router_uses_partitions_equally_over_all_remainders(spread: Router) -> None:
     turn = spread.factor * spread.partitions
     hits = Counter(spread.partition_of(hashed) for hashed in range(7 * turn, 8 * turn))
     assert hits == dict.fromkeys(range(spread.partitions), spread.factor)
@@ -117,7 +117,7 @@ def test_router_of_many_groups_uses_partitions_evenly(spread: Router) -> None:
     shards=st.integers(1, 30),
     hashes=st.lists(HASHES, min_size=1, max_size=20),
 )
-def test_shard_of_group_is_constant_if_shards_divide_base(
+def test_shard_of_group_is_constant_if_shards_divide_first_partitions(
     base: int, factors: list[int], shards: int, hashes: list[int]
 ) -> None:
     spreads = [Router(base), *(Router(base * factor, factor) for factor in factors)]
@@ -176,7 +176,7 @@ def test_router_with_invalid_numbers_is_rejected(wrong: tuple[int, int]) -> None
 
 
 def test_router_of_example_in_concepts_page_returns_shown_partitions() -> None:
-    # In docs/concepts/topics.md, 4 partitions become 12, and each group keeps its shard of 2.
+    # In docs/concepts/topics.md, 4 partitions become 12, and each group stays on one of 2 shards.
     before, after = chain(4, 12)
     shown = {"a": (0, 2), "f": (0, 0), "i": (1, 5), "j": (1, 3), "c": (2, 6), "k": (2, 7)}
     for group, places in {**shown, "b": (3, 11)}.items():

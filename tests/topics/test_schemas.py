@@ -287,7 +287,7 @@ def test_schema_validator_with_work_above_limit_rejects_payload(trap: str) -> No
     schema, payload = TRAPS[trap]
     schemas = SchemaValidator()
     with contextlib.suppress(SchemaMismatchError):
-        check(schemas, topic(schema), b"[]")  # Compile it, because the test does not measure that.
+        check(schemas, topic(schema), b"[]")  # Compile it before the measurement.
     begun = time.process_time()
     with pytest.raises(TooLargeError) as raised:
         check(schemas, topic(schema), b"[]" if "items" in schema else b"{}", payload)
@@ -343,7 +343,7 @@ def test_schema_cost_of_string_with_commas_and_digits_is_exact() -> None:
     check(SchemaValidator(), topic(schema), b'["%b", "%b"]' % (b"[,{" * 100_000, b"9" * 4000))
 
 
-async def test_schema_validator_between_messages_runs_other_tasks() -> None:
+async def test_schema_validator_lets_other_tasks_run_between_messages() -> None:
     schema: dict[str, object] = {"items": {"anyOf": CONSTANTS}}
     batch = messages(*[b"[%b2999]" % (b"2999," * 20)] * 20)
     turns = 0

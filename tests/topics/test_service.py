@@ -52,7 +52,7 @@ async def test_create_topic_with_partitions_out_of_range_is_rejected(
         await process.topics.add_storage_topic("default", "orders", partitions)
 
 
-async def test_create_topic_with_unadvised_partitions_is_rejected_if_strict(
+async def test_create_topic_with_discouraged_partitions_is_rejected_if_strict(
     process: TopicProcess,
 ) -> None:
     await process.topics.create("default", "seven", partitions=7)
@@ -206,7 +206,7 @@ async def test_switch_produce_of_deleted_topic_is_rejected(process: TopicProcess
     assert (await process.logs.state(topic.log(topic.target), 0)).sealed is None
 
 
-async def test_purge_topic_deletes_all_keys_and_keeps_numbers_used(
+async def test_purge_topic_deletes_all_keys_and_reuses_no_storage_number(
     process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
@@ -299,7 +299,7 @@ async def test_switch_produce_repeated_with_version_skips_no_storage_topic(
     assert (await process.logs.state(topic.log(topic.storage[1]), 0)).sealed is None
 
 
-async def test_switch_produce_by_two_processes_seals_each_storage_topic_passed(
+async def test_switch_produce_by_two_processes_seals_each_storage_topic_before_the_new_one(
     process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:
