@@ -19,7 +19,7 @@ from waystation.store.address import Address
 from waystation.store.connection import pack
 from waystation.store.slots import SLOTS, slot_of
 
-_SETTLE_SECONDS_MAX = 30.0
+_SETTLE_SECONDS_MAX = 60.0
 #: Silence after which the other nodes regard a node as failed.
 NODE_TIMEOUT_MS = 1000
 

@@ -120,7 +120,7 @@ async def test_stop_with_hanging_release_returns(caplog: pytest.LogCaptureFixtur
     async with Hanging():
         pass
 
-    assert messages(caplog) == ["service release failed"]
+    assert messages(caplog) == ["service failed in on_stop"]
 
 
 async def test_stop_with_failing_release_logs_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ async def test_stop_with_failing_release_logs_it(caplog: pytest.LogCaptureFixtur
     async with Failing():
         pass
 
-    assert messages(caplog) == ["service release failed"]
+    assert messages(caplog) == ["service failed in on_stop"]
 
 
 async def test_second_stop_and_stop_before_start_do_nothing() -> None:

@@ -120,7 +120,7 @@ async def test_topic_growth_by_two_nodes_at_once_checks_what_it_adds_to(
             return found
 
         monkeypatch.setattr(readers, "stopped_by", late)
-        with pytest.raises(GrowthStopsSubscriptionsError, match="storage topic 2 with 12"):
+        with pytest.raises(GrowthStopsSubscriptionsError, match="With 12 partitions, storage"):
             await bench.topics.add_storage_topic(PROJECT, "orders", 12)
         assert len((await other.topics.newest(PROJECT, "orders")).storage) == 2
 

@@ -119,7 +119,7 @@ def decode_message(body: bytes) -> Message | None:
 
 # -- Acknowledgement handles -----------------------------------------------------------------
 
-#: DSPS can write to several storages. Waystation has one, under the default name of DSPS.
+#: DSPS can write to several storages. Waystation has one, with the name that DSPS uses by default.
 _STORAGE = "default"
 _CHECKSUM_TAG = "dsps.storage.redis"
 
@@ -145,7 +145,7 @@ def encode_handle(channel: str, subscriber: str, clock: int) -> str:
 
 
 def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
-    """Return the clock of a handle. Return None if the handle is only for other storages of DSPS.
+    """Return the clock of a handle. Return None if it names only storages that Waystation lacks.
 
     Raise AckHandleMalformedError if the handle is invalid or belongs to another subscriber. The
     checksum detects mistakes but is not a signature. The store checks the clock.
@@ -213,8 +213,8 @@ class ResolvedChannel:
         self.dedup_prefix = keys.message_id(tag, "")
         #: Prefix of message keys. A clock follows.
         self.message_prefix = keys.message_prefix(tag)
-        #: Prefix of the names of outbox items. A message id follows. It contains the project,
-        #: because two projects can have channels with the same name and messages with the same id.
+        #: Prefix of the names of outbox items. A message id follows. The prefix has the project,
+        #: because two projects can have channels and messages with the same names.
         self.item_prefix = f"{tag[1:-1]}."
         self.pubsub_topic = keys.pubsub_topic(tag)
         #: Seconds after their last use at which the keys of the channel expire.

@@ -1,8 +1,8 @@
 """Lists of channels and subscribers.
 
 The store has no index of channels, because its keys equal those of DSPS. Therefore a query scans
-the key space in bounded steps. A page has all matches of its steps. It can have more than `limit`
-items, or none. Only a page without a cursor is the last one. An item that exists during the whole
+the key space in bounded steps. A page has all items that its steps found: possibly more than
+`limit`, or none. Only a page without a cursor is the last one. An item that exists during the whole
 scan is listed, possibly twice. An item that is created or deleted during the scan can be missing.
 """
 

@@ -55,11 +55,11 @@ _FETCH = script(__package__, "fetch")
 _FOLLOW = script(__package__, "follow")
 _ACK = script(__package__, "ack")
 
-#: Limit of the clocks that one script call reads, so that it takes less than a millisecond.
+#: Limit of the clock values that one script call reads, so that it takes below a millisecond.
 CLOCKS_PER_CALL_MAX = 250
-#: Seconds after which a fetch that has found only expired messages returns no message and `more`.
+#: Seconds after which a fetch that has found only expired messages returns none and sets `more`.
 GAP_S_MAX = 5.0
-#: Size in bytes at which a read of a stream ends, because a slow client keeps it in memory.
+#: Bytes at which a read of a stream ends. The server keeps them until the client has taken them.
 STREAM_READ_BYTES_MAX = 65_536
 
 #: Function that returns a future that ends when the client disconnects. Only waiting polls call it.
@@ -67,7 +67,7 @@ Disconnect = Callable[[], asyncio.Future[object]]
 
 
 class ChannelReader:
-    """Reads channels for all subscribers. The only state is a flag that the server stops."""
+    """Reads channels for all subscribers. Its only state is a flag, set when the server stops."""
 
     def __init__(self, store: Store, pubsub: PubSub, *, clock: Clock, fetch_bytes_max: int) -> None:
         self._store = store
@@ -294,7 +294,7 @@ class ChannelStream:
         self._registration.close()
 
     async def next(self, limit: int, *, wait_s: float) -> StreamRead:
-        """Return the next messages. Wait up to `wait_s` seconds if all messages were returned.
+        """Return the next messages. Wait up to `wait_s` seconds if earlier calls returned all.
 
         The wait can end early, so the result can be empty.
         """
@@ -363,7 +363,7 @@ def no_subscriber(channel: ResolvedChannel, subscriber: str) -> SubscriberNotFou
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
-    """Return the result of a poll, with the expired messages of its earlier reads added."""
+    """Return the result of a poll with the number of expired messages of all its reads."""
     if not expired:
         return fetched
     return msgspec.structs.replace(fetched, expired=fetched.expired + expired)

@@ -301,14 +301,14 @@ _messages = count_family(
     "Messages published, by outcome (accepted, duplicate, refused).",
     label="outcome",
 )
-# Keep the counters, because the lookup by label costs more than an increment.
+# Stored, because the lookup of a counter by its label costs more than its increment.
 _accepted = _messages.of("accepted")
 _duplicates = _messages.of("duplicate")
 _refused = _messages.of("refused")
 
 
 def _published(outcome: bytes, clock: bytes) -> Published:
-    """Count the outcome of one message and return its result."""
+    """Add the outcome of one message to the metrics, and return it."""
     duplicate, full = outcome == b"duplicate", outcome == b"full"
     (_duplicates if duplicate else _refused if full else _accepted).value += 1
     return Published(clock=int(clock or 0), duplicate=duplicate, full=full)

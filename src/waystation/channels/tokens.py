@@ -45,9 +45,9 @@ _CLAIM_DIGITS_MAX = 100
 #: Limits of the cache of verified signatures: entries, and bytes of a token. Together 64 MiB.
 _CACHED_SIGNATURES_MAX = 16_384
 _CACHED_TOKEN_BYTES_MAX = 4096
-#: Age of a cached answer about a revocation. Revoked tokens must stop working within 5 seconds.
+#: Age of a cached revocation. Revoked tokens must stop working within 5 seconds.
 _REVOCATION_AGE_S_MAX = 2.0
-#: Limit of the cached answers, because a client can send tokens with any number of ids.
+#: Limit of the cached revocations, because a client can send any number of tokens.
 _CACHED_REVOCATIONS_MAX = 16_384
 #: Latest expiry of a revoked token, in seconds since the epoch.
 EXPIRY_MAX = 2**53 - 1
@@ -135,7 +135,9 @@ class TokenVerifier:
         """Raise UnauthenticatedError unless the token satisfies every rule."""
         for rule in rules:
             if token.critical:
-                raise UnauthenticatedError("The token has critical extensions (`crit`).")
+                raise UnauthenticatedError(
+                    "The token requires extensions (`crit`), which are not supported."
+                )
             token_keys = self._keys[_key_settings(rule)]
             if not token_keys.has_signed(token.algorithm, token.signed, token.signature):
                 raise UnauthenticatedError(
@@ -292,7 +294,7 @@ class RevocationList:
         if expires_s * 1000 <= self._clock.now_ms():
             return
         key = keys.token_revocation(token_id)
-        # Keys expire by the real time of the store, which the time machine does not move.
+        # The time machine does not move the real time of the store, by which its keys expire.
         store_expires_s = expires_s - self._clock.shift_ms // 1000
         await self._store.run(_REVOKE, [key], [expires_s, store_expires_s])
         self._cache.pop(key, None)

@@ -1,4 +1,4 @@
-"""Webhooks of channels: outbox queues of a channel, and endpoints of the channel rules.
+"""Webhooks of channels: the outbox queues of a channel, and the endpoints in channel rules.
 
 The publish script adds each accepted message to the outbox queue of every webhook. The queues are
 in the slot of the channel, so that a message is queued if and only if it was accepted. A publish
@@ -109,7 +109,7 @@ def _read_item(queue: str, stored: bytes) -> Item | None:
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Raise InvalidInputError if the URL is forbidden for all sample values of its fields."""
+    """Raise InvalidInputError if the URL is forbidden with all sample texts in its fields."""
     problem: InvalidInputError | None = None
     for text in sample_texts(template):
         try:

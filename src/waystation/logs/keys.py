@@ -12,28 +12,28 @@ def entries(log: str, partition: int) -> str:
 
 
 def head(log: str, partition: int) -> str:
-    """Return the key of a partition's head. Scripts derive it from the stream."""
+    """Return the key of a partition's head. Scripts build it from the stream's key."""
     return f"{{{log}.{partition}}}:log:head"
 
 
 def holds(log: str, partition: int) -> str:
-    """Return the key of a partition's retention holds. Scripts derive it from the stream."""
+    """Return the key of a partition's retention holds. Scripts build it from the stream's key."""
     return f"{{{log}.{partition}}}:log:holds"
 
 
 def more(log: str, partition: int) -> str:
-    """Return the pub/sub topic that announces appends. Scripts derive it from the stream."""
+    """Return the pub/sub topic that announces appends. Scripts build it from the stream's key."""
     return f"{{{log}.{partition}}}:log:more"
 
 
 def all_of(log: str, partition: int) -> tuple[str, str, str]:
-    """Return the stream, head and holds of a partition, which scripts that append or trim use."""
+    """Return the keys of stream, head and holds, for scripts that append or trim."""
     stream = entries(log, partition)
     return stream, f"{stream}:head", f"{stream}:holds"
 
 
 def message_id(log: str, partition: int, scoped_id: str) -> str:
-    """Return the key of a message's deduplication entry. Scripts derive it from the stream."""
+    """Return the key of a message's deduplication entry. Scripts build it from the stream's key."""
     return f"{{{log}.{partition}}}:log:id:{scoped_id}"
 
 

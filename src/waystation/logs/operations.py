@@ -1,6 +1,6 @@
-"""Log of operations, such as pruning the archive, that belong to no shard and no cell.
+"""Log of operations, such as pruning the archive, that no log of a shard or a cell records.
 
-An entry is the msgpack array `[1, project, kind, subject, detail]`. History reads the log. A
+An entry is the msgpack array `[1, project, kind, subject, detail]`. The ingest reads the log. A
 process records an operation before it runs it. Therefore a recorded operation may have run
 completely, partly or not at all.
 """

@@ -34,7 +34,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-#: Byte limit of all record logs of a kind together, while no reader has a hold.
+#: Byte limit for the sum of all record logs of one kind, while no reader has a hold.
 UNREAD_BYTES_MAX = 16 * 1_048_576
 #: Lowest byte limit of a record log that shares a limit with others. With less, a busy log would
 #: drop entries within a second.
@@ -231,7 +231,7 @@ class Logs(Protocol):
         ...
 
     async def names(self) -> dict[str, int]:
-        """Return the number of partitions of each log by the name of the log.
+        """Return the names of all logs, each with its number of partitions.
 
         Include logs whose creation or deletion is incomplete.
         """

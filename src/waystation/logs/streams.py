@@ -192,7 +192,7 @@ class StreamLogs:
             await self._store.call("UNLINK", *keys.all_of(log, partition), repeatable=True)
 
         await for_each(range(partitions), delete)
-        # Delete the entries after the partitions, because appends create deduplication entries.
+        # Delete the deduplication entries last, because appends to a partition create new ones.
         await self._delete_message_ids(log)
         # Unregister the log last, so that maintenance can finish the deletion after a crash.
         await self._store.call("HDEL", keys.REGISTER, log, repeatable=True)

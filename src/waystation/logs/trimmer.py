@@ -165,7 +165,7 @@ class MemoryRelief:
         return MEMORY_CHECK_S if await self.free() else None
 
     def stand_down(self) -> None:
-        """Do nothing, because this step of the leader sets no gauges."""
+        """Do nothing: this step has no gauges that must be reset when the node stops leading."""
 
     async def free(self) -> int:
         """Delete messages until the store is below its warning level. Return their number.
@@ -199,7 +199,7 @@ class MemoryRelief:
         if deleted:
             usage = self._memory.usage
             _log.info(
-                "settled messages deleted",
+                "messages deleted that all readers had read",
                 reason="memory is short",
                 count=deleted,
                 used=usage.used_bytes,

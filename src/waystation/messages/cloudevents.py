@@ -99,7 +99,7 @@ def attribute_text(value: str, *, field: str) -> str:
 
 
 def event_source(headers: Headers, message_id: str) -> str | None:
-    """Return the source of the event if the message is an event and has the id of the event.
+    """Return the source of a CloudEvent whose id is the message id.
 
     The id of an event is unique only within its source, so the source is part of the message id for
     deduplication. Return None for other messages, and if the producer set a message id of its own.

@@ -25,7 +25,7 @@ KEY_CHARACTERS_MAX = 100
 MESSAGE_BYTES_MAX = 5 * 1_048_576
 #: Limit of the messages of a batch.
 MESSAGES_MAX = 1000
-#: Limit of the headers of a message.
+#: Limit of the number of headers of a message.
 HEADERS_MAX = 100
 HEADER_NAME_MAX = 100
 HEADER_VALUE_MAX = 8192

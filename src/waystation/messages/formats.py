@@ -83,7 +83,7 @@ _KEYS = frozenset({_ID, _GROUP, _CAUSE})
 _CONTROL_HEADERS = _KEYS | {_NOT_BEFORE, _TRACE}
 _CONTROL_PREFIX = "waystation-"
 
-#: Headers of a batch message without `headers` and `content_type`, by its default content type.
+#: Headers of a batch message that sets none, by the default content type of the batch.
 _DEFAULT_HEADERS: dict[str, Headers] = {
     "": (),
     _JSON: (("content-type", _JSON),),
@@ -129,7 +129,7 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _PlainMessage(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False
 ):
-    """A message of a batch without any other fields. Most messages are like this."""
+    """A message of a batch that has only these fields. Most messages are like this."""
 
     data: msgspec.Raw
     id: str | None = None
@@ -326,7 +326,7 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
 
 
 def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
-    """Decode a body. Shield lone surrogates first if the decoder rejects the body.
+    """Decode a body. If the decoder rejects it, mask lone surrogates and decode it again.
 
     Raise InvalidInputError if a field other than a payload contains a lone surrogate.
     """
@@ -526,7 +526,7 @@ def message_json(envelope: Envelope) -> dict[str, object]:
     fields: dict[str, object] = {"id": envelope.id}
     if envelope.group is not None:
         fields["group"] = envelope.group
-    # Do not return encoded content as JSON, because it must stay byte for byte.
+    # Do not return compressed content as JSON, because it must stay byte for byte.
     encoded = any(name == "content-encoding" for name, _ in envelope.headers)
     is_json = content_type and is_json_type(content_type) and not encoded
     data = _json_payload(envelope.data) if is_json else None
@@ -553,7 +553,7 @@ def message_json(envelope: Envelope) -> dict[str, object]:
 
 
 def json_message(envelope: Envelope) -> JsonMessage:
-    """Return the fields of `message_json` as a struct."""
+    """Return a message as a struct with the fields of `message_json`."""
     return msgspec.convert(message_json(envelope), JsonMessage)
 
 

@@ -23,7 +23,7 @@ from waystation.types.common import (
     Record,
 )
 
-#: Argument of scripts in place of the id of the data set. With it, scripts write no record log.
+#: Scripts that get this text instead of the id of the data set write no record log.
 UNRECORDED = "-"
 #: Values of `record`, sorted from the one that keeps most to the one that keeps least.
 _RECORDS: tuple[Record, ...] = ("full", "headers", "none")
@@ -35,7 +35,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 _encode = msgspec.json.Encoder().encode
 
-#: Tree of the tokens of pointers. A token leads to a subtree, or to None if its value is redacted.
+#: JSON pointers as a tree: token -> subtree, or None if the value at this path is redacted.
 _Tree = dict[str, Any] | None
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from waystation.errors import InvalidInputError
 
-#: A duration in our own interfaces. A number is in seconds.
+#: A duration in settings and in the Python API. A number is in seconds.
 Duration = str | float | timedelta
 
 _SECONDS = {

@@ -127,7 +127,7 @@ def lone_surrogate_path(text: bytes, *, root: str = "") -> str | None:
 
 
 def lone_surrogate_problem(path: str) -> str:
-    """Return the sentence that refuses a text with a lone surrogate at this path."""
+    """Return the error message for a lone surrogate at this path."""
     return (
         f"{path or 'The body'} has a lone surrogate, half of a character such as an emoji, which"
         " transactions cannot store."
@@ -148,7 +148,7 @@ def shield(text: bytes, mark: bytes = _MARK) -> bytes:
 
 
 def unshield(raw: bytes, mark: bytes = _MARK) -> bytes:
-    """Return what `shield` was given."""
+    """Return the text from which `shield` made `raw`."""
     return raw.replace(mark, b"\\")
 
 

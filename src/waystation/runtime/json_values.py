@@ -57,7 +57,7 @@ def require_finite(value: object, *, field: str = "") -> None:
 
 
 def _parts(value: object) -> Iterable[tuple[str | int, object]]:
-    """Return the parts of a value with their keys or indexes in its JSON form."""
+    """Return the children of a value, each with its key or index in the JSON form."""
     if isinstance(value, dict):
         return ((str(name), each) for name, each in value.items())
     if isinstance(value, list | tuple | set | frozenset):

@@ -73,7 +73,7 @@ def sources() -> frozenset[str]:
 
 
 def set_level(level: str, parts: Iterable[str]) -> None:
-    """Set the level of some loggers."""
+    """Set the level of the loggers of these parts."""
     for part in parts:
         logging.getLogger(f"{_ROOT}.{part}").setLevel(level)
 

@@ -63,7 +63,7 @@ class CountFamily(Collector):
 
 
 class Histogram:
-    """Times by bucket, and their sum."""
+    """Number of durations in each bucket, and the sum of all durations."""
 
     __slots__ = ("bounds", "counts", "seconds")
 

@@ -31,8 +31,8 @@ from waystation.runtime.logging import logger
 #: Pauses of a loop whose step fails.
 _RETRY_S_FIRST = 0.2
 _RETRY_S_MAX = 10.0
-#: Limits of a stop after its grace time: for code that ignores its cancellation, and for `on_stop`,
-#: because the store may not answer.
+#: Seconds that a stop waits after its grace time: for code that ignores its cancellation, and for
+#: `on_stop`, because the store may not answer.
 _CANCEL_S_MAX = 5.0
 _ON_STOP_S_MAX = 1.0
 
@@ -40,7 +40,7 @@ _ON_STOP_S_MAX = 1.0
 class Wakeup:
     """A flag that one task waits for.
 
-    Clear the flag, read the state, then wait. A hint that arrives in between ends the wait.
+    Clear the flag, read the state, then wait. A wake-up that arrives in between ends the wait.
     """
 
     __slots__ = ("_future", "_recheck_s", "_set")
@@ -48,7 +48,7 @@ class Wakeup:
     def __init__(self, *, recheck_s: float = math.inf) -> None:
         self._set = False
         self._future: asyncio.Future[None] | None = None
-        #: Limit of one wait. It is finite if hints can be lost, as those of pub/sub.
+        #: Limit of one wait. It is finite if wake-ups can be lost, as those of pub/sub.
         self._recheck_s = recheck_s
 
     def set(self) -> None:
@@ -148,7 +148,7 @@ class Service:
                 await self.on_stop()
         except Exception as error:
             # Other nodes wait until the lease or the registration expires.
-            self._log.warning("service release failed", service=self.name, reason=repr(error))
+            self._log.warning("service failed in on_stop", service=self.name, reason=repr(error))
 
     async def ended(self) -> None:
         """Wait until the background work has finished, crashed or been stopped."""

@@ -129,12 +129,12 @@ class Cluster:
         return {slot: self._connection(node) for slot, node in self._slot_map.primaries().items()}
 
     def drop_connection(self) -> None:
-        """Reconnect all nodes, so that the data set is checked before the next call is sent."""
+        """Drop the connections to all nodes. Each new connection checks the data set first."""
         for each in self._connections.values():
             each.drop_connection()
 
     async def close(self) -> None:
-        """End all calls without a reply, and close all connections."""
+        """Fail all calls that wait for a reply, and close all connections."""
         self._closed = True
         if self._map_reader is not None:
             self._map_reader.cancel()

@@ -88,7 +88,7 @@ class Call:
         self.script = script
         #: True if the call was sent and its reply was lost.
         self.maybe_ran = False
-        #: Number of keys, keys and arguments of a script, which the reply NOSCRIPT needs again.
+        #: Number of keys, keys and arguments of a script, to send it again after a NOSCRIPT.
         self.arguments = arguments
 
 
@@ -278,7 +278,7 @@ class RespProtocol(asyncio.Protocol):
 
 
 class CallRouter(Protocol):
-    """The owner of several connections, which knows where else a call can go."""
+    """Client that owns several connections and can send a call to another one."""
 
     def redirect(self, connection: ServerConnection, call: Call, reply: str) -> bool:
         """Take over a call that got an error. Return False to leave it to the connection."""
@@ -575,7 +575,7 @@ class ServerConnection:
             and protocol.unanswered
             and now - protocol.heard_at > self._call_seconds_max
         ):
-            _log.warning("store connection dropped", reason="no reply", server=str(self.address))
+            _log.warning("store connection closed", reason="no reply", server=str(self.address))
             protocol.abort()
         if self._protocol is None:
             self._expire_unsent(now)

@@ -93,7 +93,7 @@ class DataSet:
 
     def __init__(self, address: Address) -> None:
         self._slot_map = address.cluster
-        #: Expected id; empty until the store was opened, and then nothing is checked.
+        #: Expected id. While it is empty, before the store is opened, nothing is checked.
         self.known = ""
         #: Whether this process continues with a data set that replaces its own. A process that
         #: stores more than the id must open the store again; `replaced` is set then.
@@ -269,7 +269,7 @@ async def stamp_cells(store: Store, cells: int, *, default: int = 1) -> int:
 
 
 async def history_reader(store: Store) -> str:
-    """Return the reader name of history in the logs; empty if history has not registered."""
+    """Return the name under which the ingest reads logs; empty if it has not registered."""
     found = await store.call("HGET", keys.FORMAT, "history", repeatable=True)
     return found.decode() if found else ""
 

@@ -92,7 +92,7 @@ async def _run(store: Store, lease: Lease, newest: int, steps: Mapping[int, Step
         advanced = await store.run(
             _ADVANCE, [keys.FORMAT, keys.MIGRATION], [found, number, lease.epoch]
         )
-        _log.info("migration ended", format=number, advanced=bool(advanced))
+        _log.info("migration completed", format=number, advanced=bool(advanced))
         if not advanced:
             # Another node owns the lease and runs the remaining steps.
             return

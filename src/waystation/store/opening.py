@@ -160,8 +160,8 @@ async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str
     """
     if not known:
         raise InvalidInputError(
-            "The database does not name a data set of this store, so no loss can be accepted.",
-            hint="Name the lost data set with --lost; the error and the log show its id.",
+            "The database does not record a data set that this store could have lost.",
+            hint="Name the lost data set with --lost; the error of the failed start shows its id.",
         )
     newest, *earlier = known
     async with _connected(settings) as store:

@@ -185,7 +185,7 @@ class PubSub(Service, asyncio.Protocol):
             return
         self._silent_checks += 1
         if self._silent_checks > _SILENT_CHECKS_MAX:
-            self._log.warning("subscription connection dropped", reason="silent")
+            self._log.warning("subscription connection closed", reason="silent")
             transport.abort()
             return
         transport.write(pack(("PING",)))
@@ -221,7 +221,7 @@ class PubSub(Service, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # In this turn, because a subscription that is flushed in it must follow the handshake.
+        # Write it in this turn of the loop, because a subscription flushed in it must come later.
         for command in self._node.handshake():
             self._transport.write(pack(command))
 

@@ -44,7 +44,7 @@ def slot_of(key: str | bytes) -> int:
 
 
 def slot_of_command(packed: bytes) -> int | None:
-    """Return the slot of a packed command; None if it has no key. PUBLISH counts its topic."""
+    """Return the slot of a packed command; None without a key. The key of PUBLISH is its topic."""
     command = _word(packed, 0).upper()
     if command in _KEYLESS:
         return None
@@ -142,7 +142,7 @@ class SlotMap:
             self.version += 1
 
     def redirection(self, reply: str, asked: Address) -> tuple[int, Address]:
-        """Return slot and node of `MOVED|ASK <slot> <host>:<port>`; no host: that of `asked`."""
+        """Return slot and node of `MOVED|ASK <slot> <host>:<port>`. No host: that of `asked`."""
         _, slot, place = reply.split(" ")[:3]
         host, _, port = place.rpartition(":")
         return int(slot), self._node(host, int(port), asked) or asked

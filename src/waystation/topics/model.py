@@ -60,8 +60,8 @@ class TopicDefinition(msgspec.Struct, frozen=True, kw_only=True):
     state_before: TopicState = "active"
     created_ms: int = 0
     #: Number of the first storage topic that this database created under the name of the topic.
-    #: Maintenance deletes logs from here on that the topic no longer has. Logs with lower numbers
-    #: belong to a topic of another database, and maintenance keeps them.
+    #: Maintenance deletes logs with this or a higher number if the topic no longer has them. Logs
+    #: with lower numbers belong to a topic of another database, and maintenance keeps them.
     first_number: int = 0
     #: Time of the last change of `dedup_seconds`; 0: never changed.
     dedup_since_ms: int = 0

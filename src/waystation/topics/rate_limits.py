@@ -77,7 +77,7 @@ def check_rate(rate: RateLimit) -> None:
             f"bytes_per_second ({rate.bytes_per_second:g}) must not be below qps ({rate.qps:g}),"
             " because each message has at least one byte.",
             field="rate.bytes_per_second",
-            hint="The bytes of payload, id, group and headers count.",
+            hint="The size of a message is the bytes of its payload, id, group and headers.",
         )
 
 
@@ -226,7 +226,7 @@ class RateLimiter:
             topic_limit_failures.inc()
             if not self._failed:
                 self._failed = True
-                _log.error("rate limit check failed", error=error, topic=topic.name)
+                _log.error("rate limit cannot be checked", error=error, topic=topic.name)
             return None
 
     def _admit(self, topic: TopicDefinition, messages: int, size: int) -> Admission:

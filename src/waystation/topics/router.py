@@ -51,8 +51,8 @@ class Router(msgspec.Struct, frozen=True):
     def followed_by(self, partitions: int) -> Router:
         """Return the router of a next storage topic with this number of partitions.
 
-        The storage topic continues the chain if `partitions` is a multiple of the base. Otherwise
-        it starts a new chain.
+        It belongs to the same chain, in which groups keep their shards, if `partitions` is a
+        multiple of `base`. Otherwise it starts a new chain.
         """
         if partitions % self.base == 0:
             return Router(partitions, partitions // self.base)

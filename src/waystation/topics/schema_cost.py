@@ -37,7 +37,7 @@ _UNIQUE = 200
 #: Keywords that compare numbers. A bound takes a third of the time of an equality.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EQUALS = ("const", "multipleOf")
-#: States that stand for `format`, which reads a string about ten times. A pattern reads it once per
+#: Cost of `format` in states. It reads a string about ten times, and a pattern reads it once per
 #: state in the worst case.
 _FORMAT_STATES = 10
 _STATE_BYTES_PER_STEP = 5
@@ -58,7 +58,7 @@ class Cost(NamedTuple):
 
     #: Steps per value.
     value: int = 0
-    #: Pattern states per byte of a string.
+    #: States of all patterns, each of which can read each byte of a string.
     byte: int = 0
 
     def plus(self, other: Cost) -> Cost:
@@ -70,7 +70,7 @@ class Cost(NamedTuple):
         return Cost(max(self.value, other.value), max(self.byte, other.byte))
 
     def steps(self, data: bytes, decode: Callable[[bytes], object], most: int) -> int:
-        """Return the steps to validate a payload.
+        """Return the number of steps to validate a payload.
 
         Decode the payload only if a first estimate from its bytes is above `most`.
         """

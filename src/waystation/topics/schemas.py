@@ -119,7 +119,7 @@ class SchemaValidator:
             if batch:
                 which, field = f"Message {position}", f"messages[{position}].data"
             check_depth(envelope.data, field=field)
-            done += _require_room(compiled.cost, envelope.data, which, field)
+            done += _require_cheap(compiled.cost, envelope.data, which, field)
             if done > _TURN:
                 done = 0
                 await asyncio.sleep(0)
@@ -146,8 +146,8 @@ class SchemaValidator:
         return found.compiled
 
 
-def _require_room(cost: Cost, data: bytes, which: str, field: str) -> int:
-    """Return the steps to validate a payload. Raise TooLargeError if they are above the limit."""
+def _require_cheap(cost: Cost, data: bytes, which: str, field: str) -> int:
+    """Return the number of steps to validate a payload. Raise TooLargeError above the limit."""
     try:
         steps = cost.steps(data, _decode, WORK_MAX)
     except _UNREADABLE:
@@ -223,10 +223,10 @@ class _Measure:
 
     def __init__(self, schema: dict[str, object]) -> None:
         self._schema = schema
-        #: `id` of a measured part of the schema -> its number of values and its depth.
+        #: Python `id` of a measured part of the schema -> its number of values and of levels.
         self._known: dict[int, tuple[int, int]] = {}
-        #: `id` of the part that is being measured, and of all parts around it. A part is recursive
-        #: if it contains a part of this set.
+        #: Python `id` of the part that is being measured, and of all parts around it. A part is
+        #: recursive if it contains a part of this set.
         self._open: set[int] = set()
 
     def take(self) -> None:
@@ -234,9 +234,9 @@ class _Measure:
         self._of(self._schema, 0)
 
     def _of(self, value: object, above: int) -> tuple[int, int]:
-        """Return the number of values in a part of the schema and its depth.
+        """Return the number of values in a part of the schema, and the number of levels inside it.
 
-        `above` is the depth at which the part stands in the schema.
+        `above` is the number of levels around it.
         """
         if not isinstance(value, dict | list):
             return 1, 0

@@ -415,8 +415,8 @@ class TopicService:
         names = ", ".join(stopped[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
         base, partitions = topic.storage[index - 1].router.base, topic.storage[index].partitions
         raise GrowthStopsSubscriptionsError(
-            f"{partitions} partitions in storage topic {index} of topic '{topic.name}' could move"
-            f" groups to other shards. These subscriptions would stop there: {names}.",
+            f"With {partitions} partitions, storage topic {index} of topic '{topic.name}' could"
+            f" move groups to other shards. These subscriptions would stop at it: {names}.",
             hint=(
                 f"Use a multiple of {base} partitions. The number of shards of each subscription"
                 f" must divide {base}, or be 1. To let the subscriptions stop, repeat with `force`"
@@ -440,8 +440,7 @@ class TopicService:
             )
         if self._strict and not is_advised(partitions):
             raise InvalidInputError(
-                f"A subscription can split {partitions} partitions evenly only among few numbers of"
-                " shards.",
+                f"{partitions} partitions can be split evenly only for few numbers of shards.",
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or disable `topics.strict_partitions`.",
             )

@@ -148,7 +148,7 @@ def stopped_store(folder: Path) -> Iterator[None]:
                     )
                 time.sleep(0.01)
             if first:
-                # Only a look: the last round takes this lock when no user can start a server.
+                # Only test this lock. The last round takes it, when no user can start a server.
                 fcntl.flock(lock, fcntl.LOCK_UN)
                 first = False
         yield

@@ -223,7 +223,7 @@ class EmbeddedServer:
                 cwd="/",
                 env=_environment(),
             )
-        # Collect the exit code in a thread, or else a supervisor that ends first stays a zombie.
+        # Collect the exit code in a thread, or else a supervisor that ended would stay a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         return process
 
@@ -258,7 +258,7 @@ class EmbeddedServer:
             try:
                 self._ensure_running()
             except StoreRefusedError as error:
-                _log.error("store start refused", reason=str(error))
+                _log.error("embedded store cannot start", reason=str(error))
                 return
             except (StoreUnavailableError, OSError) as error:
                 # The disk may be full. Retry until it has free space.
@@ -282,7 +282,8 @@ class EmbeddedServer:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise StoreUnavailableError(
-                        f"The start waited {_WAIT_SECONDS_MAX:g} seconds for {waiting_for}."
+                        f"The store did not start within {_WAIT_SECONDS_MAX:g} seconds."
+                        f" It waited for {waiting_for}."
                     ) from None
                 time.sleep(0.01)
             else:
