@@ -26,12 +26,13 @@ from waystation.errors import (
 from waystation.logs.records import RecordLogs, log_key, record_log, unpack_entry
 from waystation.logs.streams import StreamLogs
 from waystation.runtime.clock import Clock
+from waystation.runtime.ids import RandomIds
 from waystation.runtime.metrics import registry
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.connection import pack
 from waystation.store.leases import LeaseRenewer, Leases
-from waystation.store.opening import open_store
+from waystation.store.opening import open_store, stamp_dataset
 from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
 from waystation.store.slots import SLOTS, key_beside, slot_of, slot_of_command
@@ -348,6 +349,7 @@ async def test_lease_renewer_on_cluster_renews_leases_of_all_nodes_and_moved_slo
 
 async def test_events_of_channels_are_recorded_in_slots_of_channels(cluster: RealCluster) -> None:
     async with store_at(cluster.address) as store:
+        await stamp_dataset(store, RandomIds())
         await register_reader(store)
         async with RecordLogs(store, StreamLogs(store), clock=Clock()) as records:
             channels = ChannelService(
