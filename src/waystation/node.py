@@ -356,7 +356,7 @@ async def open_node(
         undo.push_async_callback(delivery.close)
         topics, producer = open_topics(settings, opened, catalogue, logs, clock=clock)
         limits, schemas = RateLimiter(clock=clock), SchemaValidator()
-        pools = await open_pools(settings.pools, opened, catalogue, clock=clock)
+        pools = await open_pools(settings.pools, opened, catalogue, clock=clock, records=records)
         undo.push_async_callback(pools.close)
         urls = await open_callback_urls(settings, opened, identity=identity)
         within = CheckedProducer(

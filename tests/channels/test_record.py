@@ -119,6 +119,17 @@ async def test_message_above_backlog_limit_is_recorded_as_dropped(
     assert sorted(kept) == [b"c.{room}.m.6", b"c.{room}.m.7"]
 
 
+async def test_many_events_of_one_call_are_several_entries(channel_store: ChannelStore) -> None:
+    await register_reader(channel_store.store)
+    async with recorded_channels(channel_store) as channels:
+        batch = [(f"m-{number}", b"0") for number in range(2001)]
+        await channels.publish_many("default", "room", batch)
+
+    entries = await record_entries(channel_store.store, "channels")
+    assert [len(entry.events) for entry in entries] == [1000, 1000, 1]
+    assert len({text for text, _ in await events(channel_store.store)}) == 2001
+
+
 async def test_record_headers_keeps_id_without_content(channel_store: ChannelStore) -> None:
     await register_reader(channel_store.store)
     rule = ChannelRule(pattern=".+", record="headers")

@@ -14,6 +14,10 @@ from typing import Any
 
 import msgspec
 
+from tests.helpers.records import record_entries, register_reader
+from tests.pools.replay import Replay
+from waystation.logs.records import RecordLogs, log_key
+from waystation.logs.streams import StreamLogs
 from waystation.pools import Assignments, Mail, Members
 from waystation.pools.held import Acked, Enqueued, Letter, Nack, Nacked, Session, Swept, Taken
 from waystation.pools.names import NOBODY, Place
@@ -24,6 +28,7 @@ from waystation.store.client import Store
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
+from waystation.types.common import Record
 
 PLACE = Place("default", "agents")
 LEASE_MS = 30_000
@@ -208,9 +213,25 @@ class PoolSlot:
             assert numbers == sorted(set(numbers)), f"{key} is out of order"
         live = set(slot.get("live", ()))
         assert all(workers[uid][0] == "live" for uid in live)
+        if self.terms.record.startswith("f "):
+            await self._check_records(entries, lists, slot)
         points = Counter(each.split(" ")[1] for each in slot.get("ring", ()))
         assert points == dict.fromkeys(live, 64)
         return slot
+
+    async def _check_records(
+        self, entries: dict[str, list[str]], lists: dict[str, list[bytes]], slot: dict[str, Any]
+    ) -> None:
+        """Check that the recorded events lead to the present state."""
+        replay = Replay().apply(await record_entries(self.store, "pools"))
+        queues = {key: numbers for key, numbers in replay.queues.items() if numbers}
+        assert queues == {
+            key: [int(each.split(b" ")[0]) for each in queue] for key, queue in lists.items()
+        }
+        assert replay.dead == {int(number) for number in slot.get("dead", ())}
+        assert replay.taken.keys() == {key for key, words in entries.items() if words[2] != "-"}
+        owners = {key: replay.owners.get(key, NOBODY) for key in entries}
+        assert owners == {key: words[0] for key, words in entries.items()}
 
     def _check_lists(self, slot: dict[str, Any], entries: dict[str, list[str]]) -> None:
         listed = {
@@ -243,9 +264,16 @@ class PoolSlot:
 
 @asynccontextmanager
 async def open_pool_slot(
-    server: EmbeddedServer, *, store: Store | None = None, **terms: Any
+    server: EmbeddedServer,
+    *,
+    store: Store | None = None,
+    record: Record | None = None,
+    **terms: Any,
 ) -> AsyncIterator[PoolSlot]:
-    """An open pool without workers, on an empty store. Time moves only when it is told to."""
+    """Open a pool without workers on an empty store. Only the test moves its time.
+
+    With `record`, history is registered, and the scripts record.
+    """
     store = store or Store(server.address, test_mode=True)
     wakeups, clock = PubSub(server.address), Clock()
     machine = TimeMachine(store, wakeups, clock)
@@ -254,6 +282,13 @@ async def open_pool_slot(
         await store.call("FLUSHALL")
         await wakeups.start()
         await machine.start()
+        if record is not None:
+            records = RecordLogs(store, StreamLogs(store), clock=clock)
+            await register_reader(store)
+            await records.read_registration()
+            log = records.log_of("pools", PLACE.tag)
+            await records.create_log(log)
+            slot.use(record=f"{records.policy(record)} {log_key(log)}")
         assert await slot.members.open(PLACE, slot.terms)
         yield slot
     finally:

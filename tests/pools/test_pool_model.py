@@ -224,7 +224,7 @@ def test_pool_any_sequence_of_steps_keeps_every_promise(
     async def run_example(data: st.DataObject, policy: Assignment) -> None:
         terms: dict[str, Any] = {"attempts": ATTEMPTS, "policy": policy}
         terms["stale_ms"] = int(STALE * 1000)
-        async with open_pool_slot(store_server, **terms) as slot:
+        async with open_pool_slot(store_server, record="full", **terms) as slot:
             slot.lease_ms = int(LEASE * 1000)
             both = SideBySide(slot, data)
             for _ in range(STEPS_MAX):

@@ -14,6 +14,7 @@ from waystation.client.parcels import NewMessage, pack
 from waystation.errors import InvalidInputError
 from waystation.runtime.ids import IdSource, require_name
 from waystation.runtime.json_values import encode_json
+from waystation.types.common import Record
 from waystation.types.message import JsonMessage
 
 PATH = "/v1/pools"
@@ -49,6 +50,8 @@ class PoolOptions(TypedDict, total=False):
     agent_key_ms: int
     #: Whether the agents of a mirrored pool answer messages that carry `txn_id`.
     agents_answer: bool
+    #: Parts of the messages that history keeps; `headers` is all but the message itself.
+    record: Record
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,8 +43,8 @@ LOGS_OF_SERVER = 16
 READ_REGISTRATION_S = 5.0
 #: First character of the argument of scripts that record. `-`: the setting `history.record`
 #: excludes all record logs, so that the scripts only count.
-_POLICIES = {"full": b"f", "headers": b"h", "none": b"n"}
-_EXCLUDED = b"-"
+_POLICIES = {"full": "f", "headers": "h", "none": "n"}
+_EXCLUDED = "-"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -58,6 +58,12 @@ def record_log(kind: Kind, tag: str, *, cluster: bool) -> str:
     """Return the name of the record log for the keys with a hash tag, which includes its braces."""
     slot = slot_of(tag)
     return f"{kind}.{_numbers(kind)[slot] if cluster else slot % LOGS_OF_SERVER}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_record_log(kind: Kind, tag: str, cluster: bool) -> str:
+    # Cached, because each call of a pool needs the name. A channel keeps its own.
+    return record_log(kind, tag, cluster=cluster)
 
 
 def is_record_log(log: str, kind: Kind) -> bool:
@@ -128,12 +134,15 @@ class RecordLogs(Service):
 
     def log_of(self, kind: Kind, tag: str) -> str:
         """Return the name of the record log for the keys with a hash tag."""
-        return record_log(kind, tag, cluster=self._cluster)
+        return _cached_record_log(kind, tag, self._cluster)
+
+    def policy(self, record: Record) -> str:
+        """Return the recording policy as scripts read it."""
+        return _POLICIES[record] if self._recorded else _EXCLUDED
 
     def argument(self, record: Record, project: str, name: str) -> bytes:
         """Return the argument of scripts that record: the policy, then both names as msgpack."""
-        policy = _POLICIES[record] if self._recorded else _EXCLUDED
-        return policy + _encode(project) + _encode(name)
+        return self.policy(record).encode() + _encode(project) + _encode(name)
 
     def needs_log(self, log: str) -> bool:
         """Return True if history is registered and this process has not created the log yet."""

@@ -16,6 +16,7 @@ from waystation.errors import InvalidInputError, PoolCannotAnswerError
 from waystation.pools.names import Place
 from waystation.pools.states import Assignment
 from waystation.pools.terms import Terms
+from waystation.types.common import Record
 
 PoolState = Literal["active", "deleting", "deleted"]
 
@@ -59,6 +60,8 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: Whether the agents of a mirrored pool answer messages that carry `txn_id`. The redis-events
     #: plugin does not: its agent stops for good at the first such message.
     agents_answer: bool = False
+    #: Parts of the messages that history keeps: `full`, `headers` (all but the message) or `none`.
+    record: Record = "full"
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +102,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         """The next version."""
         return msgspec.structs.replace(self, version=self.version + 1, **changes)
 
-    def terms(self, settings: PoolConfig) -> Terms:
-        """What its scripts are told."""
-        return _terms(self.options, settings)
+    def terms(self, settings: PoolConfig, record: str = "") -> Terms:
+        """Return the terms of the pool's scripts. `record` is the field of the terms."""
+        return _terms(self.options, settings, record)
 
 
 @lru_cache(maxsize=1024)
-def _terms(options: PoolOptions, settings: PoolConfig) -> Terms:
+def _terms(options: PoolOptions, settings: PoolConfig, record: str) -> Terms:
     # Kept: it is the same for every call of a pool.
     return Terms(
         stale_ms=round(options.stale_seconds * 1000),
@@ -118,6 +121,7 @@ def _terms(options: PoolOptions, settings: PoolConfig) -> Terms:
         agent_key_ms=options.agent_key_ms,
         workers_max=settings.workers_max,
         taken_max=settings.taken_max,
+        record=record,
     )
 
 

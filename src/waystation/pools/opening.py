@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from waystation.catalogue import Catalogue
 from waystation.config import PoolConfig
+from waystation.logs.records import RecordLogs
 from waystation.pools.pools import Pools
 from waystation.pools.upkeep import PoolUpkeep
 from waystation.runtime.clock import Clock
@@ -26,10 +27,22 @@ class PoolDesk:
 
 
 async def open_pools(
-    settings: PoolConfig, opened: OpenStore, catalogue: Catalogue, *, clock: Clock
+    settings: PoolConfig,
+    opened: OpenStore,
+    catalogue: Catalogue,
+    *,
+    clock: Clock,
+    records: RecordLogs | None = None,
 ) -> PoolDesk:
     """Begins to look after pools, when it is this node's turn."""
-    pools = Pools(catalogue, opened.store, opened.wakeups, clock=clock, settings=settings)
+    pools = Pools(
+        catalogue,
+        opened.store,
+        opened.wakeups,
+        clock=clock,
+        settings=settings,
+        records=records,
+    )
     upkeep = PoolUpkeep(pools, clock=clock, sweep_seconds=settings.sweep_seconds)
     await upkeep.start()
     return PoolDesk(pools, upkeep)

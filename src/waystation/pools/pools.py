@@ -22,6 +22,7 @@ from waystation.errors import (
     StoreError,
     WorkerUnknownError,
 )
+from waystation.logs.records import RecordLogs, log_key
 from waystation.pools.answers import Answers
 from waystation.pools.assignments import Assignments
 from waystation.pools.dead_letters import DeadLetters
@@ -66,12 +67,14 @@ class Pools:
         *,
         clock: Clock,
         settings: PoolConfig,
+        records: RecordLogs | None = None,
     ) -> None:
         self._definitions = PoolDefinitions(catalogue, store, clock=clock)
         self._store = store
         self.wakeups = wakeups
         self._clock = clock
         self._settings = settings
+        self._records = records
         self.members, self.mail = Members(store), Mail(store)
         self.assignments = Assignments(store)
         self.dead_letters = DeadLetters(store)
@@ -119,7 +122,18 @@ class Pools:
 
     def terms(self, pool: Pool) -> Terms:
         """What its scripts are told."""
-        return pool.terms(self._settings)
+        return pool.terms(self._settings, self._record_terms(pool))
+
+    def _record_log(self, pool: Pool) -> str:
+        """Return the record log of a pool; empty: pools are not recorded."""
+        return self._records.log_of("pools", pool.place.tag) if self._records else ""
+
+    def _record_terms(self, pool: Pool) -> str:
+        """Return how scripts record the events of a pool, for their terms."""
+        if self._records is None:
+            return ""
+        policy = self._records.policy(pool.options.record)
+        return f"{policy} {log_key(self._record_log(pool))}"
 
     # -- Changing ----------------------------------------------------------------------------
 
@@ -199,6 +213,8 @@ class Pools:
         return await self._enqueue(await self.use(*name), letters)
 
     async def _enqueue(self, pool: Pool, letters: Sequence[Letter]) -> Sequence[Enqueued]:
+        if self._records and self._records.needs_log(log := self._record_log(pool)):
+            await self._records.create_log(log)
         remember_ms = round(pool.options.dedup_seconds * 1000)
         batch = await self.mail.enqueue(
             pool.place, self.terms(pool), letters, remember_ms=remember_ms
@@ -281,6 +297,6 @@ class Pools:
     async def _remove(self, pool: Pool) -> None:
         """Closes the slot, and deletes what is in it by steps."""
         head, incarnation = [pool.place.head], pool.incarnation
-        if await self._store.run(_CLOSE, head, [incarnation]):
+        if await self._store.run(_CLOSE, head, [incarnation, self._record_terms(pool)]):
             while await self._store.run(_UNLINK, head, [incarnation, _UNLINKED_MAX]):
                 pass

@@ -25,6 +25,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     agent_key_ms: int = 500
     workers_max: int = 500
     taken_max: int = 500
+    #: Recording policy and key of the record log, separated by a space; empty: no record log.
+    record: str = ""
 
     @property
     def argument(self) -> str:
@@ -46,5 +48,6 @@ def _argument(terms: Terms) -> str:
         terms.agent_key_ms,
         terms.workers_max,
         terms.taken_max,
+        terms.record,
     )
-    return " ".join(map(str, words))
+    return " ".join(map(str, words)).rstrip()

@@ -9,7 +9,8 @@ import msgspec
 
 from waystation.config import Config, RelayConfig
 from waystation.errors import ConflictError, MirrorTakenError, PoolNotFoundError, SettingsError
-from waystation.node import open_catalogue
+from waystation.logs.streams import StreamLogs
+from waystation.node import open_catalogue, open_records
 from waystation.pools import Pool, PoolOptions, Pools
 from waystation.relay.door import HttpDoor
 from waystation.relay.http_app import HttpApp
@@ -44,7 +45,16 @@ async def open_relay(settings: Config) -> AsyncIterator[OpenRelay]:
         catalogue = open_catalogue(settings)
         await catalogue.open()
         undo.push_async_callback(catalogue.close)
-        pools = Pools(catalogue, opened.store, opened.wakeups, clock=clock, settings=settings.pools)
+        records = open_records(settings, opened, StreamLogs(opened.store), clock=clock)
+        await undo.enter_async_context(records)
+        pools = Pools(
+            catalogue,
+            opened.store,
+            opened.wakeups,
+            clock=clock,
+            settings=settings.pools,
+            records=records,
+        )
         pool = await provide(pools, wanted)
         mirroring: Mirroring | None = None
         if pool.options.mirror:

@@ -31,7 +31,8 @@ redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[2], 'GT')
 if ARGV[3] ~= '' and redis.call('EXISTS', ARGV[3] .. ':head') == 1 then
 --- @include "_record"
-  local event = record_fact('acknowledged ' .. ARGV[1], record_text(ARGV[5]))
-  record_write(ARGV[3], ARGV[4], now(), { event })
+  record_write(ARGV[3], ARGV[4], now(), 1, function()
+    return record_event('acknowledged ' .. ARGV[1], record_text(ARGV[5]))
+  end)
 end
 return 'moved'

@@ -16,7 +16,9 @@ if outcome == 'accepted' then
   redis.pcall('PUBLISH', ARGV[4], 'new message')
   if ARGV[5] ~= '' and redis.call('EXISTS', ARGV[5] .. ':head') == 1 then
 --- @include "_record"
-    record_write(ARGV[5], ARGV[6], now(), { published(clock, ARGV[3], ARGV[2], ARGV[6]) })
+    record_write(ARGV[5], ARGV[6], now(), 1, function()
+      return published(clock, ARGV[3], ARGV[2], ARGV[6])
+    end)
   end
 end
 return { outcome, clock }

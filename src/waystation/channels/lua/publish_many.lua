@@ -112,16 +112,22 @@ if ARGV[9] ~= '' and redis.call('EXISTS', ARGV[9] .. ':head') == 1 then
 --- @include "_record"
   local events = {}
   if drops > 0 then
-    events[1] = dropped(text(before(newest, kept - 1)), text(before(newest, kept - drops)))
+    events[1] = 'dropped ' .. text(before(newest, kept - 1)) .. ' ' .. text(before(newest, kept - drops))
   end
   for _, message in ipairs(accepted) do
-    events[#events + 1] = published(clocks[field(message, 1)], ttl, field(message, 2), ARGV[10])
+    events[#events + 1] = message
   end
   if excess > kept then
     -- Messages that later messages of the same batch pushed out.
     local last = accepted[excess - kept]
-    events[#events + 1] = dropped(clocks[field(accepted[1], 1)], clocks[field(last, 1)])
+    events[#events + 1] = 'dropped ' .. clocks[field(accepted[1], 1)] .. ' ' .. clocks[field(last, 1)]
   end
-  record_write(ARGV[9], ARGV[10], now(), events)
+  record_write(ARGV[9], ARGV[10], now(), #events, function(i)
+    local message = events[i]
+    if type(message) == 'string' then
+      return record_event(message)
+    end
+    return published(clocks[field(message, 1)], ttl, field(message, 2), ARGV[10])
+  end)
 end
 return reply

@@ -52,6 +52,8 @@ if unread > 0 then
 end
 if ARGV[6] ~= '' and redis.call('EXISTS', ARGV[6] .. ':head') == 1 then
 --- @include "_record"
-  record_write(ARGV[6], ARGV[7], at, { record_fact('sought ' .. cursor, record_text(ARGV[8])) })
+  record_write(ARGV[6], ARGV[7], at, 1, function()
+    return record_event('sought ' .. cursor, record_text(ARGV[8]))
+  end)
 end
 return { cursor, unread }

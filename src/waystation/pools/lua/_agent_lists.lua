@@ -17,6 +17,7 @@ local function gone_from(key, owner, gone)
     if not number or tonumber(number) > gone then
       break
     end
+    event('popped ' .. number, { key, owner })
     dropped, bytes = dropped + 1, bytes + #packed
   end
   count_add(owner, -dropped, -bytes)

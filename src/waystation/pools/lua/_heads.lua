@@ -22,6 +22,7 @@ local function finish()
   head_write()
   load_write()
   entries_write()
+  events_write()
   for uid in pairs(hints) do
     -- A user of the store who may not publish must not fail after the writes above.
     redis.pcall('PUBLISH', pool .. 'ready:' .. uid, 'ready')
@@ -32,14 +33,20 @@ local function head_take(key, entry, token, lease_ms)
   redis.call('ZADD', pool .. 'taken:' .. entry.owner, text_of(at + lease_ms), key)
   entry.token = token
   entry_write(key)
+  if events then
+    event('taken ' .. (head_of(key)) .. ' ' .. entry.epoch .. ' ' .. entry.tries, { key, entry.owner })
+  end
 end
 local function bury(key, entry, number, ms, packed, cause)
   local facts = { text_of(ms), entry.tries, entry.crashes, #key, #cause }
   local letter = table.concat(facts, ' ') .. ' ' .. key .. cause .. packed
   redis.call('HSET', pool .. 'dead', number, letter)
   redis.call('ZADD', pool .. 'failed', text_of(at), number)
+  event('dead ' .. number .. ' ' .. entry.epoch .. ' ' .. entry.tries, { key, entry.owner, cause })
   if redis.call('ZCARD', pool .. 'failed') > dead_max then
-    redis.call('HDEL', pool .. 'dead', redis.call('ZPOPMIN', pool .. 'failed')[1])
+    local oldest = redis.call('ZPOPMIN', pool .. 'failed')[1]
+    redis.call('HDEL', pool .. 'dead', oldest)
+    event('dropped ' .. oldest, {})
     head.dropped = head.dropped + 1
   end
 end
@@ -69,6 +76,7 @@ local function head_free(key, entry, crashed)
     redis.call('ZREM', pool .. 'taken:' .. entry.owner, key)
     entry.token = '-'
     entry_write(key)
+    event('returned ' .. number .. ' ' .. entry.epoch .. ' ' .. entry.tries, { key, entry.owner })
   end
   if number then
     ready_add(entry.owner, key, ms)

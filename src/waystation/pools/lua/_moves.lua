@@ -10,6 +10,7 @@ local function key_assign(key, entry, to, reason)
   head.epoch, head.version, head.changed = head.epoch + 1, head.version + 1, true
   entry.owner, entry.epoch, entry.since, entry.reason = to, text_of(head.epoch), text_of(at), reason
   entry_write(key)
+  event('moved ' .. entry.epoch, { key, to, reason })
 end
 local function key_move(key, entry, to, reason)
   local from, pending = entry.owner, redis.call('LLEN', pool .. 'm:' .. key)

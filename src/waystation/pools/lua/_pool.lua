@@ -10,6 +10,9 @@
 --   head              after that: the counters of `head` as numbers, and `iterator`; writers change them
 --                     and set `head.changed`; head_write() comes at the end
 --   text_of(number)   a whole number as text
+--   event(words, texts, payload)
+--                     adds an event for history: its words, a list of texts, and of an enqueued message
+--                     its envelope. events_write() records the events; finish() calls it
 local pool = string.sub(KEYS[1], 1, -5)
 local at = now()
 local words = {}
@@ -28,6 +31,36 @@ local HEAD_COUNTERS = { 'number', 'epoch', 'session', 'version', 'messages', 'by
 local head = {}
 local function text_of(number)
   return string.format('%.0f', number)
+end
+-- The last two words of the terms are the recording policy and the record log of the slot.
+local record_log = words[12]
+local events = record_log and redis.call('EXISTS', record_log .. ':head') == 1 and {}
+local enqueued = 0
+local function event(text, texts, payload)
+  if events then
+    events[#events + 1] = { text, texts, payload }
+    enqueued = enqueued + (payload and 1 or 0)
+  end
+end
+local function events_write()
+  -- With `record` none, history counts messages, and nothing else.
+  local record = words[11]
+  local count = record == 'n' and enqueued or events and #events or 0
+  if count == 0 then
+    return
+  end
+--- @include "logs/_records"
+  local project, name = string.match(pool, '^{p%.([^.}]+)%.([^.}]+)')
+  record_write(record_log, record .. record_text(project) .. record_text(name), at, count, function(i)
+    local text, texts, payload = unpack(events[i], 1, 3)
+    local with_payload = payload and record == 'f'
+    local detail = { '\220', two_bytes(#texts + (with_payload and 1 or 0)) }
+    for _, each in ipairs(texts) do
+      detail[#detail + 1] = record_text(each)
+    end
+    detail[#detail + 1] = with_payload and record_bytes(payload) or ''
+    return record_event(text, table.concat(detail))
+  end)
 end
 local function refusal(new)
   local found = redis.call('HMGET', KEYS[1], 'opened_ms', 'closed', 'iterator', unpack(HEAD_COUNTERS))

@@ -35,6 +35,7 @@ for i = 5, #ARGV, 4 do
   local key, epoch, token = ARGV[i], ARGV[i + 1], ARGV[i + 3]
   local state, entry = given_state(uid, key, epoch, ARGV[i + 2], token), entry_read(key)
   if state == 'given' then
+    event('acknowledged ' .. ARGV[i + 2] .. ' ' .. epoch, { key, uid })
     local number, ms, packed = head_drop(key, entry)
     if number and lease_ms > 0 and worker.state == 'live' then
       head_take(key, entry, token, lease_ms)

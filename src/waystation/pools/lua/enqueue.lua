@@ -37,6 +37,7 @@ for i = 3, #ARGV, 3 do
     told('full', 0, key)
   else
     local count = append(key, packed)
+    event('enqueued ' .. text_of(head.number), { key, id }, packed)
     redis.call('SET', pool .. 'id:' .. id, text_of(head.number), 'PX', ARGV[2])
     told('added', text_of(head.number), key, count)
   end

@@ -31,7 +31,7 @@ function verbs.dead(key, entry, _, cause)
   end
   return 'dead'
 end
-function verbs.again(key, entry, wait_ms, cause)
+function verbs.again(key, entry, wait_ms, cause, number)
   entry.tries = entry.tries + 1
   if entry.tries >= attempts then
     return verbs.dead(key, entry, wait_ms, cause)
@@ -39,6 +39,7 @@ function verbs.again(key, entry, wait_ms, cause)
   entry.token = '-'
   entry_write(key)
   redis.call('ZREM', pool .. 'taken:' .. uid, key)
+  event('returned ' .. number .. ' ' .. entry.epoch .. ' ' .. entry.tries, { key, uid })
   ready_add(uid, key, at + wait_ms)
   return 'done'
 end
@@ -53,7 +54,7 @@ for i = 4, #ARGV, 7 do
   local state = given_state(uid, key, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   if state == 'given' then
     local entry = entry_read(key)
-    reply[#reply + 1] = verbs[ARGV[i + 4]](key, entry, tonumber(ARGV[i + 5]), ARGV[i + 6])
+    reply[#reply + 1] = verbs[ARGV[i + 4]](key, entry, tonumber(ARGV[i + 5]), ARGV[i + 6], ARGV[i + 2])
     key_leave(key, entry)
   else
     -- Freed: most likely by this very call, whose reply was lost.

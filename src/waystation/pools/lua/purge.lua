@@ -13,6 +13,11 @@ if refused then
 end
 local done = 0
 for _, number in ipairs(dead_chosen()) do
-  done = done + dead_remove(number)
+  local removed = dead_remove(number)
+  if removed > 0 then
+    event('purged ' .. number, {})
+  end
+  done = done + removed
 end
+events_write()
 return dead_reply(done)

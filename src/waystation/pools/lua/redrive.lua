@@ -26,6 +26,7 @@ for _, number in ipairs(dead_chosen()) do
     dead_remove(number)
     if key then
       append(key, packed)
+      event('redriven ' .. number .. ' ' .. text_of(head.number), { key }, packed)
       done = done + 1
     end
   end
