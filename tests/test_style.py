@@ -57,7 +57,6 @@ OLD_PARTS = {
     "catalogue": "below logs",
     "database": "below archive",
     "delivery": "beside outbox",
-    "history_role": "below node",
     "node_delivery": "below node",
     "reach": "below node",
     "relay": "above server",
@@ -115,6 +114,12 @@ PLAIN = """
     src/waystation/config_sources.py
     src/waystation/db
     src/waystation/errors.py
+    src/waystation/history/jobs.py
+    src/waystation/history/log_ends.py
+    src/waystation/history/packages.py
+    src/waystation/history/process.py
+    src/waystation/history/role.py
+    src/waystation/history/status.py
     src/waystation/logs
     src/waystation/messages
     src/waystation/runtime
@@ -123,6 +128,7 @@ PLAIN = """
     src/waystation/types
     tests/channels
     tests/helpers
+    tests/history/test_role.py
     tests/logs
     tests/messages
     tests/models

@@ -9,9 +9,11 @@ The `#:` comment of a setting is its description in docs/reference/settings.md.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -555,11 +557,14 @@ class DelivererConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """History: the lake, and the Spark session that writes and reads it."""
 
-    #: Seconds between two rounds of a continuous ingest.
+    #: Seconds from the start of one ingest to the next while messages and records arrive.
     every_seconds: Seconds = 60.0
     #: Policy of a full record log with records that history has not read: `drop_and_count` deletes
     #: and counts them, `refuse` rejects new records.
     full: WhenFull = "drop_and_count"
+    #: Seconds without work after which a server ends the Spark process of its data pipeline. Spark
+    #: starts again with the next message.
+    idle_seconds: Seconds = 600.0
     #: Folder or URL of the lake; empty selects `lake` in the data directory.
     lake: str = ""
     #: Spark master: `local[*]`, `spark://…`, `yarn`, `k8s://…`, or `sc://…` for Spark Connect.
@@ -571,7 +576,7 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     record: RecordLogs = "full"
     #: Rows that one round reads and commits.
     round_rows: Count = 4_000_000
-    #: Whether a running server ingests, in a separate process.
+    #: Whether a running server runs the data pipeline: it ingests in a separate process.
     run: bool = False
     #: Further Spark settings by name, which override those of Waystation.
     spark: dict[str, str] = {}
@@ -610,6 +615,19 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     subscriptions: SubscriptionConfig = SubscriptionConfig()
     transactions: TransactionConfig = TransactionConfig()
     webhooks: WebhookConfig = WebhookConfig()
+
+    @property
+    def lake_place(self) -> str:
+        """Folder or URL of the lake."""
+        return self.history.lake or str(self.data_dir / "lake")
+
+    @property
+    def public_lake(self) -> str:
+        """Absolute folder of the lake, or its URL without user and password."""
+        if "://" not in self.lake_place:
+            return os.path.abspath(self.lake_place)
+        parts = urlsplit(self.lake_place)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     @property
     def data_dir(self) -> Path:

@@ -16,6 +16,7 @@ from waystation.channels.service import ChannelService
 from waystation.config import Config
 from waystation.delivery.addresses import AddressGuard
 from waystation.errors import InvalidInputError, SettingsError, StoreDataLostError
+from waystation.history.role import HistoryRole
 from waystation.logs.records import RecordLogs, history_reader_name
 from waystation.logs.streams import StreamLogs
 from waystation.logs.trimmer import MemoryRelief
@@ -84,6 +85,8 @@ class Node:
     #: Functions that return warnings for the operator; `/readyz` shows them.
     note_sources: list[Callable[[], list[str]]]
     membership: Membership
+    #: Data pipeline; None if `history.run` is off.
+    history: HistoryRole | None
     #: Closes the parts above.
     parts: AsyncExitStack
 
@@ -386,6 +389,12 @@ async def open_node(
             clock=clock,
         )
         await undo.enter_async_context(membership)
+        notes = [lambda: topic_maintenance.notes, lambda: watch.notes, subscriptions.notes]
+        history = None
+        if settings.history.run:
+            history = HistoryRole(settings, opened, logs, clock=clock, identity=identity)
+            await undo.enter_async_context(history)
+            notes.append(lambda: history.notes)
         # Closed first, because long polls would otherwise wait while the other parts close.
         undo.callback(channels.close)
         parts = undo.pop_all()
@@ -411,11 +420,8 @@ async def open_node(
         archive=archive,
         watch=watch,
         leader=leader,
-        note_sources=[
-            lambda: topic_maintenance.notes,
-            lambda: watch.notes,
-            subscriptions.notes,
-        ],
+        note_sources=notes,
+        history=history,
         membership=membership,
         parts=parts,
     )

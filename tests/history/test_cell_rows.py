@@ -76,7 +76,7 @@ def test_every_change_and_every_step_is_a_row_once(
             commit = LakeTable.commit
 
             def dies(table: LakeTable, *given: Any) -> None:
-                if table.spec.name == "steps":
+                if table.schema.name == "steps":
                     raise DeathError
                 commit(table, *given)
 

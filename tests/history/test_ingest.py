@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.errors import HistoryBusyError, TaskFailedError
 from waystation.history.audit import Live, audit
-from waystation.history.ingest.job import Ingest, Ingested
+from waystation.history.ingest.job import Ingest
 from waystation.history.ingest.retention import SOFT
+from waystation.history.jobs import Ingested
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
 
@@ -160,7 +161,7 @@ def test_what_was_trimmed_before_it_was_read_is_counted_once(
     commit = LakeTable.commit
 
     def only_gaps(table: LakeTable, *given: Any) -> None:
-        if table.spec.name == "messages":
+        if table.schema.name == "messages":
             raise DeathError
         commit(table, *given)
 

@@ -91,7 +91,7 @@ def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_th
     commit = LakeTable.commit
 
     def only_gaps(table: LakeTable, *given: Any) -> None:
-        if table.spec.name == "messages":
+        if table.schema.name == "messages":
             raise DeathError
         commit(table, *given)
 

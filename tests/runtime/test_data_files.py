@@ -16,7 +16,7 @@ from waystation.archive import archive_at
 from waystation.catalogue import catalogue_at
 from waystation.config import Config
 from waystation.errors import SettingsError
-from waystation.history_role import child_environment
+from waystation.history.process import child_environment
 from waystation.runtime import data_files
 from waystation.store.embedded.server import EmbeddedServer
 from waystation.store.plan import server_plan

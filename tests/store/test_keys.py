@@ -35,6 +35,7 @@ from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.sender import Sender
 from waystation.delivery.states import EndpointStates
 from waystation.errors import TransactionUnknownError
+from waystation.history.status import count_failure
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope
@@ -203,6 +204,7 @@ async def use_everything(opened: OpenStore, clock: Clock) -> None:
     await use_acapy(opened)
     await use_mirror(opened, clock)
     await use_definitions(opened, clock)
+    await count_failure(opened.store)
     await opened.store.run(
         script("waystation.store", "member_beat"), [keys.PROCESSES], ("me", 10_000)
     )
@@ -492,7 +494,7 @@ async def test_store_keys_are_listed_with_type_and_lifetime(settings: Config) ->
         others = [key for key in found if b":metric" not in key and b".dataset." not in key]
         markers = [key for key in found if b".dataset." in key]
         assert len(markers) == (MARKERS if opened.store.address.cluster else 0)
-        assert len(others) == 4 + 2 * 4 + 3 + 12 + 5 + 6 + 34 + 10 + 20 + 4 + 22 + 6 + 1 + 31
+        assert len(others) == 4 + 2 * 4 + 3 + 12 + 5 + 6 + 34 + 10 + 20 + 4 + 22 + 6 + 1 + 1 + 31
         # All in one round trip, because some keys live for seconds only.
         types, ttls = await asyncio.gather(
             opened.store.pipeline([("TYPE", key) for key in found]),

@@ -15,6 +15,7 @@ from waystation.acapy import mirror, outbound, retry_set
 from waystation.channels import service as channels
 from waystation.db import definitions
 from waystation.errors import StoreError
+from waystation.history import status
 from waystation.pools import (
     answers,
     assignments,
@@ -214,6 +215,7 @@ def test_script_file_has_a_module_that_registers_it(file: Path) -> None:
     assert channels
     assert definitions
     assert dedup
+    assert status
     assert time_machine
     assert topics
     assert all((archiving, entry, holding, nodes, pipelines, progress, restoring, signals))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from litestar import Controller, Request, get
@@ -51,14 +49,6 @@ def history_place(settings: Config, dataset: str) -> HistoryPlace:
     return HistoryPlace(
         dataset=dataset,
         data=str(settings.data_dir),
-        lake=_public(settings.history.lake or str(settings.data_dir / "lake")),
+        lake=settings.public_lake,
         embedded=not settings.store.url,
     )
-
-
-def _public(lake: str) -> str:
-    """Return a lake without user and password; a folder as an absolute path."""
-    if "://" not in lake:
-        return os.path.abspath(lake)
-    parts = urlsplit(lake)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ import typer
 from waystation.cli.history_session import (
     Target,
     find_target,
-    lake_place,
     opened_store,
     session,
 )
@@ -27,7 +25,7 @@ from waystation.cli.options import (
 from waystation.cli.output import console, emit_json
 
 if TYPE_CHECKING:
-    from waystation.history.ingest.job import Ingested
+    from waystation.history.jobs import Ingested
 
 LakeOption = Annotated[
     str | None, typer.Option("--lake", help="Folder or URL of the lake; default <data>/lake.")
@@ -92,9 +90,6 @@ def ingest(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on, every history.every_seconds, until stopped.")
     ] = False,
-    until_eof: Annotated[
-        bool, typer.Option("--until-eof", hidden=True, help="Stop when standard input ends.")
-    ] = False,
     store: StoreOption = None,
     data: DataOption = None,
     url: ServerOption = "",
@@ -114,7 +109,7 @@ def ingest(
         history_memory=memory,
         history_ui=ui,
     )
-    stop = _stop_event(until_eof=until_eof) if follow else None
+    stop = _stop_event() if follow else None
     _ingest(target, stop, ui=ui, as_json=as_json)
 
 
@@ -133,7 +128,7 @@ def _ingest(
         if as_json:
             emit_json(turn)
         elif turn.ingested.rows:
-            _say(turn.ingested, lake_place(settings))
+            _say(turn.ingested, settings.lake_place)
 
     waiting = None if stop is None else lambda: not stop.wait(wanted.every_seconds)
     with (
@@ -162,7 +157,7 @@ def _ingest(
     if as_json:
         emit_json(done)
     else:
-        _say(done, lake_place(settings))
+        _say(done, settings.lake_place)
 
 
 def _say(done: Ingested, place: str) -> None:
@@ -177,16 +172,9 @@ def _say(done: Ingested, place: str) -> None:
         )
 
 
-def _stop_event(*, until_eof: bool) -> threading.Event:
-    """Set by a signal, or by the end of standard input: whoever has started us is gone."""
+def _stop_event() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    if until_eof:
-
-        def watch() -> None:
-            sys.stdin.buffer.read()
-            stop.set()
-
-        threading.Thread(target=watch, daemon=True).start()
     return stop

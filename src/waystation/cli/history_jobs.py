@@ -267,8 +267,6 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write one page with plots, to look at or to mail. Refreshes the tables first."""
-    from waystation.history.report import write_report  # noqa: PLC0415
-
     target = find_target(
         config,
         url=url,
@@ -280,6 +278,8 @@ def report(
         history_memory=memory,
         history_ui=ui,
     )
+    from waystation.history.report import write_report  # noqa: PLC0415 (Spark takes seconds)
+
     with (
         job_bar(hidden=as_json) as tell,
         _job(
@@ -311,9 +311,6 @@ def sql(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the lake. It reads what was ingested, and needs no store."""
-    from waystation.history.lake.views import run_query  # noqa: PLC0415
-    from waystation.history.task_watch import task_watch  # noqa: PLC0415
-
     target = find_target(
         config,
         url=url,
@@ -323,6 +320,9 @@ def sql(
         history_master=master,
         history_memory=memory,
     )
+    from waystation.history.lake.views import run_query  # noqa: PLC0415 (Spark takes seconds)
+    from waystation.history.task_watch import task_watch  # noqa: PLC0415
+
     check_lake(target.settings)
     with (
         job_bar(hidden=as_json or as_csv) as tell,

@@ -15,6 +15,7 @@ from waystation.cli.output import problems
 from waystation.cli.station import open_station
 from waystation.config import Config
 from waystation.errors import NoStoreError
+from waystation.history.packages import require_packages
 from waystation.runtime.data_files import tighten
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def find_target(
     """Return the settings of a command, with data folder and lake of the server if one is named.
 
     A server is named by `--url` or WAYSTATION_URL. What the command line says comes first; a store
-    with another data set than the server's is refused when it is opened.
+    with another data set than the server's is refused when it is opened. Raise HistoryMissingError
+    if a package of history is not installed.
     """
+    require_packages()
     place = None
     if named := url or os.environ.get("WAYSTATION_URL", ""):
         with open_station(named, key, scope="admin") as station:
@@ -102,7 +105,7 @@ def check_lake(settings: Config) -> None:
     from waystation.history.lake.schema import BASE  # noqa: PLC0415
     from waystation.history.lake.table import Lake  # noqa: PLC0415
 
-    Lake(lake_place(settings)).require(BASE)
+    Lake(settings.lake_place).require(BASE)
 
 
 @contextmanager
@@ -131,9 +134,4 @@ def session(
         if not settings.history.lake:
             # A lake elsewhere may be shared; its operator decides who reads it.
             tighten([settings.data_dir / "lake"])
-        yield spark, Lake(lake_place(settings))
-
-
-def lake_place(settings: Config) -> str:
-    """Where the lake is."""
-    return settings.history.lake or str(settings.data_dir / "lake")
+        yield spark, Lake(settings.lake_place)

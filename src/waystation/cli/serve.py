@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -20,7 +19,6 @@ from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOp
 from waystation.cli.output import console, emit_json
 from waystation.config import Config
 from waystation.errors import SettingsError
-from waystation.history_role import HistoryRole
 from waystation.runtime.logging import configure_logging, logger
 
 if TYPE_CHECKING:
@@ -160,13 +158,12 @@ async def _serve_data_set(
         port = await server.start()
         try:
             settle_memory()
-            async with _history(node):
-                if as_json is None:
-                    _log.info("data set replaced", dataset=node.opened.dataset)
-                else:
-                    _announce(node, port, as_json=as_json)
-                await _first_of(stop, node.opened.store.data_set.replaced)
-                _log.info("stopping")
+            if as_json is None:
+                _log.info("data set replaced", dataset=node.opened.dataset)
+            else:
+                _announce(node, port, as_json=as_json)
+            await _first_of(stop, node.opened.store.data_set.replaced)
+            _log.info("stopping")
         finally:
             await server.stop()
     finally:
@@ -182,21 +179,6 @@ async def _first_of(*events: asyncio.Event) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-@asynccontextmanager
-async def _history(node: Node) -> AsyncIterator[None]:
-    """The history role beside a node, if it is wanted."""
-    if not node.settings.history.run:
-        yield
-        return
-    role = HistoryRole(node.settings, clock=node.clock)
-    role.start()
-    node.note_sources.append(lambda: role.notes)
-    try:
-        yield
-    finally:
-        await role.close()
 
 
 async def _leave_behind() -> None:

@@ -11,14 +11,15 @@ from collections.abc import Callable
 import msgspec
 
 from waystation.errors import BusyError, HistoryError, LogError, SparkGoneError, StoreError
-from waystation.history.ingest.job import Ingest, Ingested
+from waystation.history.ingest.job import Ingest
+from waystation.history.jobs import Ingested
 from waystation.runtime.logging import logger
 
 _log = logger("history")
 _PAUSES_MAX = 10
 
 #: What ends by itself: another ingest, a store or a disk that is away.
-_PASSING = (HistoryError, StoreError, BusyError, LogError, OSError)
+PASSING = (HistoryError, StoreError, BusyError, LogError, OSError)
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ def follow(
             failures = 0
         except SparkGoneError:
             raise
-        except _PASSING as error:
+        except PASSING as error:
             failures += 1
             _log.warning("ingest did not come to its end", error=error, failures=failures)
             tell(Turn(so_far, str(error)))

@@ -19,7 +19,7 @@ from waystation.store.leases import LeaseRenewer, Leases
 Job = Literal["ingest", "audit", "refresh"]
 
 #: Each has its own: an audit and a refresh go on beside an ingest that follows the logs.
-_KEYS: dict[Job, str] = {
+KEYS: dict[Job, str] = {
     "ingest": "{waystation.history}:lease",
     "audit": "{waystation.history.audit}:lease",
     "refresh": "{waystation.history.lake.rollups}:lease",
@@ -44,9 +44,9 @@ def history_lease(
         renewer = LeaseRenewer(store.address)
         try:
             leases = Leases(store, renewer, owner=owner)
-            lease = runner.run(leases.acquire(_KEYS[job]))
+            lease = runner.run(leases.acquire(KEYS[job]))
             while lease is None and waiting is not None and waiting():
-                lease = runner.run(leases.acquire(_KEYS[job]))
+                lease = runner.run(leases.acquire(KEYS[job]))
             if lease is None:
                 raise HistoryBusyError(
                     f"Another {job} is at work.",

@@ -7,7 +7,7 @@ where it is used: it cannot be sent to another process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -91,6 +91,10 @@ class LogReader:
     def replies(self, commands: Iterable[tuple[str, ...]]) -> list[Any]:
         """What the store answers to commands that only read."""
         return self._each(self._ask(*command) for command in commands)
+
+    def use(self, work: Callable[[Store], Coroutine[Any, Any, _T]]) -> _T:
+        """Return the result of a coroutine that uses the store of the logs."""
+        return self._run(work(self._store))
 
     def run_id(self) -> str:
         """Names this run of the store: after a restart it is another."""

@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from waystation.delivery.attempt_log import LOG as WEBHOOKS
+from waystation.logs.operations import LOG as OPERATIONS
+from waystation.transactions.names import LOG as CELLS
+
+#: Kinds of logs that history ingests.
+LogKind = Literal["cells", "operations", "shards", "topics", "webhooks"]
+
+_SINGLE_LOGS: dict[str, LogKind] = {
+    CELLS: "cells",
+    OPERATIONS: "operations",
+    WEBHOOKS: "webhooks",
+}
+
+
+def log_kind(log: str) -> LogKind | None:
+    """Return the kind of a log, which its name determines; None if history does not ingest it."""
+    if kind := _SINGLE_LOGS.get(log):
+        return kind
+    if shard_place(log, 0) is not None:
+        return "shards"
+    return "topics" if topic_place(log, 0) is not None else None
 
 
 class TopicPlace(msgspec.Struct, frozen=True, gc=False):

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import msgspec
 import pyarrow as pa
 
-from waystation.delivery.attempt_log import LOG as WEBHOOKS
 from waystation.history.decoders.cells import cell_rows
 from waystation.history.decoders.messages import message_batch
 from waystation.history.decoders.operations import operation_rows
-from waystation.history.decoders.partitions import shard_place, topic_place
+from waystation.history.decoders.partitions import LogKind, log_kind, topic_place
 from waystation.history.decoders.shards import shard_rows
 from waystation.history.decoders.webhooks import webhook_rows
 from waystation.history.lake.schema import (
@@ -28,10 +27,8 @@ from waystation.history.lake.schema import (
     TableSchema,
 )
 from waystation.history.offsets import Span
-from waystation.logs.operations import LOG as OPERATION_LOG
 from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
-from waystation.transactions.names import LOG as CELLS
 
 
 class Feed(msgspec.Struct, frozen=True):
@@ -45,15 +42,8 @@ class Feed(msgspec.Struct, frozen=True):
 
 def feed_of(log: str) -> Feed | None:
     """The feed of a log, told by its name; None for what is not recorded."""
-    if log == CELLS:
-        return _CELLS
-    if log == WEBHOOKS:
-        return _WEBHOOKS
-    if log == OPERATION_LOG:
-        return _OPERATIONS
-    if shard_place(log, 0) is not None:
-        return _SHARDS
-    return _TOPICS if topic_place(log, 0) is not None else None
+    kind = log_kind(log)
+    return None if kind is None else _FEEDS[kind]
 
 
 def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
@@ -70,8 +60,10 @@ def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
     return {MESSAGES.name: batch}
 
 
-_TOPICS = Feed((MESSAGES,), _message_rows)
-_CELLS = Feed((TRANSACTIONS, STEPS), cell_rows)
-_SHARDS = Feed((DELIVERIES, OPERATIONS), shard_rows)
-_OPERATIONS = Feed((OPERATIONS,), operation_rows)
-_WEBHOOKS = Feed((WEBHOOK_ATTEMPTS,), webhook_rows)
+_FEEDS: dict[LogKind, Feed] = {
+    "cells": Feed((TRANSACTIONS, STEPS), cell_rows),
+    "operations": Feed((OPERATIONS,), operation_rows),
+    "shards": Feed((DELIVERIES, OPERATIONS), shard_rows),
+    "topics": Feed((MESSAGES,), _message_rows),
+    "webhooks": Feed((WEBHOOK_ATTEMPTS,), webhook_rows),
+}

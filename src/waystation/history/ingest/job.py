@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from waystation.config import WhenFull
-from waystation.errors import LakeWriteError
+from waystation.errors import LakeWriteError, StoreError
 from waystation.history.decoders.registry import feed_of
 from waystation.history.ingest.gaps import GapBook
 from waystation.history.ingest.recordings import recordings
@@ -29,44 +28,27 @@ from waystation.history.ingest.task import (
     decode_report,
     packed_report,
 )
+from waystation.history.jobs import Ingested
 from waystation.history.lake.maintenance import tidy
 from waystation.history.lake.schema import BASE
 from waystation.history.lake.table import ROOM_HINT, Lake, TableOffset
+from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE, Span, admit, pack_spans, parse_key
 from waystation.history.sources.options import StorePlace
 from waystation.history.spark_trouble import spark_trouble
+from waystation.history.status import count_batch, finish_ingest, read_status
 from waystation.history.task_watch import task_watch
 from waystation.logs.protocol import LogState
 from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
+
+_log = logger("history")
 
 #: Rows of a round: what a crash costs at most, and what is in one commit.
 ROUND_ROWS = 4_000_000
 #: Rounds after which tables are tidied while it goes on.
 _TIDY_ROUNDS = 20
-
-
-class Ingested(msgspec.Struct):
-    """What was done so far."""
-
-    rows: int = 0
-    malformed: int = 0
-    #: Entries that retention removed before they were read.
-    gap_rows: int = 0
-    #: Entries that are missing from their logs, and that retention did not remove.
-    damaged_rows: int = 0
-    #: Messages that are not recorded, as their topics say.
-    withheld_rows: int = 0
-    #: Rows of what the store has lost since they were read.
-    lost_rows: int = 0
-    rounds: int = 0
-    #: Entries of logs that were read, and those that are still to be, of those that were there when
-    #: it began.
-    read: int = 0
-    left: int = 0
-    #: Files that others have taken the place of, and files that were deleted.
-    compacted_files: int = 0
-    deleted_files: int = 0
 
 
 class Ingest:
@@ -127,8 +109,15 @@ class Ingest:
                     book = GapBook(self._lake, dataset)
                     book.commit_replaced(replaced, self._clock.now_ms())
                 register(logs, self._watermarks.reader, _states(logs))
+            # Read before the ends, so that these include what a client has waited for.
+            asked = logs.use(read_status).asked
             ends = {key: state.end for key, state in _states(logs).items()}
-            while not stopping() and self._round(logs, dataset, ends, done):
+            while not stopping():
+                rows, begun_s = done.rows, self._clock.uptime_s()
+                if not self._round(logs, dataset, ends, done):
+                    _finish(logs, ends, asked)
+                    break
+                self._count(logs, done.rows - rows, self._clock.uptime_s() - begun_s)
                 if on_progress is not None:
                     on_progress(done)
                 if done.rounds % _TIDY_ROUNDS == 0:
@@ -136,6 +125,13 @@ class Ingest:
         if done.rounds % _TIDY_ROUNDS:
             self._tidy(done)
         return done
+
+    def _count(self, logs: LogReader, rows: int, seconds: float) -> None:
+        """Count a committed batch in the status of the store, which is information only."""
+        try:
+            logs.use(lambda store: count_batch(store, rows, seconds))
+        except StoreError as error:
+            _log.warning("ingest batch not counted", rows=rows, reason=str(error))
 
     def _tidy(self, done: Ingested) -> None:
         for spec in BASE:
@@ -275,6 +271,12 @@ class Ingest:
             return self._spark.sparkContext.defaultParallelism
         except Exception:
             return os.cpu_count() or 1
+
+
+def _finish(logs: LogReader, ends: Mapping[str, int], asked: int) -> None:
+    """Store that all logs were read to their ends, for clients that have asked."""
+    digest = ends_digest(ends)
+    logs.use(lambda store: finish_ingest(store, served=asked, ends=digest))
 
 
 def _states(logs: LogReader) -> dict[str, LogState]:

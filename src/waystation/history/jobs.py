@@ -1,0 +1,196 @@
+"""Child process of the history role: ingests on request.
+
+    python -m waystation.history.jobs       settings from the environment
+
+The role writes one line to standard input for each ingest that it wants, and reads events, one JSON
+object per line, from standard output. The process ends when its standard input ends, so that it
+does not outlive a node that was killed. The Java process of Spark ends in the same way with this
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from waystation.config import Config
+from waystation.config_sources import load_config
+from waystation.errors import SparkGoneError, WaystationError
+from waystation.runtime.logging import configure_logging, logger
+
+if TYPE_CHECKING:
+    from waystation.history.ingest.job import Ingest
+
+_log = logger("history")
+#: Time for the batch in progress after standard input has ended. Then the process ends without it,
+#: and the next one repeats the batch.
+_LAST_BATCH_S = 20.0
+
+
+class Ingested(msgspec.Struct):
+    """Counts of an ingest."""
+
+    rows: int = 0
+    malformed: int = 0
+    #: Entries that retention removed before they were read.
+    gap_rows: int = 0
+    #: Entries that are missing from their logs, and that retention did not remove.
+    damaged_rows: int = 0
+    #: Messages that are not recorded, because of the policy of their topics.
+    withheld_rows: int = 0
+    #: Rows of entries that the store has lost since they were read.
+    lost_rows: int = 0
+    rounds: int = 0
+    #: Entries that were read, and those of the ends at the start that are left to read.
+    read: int = 0
+    left: int = 0
+    #: Files that compaction replaced, and files that vacuum deleted.
+    compacted_files: int = 0
+    deleted_files: int = 0
+
+
+class JobStarted(msgspec.Struct, frozen=True, tag="started"):
+    """Spark runs, and the process waits for requests."""
+
+    spark: str
+
+
+class JobReading(msgspec.Struct, frozen=True, tag="reading"):
+    """Progress of an ingest in entries of logs."""
+
+    read: int
+    total: int
+
+
+class JobEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """An ingest has read all logs to the ends that they had at its start."""
+
+    ingested: Ingested
+
+
+class JobFailure(msgspec.Struct, frozen=True, tag="failed"):
+    """An ingest failed, or the process ends because Spark does not run."""
+
+    code: str
+    error: str
+    hint: str = ""
+    #: Whether the process has ended or is ending.
+    is_over: bool = False
+
+
+JobEvent = JobStarted | JobReading | JobEnded | JobFailure
+Send = Callable[[JobEvent], None]
+
+
+def main() -> int:
+    """Serve requests until standard input ends; return the exit code."""
+    settings = load_config(environment=os.environ).config
+    configure_logging(format=settings.log.format, level=settings.log.level)
+    requests = JobRequests()
+    with _take_stdout() as events:
+
+        def send(event: JobEvent) -> None:
+            events.write(msgspec.json.encode(event) + b"\n")
+            events.flush()
+
+        threading.Thread(target=requests.read, daemon=True).start()
+        try:
+            _serve(settings, requests, send)
+        except WaystationError as error:
+            send(msgspec.structs.replace(_failed(error), is_over=True))
+            return 1
+    return 0
+
+
+def _take_stdout() -> IO[bytes]:
+    """Return a stream to the role. What others print to standard output goes to standard error."""
+    # The duplicate is not inherited, so that it closes when this process ends, whatever Spark does.
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return events
+
+
+class JobRequests:
+    """Requests of the role, which a thread reads from standard input."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[bool] = SimpleQueue()
+        self._ended = threading.Event()
+        #: Set when Spark runs.
+        self.started = threading.Event()
+
+    def read(self) -> None:
+        """Read requests; when standard input ends, end the process."""
+        for _ in sys.stdin.buffer:
+            self._queue.put(True)
+        self._ended.set()
+        self._queue.put(False)
+        if self.started.is_set():
+            threading.Event().wait(_LAST_BATCH_S)
+        # Only this interrupts the start of Spark, or a long batch.
+        os._exit(1)
+
+    @property
+    def ended(self) -> bool:
+        """Whether standard input has ended."""
+        return self._ended.is_set()
+
+    def next(self) -> bool:
+        """Wait for a request; return False if there will not be another."""
+        return self._queue.get() and not self.ended
+
+
+def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
+    # Import here, because the role imports this module without Spark.
+    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
+    from waystation.history.lake.table import Lake  # noqa: PLC0415
+    from waystation.history.session import running_session, session_plan  # noqa: PLC0415
+    from waystation.history.store_access import store_access  # noqa: PLC0415
+
+    with store_access(settings) as access, running_session(session_plan(settings)) as spark:
+        requests.started.set()
+        send(JobStarted(spark.version))
+        ingest = Ingest(
+            spark,
+            Lake(settings.lake_place),
+            access,
+            full=settings.history.full,
+            round_rows=settings.history.round_rows,
+            vacuum_hours=settings.history.vacuum_hours,
+        )
+        while requests.next():
+            event = _ingest(ingest, requests, send)
+            if not requests.ended:
+                send(event)
+
+
+def _ingest(ingest: Ingest, requests: JobRequests, send: Send) -> JobEvent:
+    from waystation.history.following import PASSING  # noqa: PLC0415 (as above)
+
+    try:
+        done = ingest.run(
+            on_reading=lambda read, total: send(JobReading(read, total)),
+            stopping=lambda: requests.ended,
+        )
+    except SparkGoneError:
+        raise  # Only a new process has Spark again.
+    except PASSING as error:
+        _log.warning("ingest failed", error=error)
+        return _failed(error)
+    return JobEnded(done)
+
+
+def _failed(error: Exception) -> JobFailure:
+    if isinstance(error, WaystationError):
+        return JobFailure(error.code, error.message, error.hint)
+    return JobFailure("history.error", f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

