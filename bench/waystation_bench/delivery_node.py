@@ -95,7 +95,7 @@ async def subscribe(
 
 async def provide(node: Node, topic: str, partitions: int = PARTITIONS) -> None:
     """The topic, if it is not there."""
-    if node.topics.known(DEFAULT_PROJECT, topic) is None:
+    if node.topics.get_recent(DEFAULT_PROJECT, topic) is None:
         options = TopicOptions(grouped=True)
         await node.topics.create(DEFAULT_PROJECT, topic, partitions=partitions, options=options)
 

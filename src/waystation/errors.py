@@ -395,11 +395,11 @@ class LogSealedError(LogError):
     exit_code = ExitCode.CONFLICT
 
     def __init__(
-        self, message: str = "The partition is sealed.", *, hint: str = "", following: int
+        self, message: str = "The partition is sealed.", *, hint: str = "", next_index: int
     ) -> None:
         super().__init__(message, hint=hint)
         #: Index of the storage topic that continues this one.
-        self.following = following
+        self.next_index = next_index
 
 
 class LogFullError(LogError):

@@ -17,8 +17,8 @@ from tests.helpers.interleavings import count_calls
 from tests.helpers.processes import station_process
 from tests.helpers.waiting import eventually
 from waystation.api import event_stream as event_stream_module
+from waystation.api.streams import channel_streams
 from waystation.config import ChannelConfig, Config, HttpConfig
-from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving
 
@@ -35,7 +35,7 @@ async def publish(server: Serving, *ids: str, channel: str = "news") -> None:
 
 
 def open_streams() -> float:
-    return metrics.channel_streams.labels("events")._value.get()
+    return channel_streams.labels("events")._value.get()
 
 
 async def until_streams(count: float, *, seconds: float = 20) -> None:

@@ -30,8 +30,8 @@ from tests.helpers.processes import station_process
 from tests.helpers.waiting import eventually
 from waystation.api import request as request_module
 from waystation.api import socket_connection
+from waystation.api.streams import channel_streams
 from waystation.config import Config, HttpConfig
-from waystation.telemetry import metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving
 
@@ -114,7 +114,7 @@ async def until_unread(server: Serving, expected: list[str]) -> None:
 
 
 async def until_streams(count: float) -> None:
-    gauge = metrics.channel_streams.labels("socket")
+    gauge = channel_streams.labels("socket")
     await eventually(lambda: gauge._value.get() == count, timeout=SECONDS_MAX)
 
 
@@ -396,7 +396,7 @@ async def test_an_upgrade_behind_an_unfinished_reply_is_refused(settings: Config
         async with asyncio.timeout(SECONDS_MAX):
             while await wire._stream.read(65536):
                 pass
-        gauge = metrics.channel_streams.labels("events")
+        gauge = channel_streams.labels("events")
         async with asyncio.timeout(SECONDS_MAX):
             while gauge._value.get():
                 await asyncio.sleep(0.005)

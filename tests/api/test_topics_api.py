@@ -162,7 +162,8 @@ def test_a_definition_that_cannot_be_is_told_why_and_makes_nothing(
 ) -> None:
     answer = ask(open_url, "POST", "/v1/topics", body)
     status, code = problem(answer)
-    assert (status, code) in ((400, "input.invalid"), (400, "topic.schema-invalid"))
+    assert status == 400
+    assert code in ("input.invalid", "input.too-deep", "topic.schema-invalid")
     assert told in json.dumps(answer.json())
     assert problem(ask(open_url, "GET", "/v1/topics/t")) == (404, "topic.not-found")
 

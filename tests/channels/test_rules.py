@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -133,8 +132,7 @@ def test_rules_cache_bounded_number_of_names() -> None:
     assert found.terms_of("chat-1") is found.terms_of("chat-1")
     for number in range(CACHED_NAMES_MAX + 100):
         assert found.terms_of(f"nothing-{number}") is None
-    lookup: Any = found.terms_of
-    assert lookup.cache_info().currsize == CACHED_NAMES_MAX
+    assert found._cached_terms.cache_info().currsize == CACHED_NAMES_MAX
 
 
 def test_rules_empty_cache_nothing() -> None:

@@ -145,7 +145,7 @@ class LogConformance:
         assert (await logs.seal("log", 0, 7)).sealed == 1
         with pytest.raises(LogSealedError) as refusal:
             await logs.append("log", 0, [b"b", b"c"])
-        assert refusal.value.following == 1
+        assert refusal.value.next_index == 1
         assert (await logs.read("log", 0, 0, limit=10)).payloads == [b"a"]
         assert (await logs.append("log", 1, [b"b"])).offsets[0] == 0
 

@@ -46,7 +46,7 @@ class Calls:
             self.batcher.add(key, item)
 
     async def done(self) -> list[tuple[int, object]]:
-        await self.batcher.quiet()
+        await self.batcher.wait_until_idle()
         return self.settled
 
 
@@ -158,7 +158,7 @@ async def test_batcher_refused_during_pause_keeps_batch_at_head_of_queue() -> No
     calls.batcher.pause()
     calls.add("a", 3)
     calls.gate.set()
-    await calls.batcher.quiet()
+    await calls.batcher.wait_until_idle()
 
     assert calls.batcher.take_all() == [1, 2, 3]
 
@@ -194,7 +194,7 @@ async def test_batcher_with_error_in_settle_still_sends_items_behind_it() -> Non
     batcher: Batcher[str, int, int] = Batcher(send, settle, fail, items_max=1)
     batcher.add("a", 1)
     batcher.add("a", 2)
-    await batcher.quiet()
+    await batcher.wait_until_idle()
 
     assert sent == [[1], [2]]
     assert not batcher.busy

@@ -122,7 +122,7 @@ async def test_topic_growth_by_two_nodes_at_once_checks_what_it_adds_to(
         monkeypatch.setattr(readers, "stopped_by", late)
         with pytest.raises(GrowthStopsSubscriptionsError, match="With 12 partitions, storage"):
             await bench.topics.add_storage_topic(PROJECT, "orders", 12)
-        assert len((await other.topics.newest(PROJECT, "orders")).storage) == 2
+        assert len((await other.topics.get_newest(PROJECT, "orders")).storage) == 2
 
 
 async def test_subscription_created_while_a_topic_is_added_to_is_found_by_the_switch(
@@ -307,7 +307,7 @@ def test_forced_growth_crashed_at_any_store_call_is_finished_by_a_producer_or_by
 
     async def grow(store: Store) -> None:
         async with opened(store) as bench:
-            topic = await bench.topics.newest(PROJECT, "orders")
+            topic = await bench.topics.get_newest(PROJECT, "orders")
             if len(topic.storage) == 1:
                 await bench.topics.add_storage_topic(PROJECT, "orders", 6, force=True)
             await bench.topics.switch_produce(PROJECT, "orders", force=True)
@@ -319,7 +319,7 @@ def test_forced_growth_crashed_at_any_store_call_is_finished_by_a_producer_or_by
         await grow(store)
         async with opened(store) as bench:
             await bench.produce(10, first=20)
-            topic = await bench.topics.newest(PROJECT, "orders")
+            topic = await bench.topics.get_newest(PROJECT, "orders")
             assert (len(topic.storage), topic.produce_pointer) == (2, 1), point
             ends = await bench.ends(topic)
             assert sum(ends.values()) == 30, point

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from waystation.pools.mirrored import Seen
 from waystation.store.client import Store
+from waystation.store.keys import key_beside
 from waystation.store.scripts import script
-from waystation.store.slots import key_beside
 
 _PUT = script(__package__, "mirror_put")
 _SET = script(__package__, "mirror_set")

@@ -11,8 +11,8 @@ import msgspec
 
 from waystation.errors import InvalidInputError
 from waystation.store.client import Store
+from waystation.store.keys import key_beside
 from waystation.store.scripts import script
-from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "list_take")
 _SETTLE = script(__package__, "list_settle")

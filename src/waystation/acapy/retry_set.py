@@ -14,8 +14,8 @@ import msgspec
 
 from waystation.acapy.outbound import TAKE_BYTES_MAX, check_list_name
 from waystation.store.client import Store
+from waystation.store.keys import key_beside
 from waystation.store.scripts import script
-from waystation.store.slots import key_beside
 
 _TAKE = script(__package__, "retry_take")
 _SETTLE = script(__package__, "retry_settle")

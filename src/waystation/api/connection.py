@@ -14,8 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from waystation.api.reply import Send
-from waystation.telemetry import metrics
+from waystation.api.reply import Send, http_shed
 
 #: A client that takes nothing of its reply for so long is not waited for (DSPS's write timeout).
 STALLED_SECONDS_MAX = 60.0
@@ -107,7 +106,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.begun_at = self.loop.time()
         self._take_place()
         if len(self.connections) > self.bounds.connections_max + self.bounds.connections_margin:
-            metrics.http_shed.inc()
+            http_shed.inc()
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -239,7 +238,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
         else:
             # Without a word, which would be taken for the reply to an earlier request.
-            metrics.http_shed.inc()
+            http_shed.inc()
             self.transport.close()
             raise ValueError("too many pipelined requests")
 
@@ -253,7 +252,7 @@ class BoundedConnection(HttpToolsProtocol):
         busy = self.running is not None and not self.running.response_complete
         if busy or not self.placed:
             # Another reply is under way on this connection, or it has no place at all.
-            metrics.http_shed.inc()
+            http_shed.inc()
             self._refuse(b"400 Bad Request" if busy else b"503 Service Unavailable")
             return
         super().handle_websocket_upgrade()
@@ -317,7 +316,7 @@ class BoundedConnection(HttpToolsProtocol):
         if unsent == 0 and self.reply_written:
             self.reply_until = 0.0
         if self.reply_until and now > self.reply_until:
-            metrics.http_shed.inc()
+            http_shed.inc()
             self.transport.abort()
 
     def _give_up_waiting(self) -> None:
@@ -401,7 +400,7 @@ def expire_slow(connections: set[Any], now: float) -> None:
         return
     for connection in sorted(connections, key=lambda each: float(each.taken_at)):
         if connection.unsent:
-            metrics.http_shed.inc()
+            http_shed.inc()
             connection.transport.abort()
             unsent -= connection.unsent
             if unsent <= UNSENT_BYTES_MAX:

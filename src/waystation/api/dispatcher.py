@@ -1,8 +1,8 @@
-"""The dispatcher: routes, checks keys, calls handlers, answers; one ASGI application.
+"""The dispatcher: the ASGI application that finds the route of a request and calls its handler.
 
-Hot and DSPS-shaped routes are answered here, without layers in between; everything else goes on
-to the wide application behind it. This is the only place that knows a request from its first
-line to its last, so request ids, metrics, default headers and errors are made here.
+It calls the handlers of hot routes and of routes of DSPS itself and passes all other requests to
+the wide application. It sees each request from the first line to the reply, so it also creates
+request ids, counts requests, adds common headers and turns errors into replies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import contextlib
 import itertools
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from prometheus_client import Gauge
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from waystation.access import Access, Gate, Scope
 from waystation.api.connection import SURPLUS, reading
@@ -30,6 +34,7 @@ from waystation.api.reply import (
     Send,
     expects_continue,
     hold_reply,
+    http_shed,
     send_body,
     write_whole,
 )
@@ -39,11 +44,11 @@ from waystation.api.routes import Route, RouteTable
 from waystation.api.socket_connection import note_refused
 from waystation.errors import BusyError, ForbiddenError, NotFoundError, OutcomeUnknownError
 from waystation.runtime.logging import logger
-from waystation.telemetry import metrics
+from waystation.runtime.metrics import Histogram, registry
 
 _log = logger("http")
 
-#: What DSPS adds to every routed reply.
+#: Headers that DSPS adds to every reply of a route.
 _DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"x-frame-options", b"deny"),
     (b"x-content-type-options", b"nosniff"),
@@ -51,22 +56,65 @@ _DEFAULT_HEADERS: tuple[Header, ...] = (
     (b"pragma", b"no-cache"),
     (b"expires", b"0"),
 )
-#: Paths under these keep DSPS's manners also where there is no route.
+#: Prefixes of paths whose errors have the shape of DSPS, also without a route.
 _DSPS_PREFIXES = ("/admin/", "/channel/", "/probe/")
-#: What the wide application may be asked; other methods are no labels of metrics.
+#: Methods of the wide application. Other methods are not used as labels of metrics.
 _WIDE_METHODS = ["DELETE", "GET", "POST", "PUT"]
 _is_request_id = re.compile(rb"[0-9A-Za-z._-]{1,64}").fullmatch
 
 
+class RequestMetrics(Collector):
+    """Number and time of requests by method, route and status. The caller bounds their number."""
+
+    def __init__(self) -> None:
+        self._histograms: dict[tuple[str, str, int], Histogram] = {}
+
+    def of(self, method: str, route: str, status: int) -> Histogram:
+        """Return the histogram of these three; create it on the first call."""
+        key = (method, route, status)
+        found = self._histograms.get(key)
+        if found is None:
+            found = self._histograms[key] = Histogram()
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts by method, route and status, and the times by route."""
+        requests = CounterMetricFamily(
+            "waystation_http_requests",
+            "Requests answered, by route template and status.",
+            labels=("method", "route", "status"),
+        )
+        times = HistogramMetricFamily(
+            "waystation_http_request_seconds",
+            "Time from the first byte of a request to its reply; long polls wait on purpose.",
+            labels=("route",),
+        )
+        by_route: dict[str, Histogram] = {}
+        for (method, route, status), each in self._histograms.items():
+            requests.add_metric((method, route, str(status)), sum(each.counts))
+            total = by_route.setdefault(route, Histogram())
+            total.counts = [a + b for a, b in zip(total.counts, each.counts, strict=True)]
+            total.seconds += each.seconds
+        for route, total in by_route.items():
+            times.add_metric((route,), total.buckets, total.seconds)
+        yield requests
+        yield times
+
+
 class _InFlight:
-    """Requests of this process that are being answered: counted without a lock, on one thread."""
+    """Number of requests in progress. It needs no lock, because one thread counts."""
 
     requests = 0
 
 
-metrics.http_in_flight.set_function(lambda: _InFlight.requests)
+_request_metrics = RequestMetrics()
+registry.register(_request_metrics)
+http_in_flight = Gauge(
+    "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
+)
+http_in_flight.set_function(lambda: _InFlight.requests)
 
-#: A reader that was kept waiting longer has its key looked at again.
+#: After a longer wait, the key or token of a read is checked again.
 _RECHECK_SECONDS = 1.0
 
 
@@ -102,28 +150,28 @@ class Dispatcher:
         if scope["type"] != "http":
             await self._open_socket(scope, receive, send)
             return
-        begun = self._seconds()
+        started = self._seconds()
         _InFlight.requests += 1
         request = Request(scope, receive, body_bytes_max=self._body_bytes_max)
         if not request.id or not _is_request_id(request.id):
             request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
         try:
-            route = self._find(request)
+            route = self._find_route(request)
             if route is None:
                 await self._call_wide(request, send)
                 return
             if isinstance(route, Route):
-                name, reply = route.path, await self._call(route, request, begun)
+                name, reply = route.path, await self._run_handler(route, request, started)
             else:
                 name, reply = route
-            # Methods are free text on the wire; only those of a route may become a label.
+            # Use the method as a label only with a route, because clients can send any method.
             label = scope["method"] if name[0] == "/" else "-"
-            # Before it is sent, because a slow reader says nothing about the server.
-            took = self._seconds() - begun
-            # The short way out, unless a client's own text is in the headers, as its origin.
+            # Measure before sending, because a slow reader would add to the time.
+            took = self._seconds() - started
+            # Send in one write, unless the headers contain the origin of the client.
             if request.origin is not None or not write_whole(send, reply, self._heads, request.id):
                 reply = await self._send(request, reply, send)
-            metrics.http.of(label, name, reply.status).note(took)
+            _request_metrics.of(label, name, reply.status).note(took)
         except ClientGoneError:
             pass
         except asyncio.CancelledError:
@@ -134,21 +182,21 @@ class Dispatcher:
                 request.let_go()
 
     async def _open_socket(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """A WebSocket passes the checks of a request; a refusal is an ordinary reply."""
-        begun = self._seconds()
+        """Check a WebSocket like a request and run it. A rejection is an ordinary HTTP reply."""
+        started = self._seconds()
         scope["method"] = "GET"
         request = Request(scope, receive, body_bytes_max=0)
         request.id = b"%b%x" % (self._id_prefix, next(self._id_counter))
-        found = self._find(request)
+        found = self._find_route(request)
         if isinstance(found, tuple):
             name, reply = found
         elif found is not None and found.socket:
-            name, reply = found.path, await self._call(found, request, begun)
+            name, reply = found.path, await self._run_handler(found, request, started)
         else:
             unknown = NotFoundError("There is no WebSocket here.")
             name, reply = "unknown", self._failure(unknown, request, dsps=False)
         label = "GET" if name[0] == "/" else "-"
-        metrics.http.of(label, name, reply.status).note(self._seconds() - begun)
+        _request_metrics.of(label, name, reply.status).note(self._seconds() - started)
         if isinstance(reply, SocketReply):
             await reply.run(receive, send)
             return
@@ -159,14 +207,17 @@ class Dispatcher:
             await send({"type": "websocket.http.response.body", "body": reply.body})
             note_refused(send)
 
-    # -- Finding and calling -----------------------------------------------------------------
+    # -- Routes and handlers -----------------------------------------------------------------
 
-    def _find(self, request: Request) -> Route | tuple[str, Reply] | None:
-        """The route of a request; or why there is none, and the reply; None: it is not for us."""
+    def _find_route(self, request: Request) -> Route | tuple[str, Reply] | None:
+        """Return the route, or a metric label and the reply that rejects the request.
+
+        None: the wide application has the route.
+        """
         scope = request.scope
         path = self._path(scope["path"])
         if SURPLUS in scope["state"]:
-            metrics.http_shed.inc()
+            http_shed.inc()
             busy = BusyError("The server has as many connections as it can serve.")
             reply = self._failure(busy, request, dsps=_is_dsps(path))
             reply.headers = (*reply.headers, CLOSE)
@@ -190,8 +241,8 @@ class Dispatcher:
             return routes["GET"]
         return "method", self._no_such_method(request, routes, method)
 
-    async def _call(self, route: Route, request: Request, begun: float) -> Reply:
-        """The handler's reply, behind the checks that come before it."""
+    async def _run_handler(self, route: Route, request: Request, started: float) -> Reply:
+        """Check channel name, token and key, then call the handler and return its reply."""
         if route.body_bytes_max is not None:
             request.body_bytes_max = route.body_bytes_max
         try:
@@ -200,26 +251,29 @@ class Dispatcher:
             if route.admission is not None and (coming := route.admission(request)) is not None:
                 request.access = await coming
             scope = route.scope
-            if scope is not None and not self._knows(request, scope):
-                await self._check(request, scope)
+            if scope is not None and not self._has_cached_scope(request, scope):
+                await self._require_scope(request, scope)
             reply = await route.handler(request)
-            if scope is Scope.READ and self._seconds() - begun > _RECHECK_SECONDS:
-                await self._check_again(route, request, scope)
+            if scope is Scope.READ and self._seconds() - started > _RECHECK_SECONDS:
+                await self._recheck_access(route, request, scope)
         except ClientGoneError:
             raise
         except Exception as error:
             reply = self._failure(error, request, dsps=route.manner == "dsps", verb=route.verb)
         return reply
 
-    def _knows(self, request: Request, needed: Scope) -> bool:
-        """The common case of `_check`, without a coroutine: a known key that may do this."""
+    def _has_cached_scope(self, request: Request, needed: Scope) -> bool:
+        """Return True if a token or a cached key grants the scope. Most requests end here.
+
+        False: `_require_scope` has to look up the key, or to raise the error.
+        """
         access = request.access or self._gate.admit(request.authorization)
         if access is None or needed not in access.scopes:
             return False
         request.access = access
         return True
 
-    async def _check(self, request: Request, needed: Scope) -> None:
+    async def _require_scope(self, request: Request, needed: Scope) -> None:
         access = self._gate.admit(request.authorization)
         if access is None:
             access = await self._gate.admit_unknown(request.authorization)
@@ -227,15 +281,15 @@ class Dispatcher:
             raise ForbiddenError(f"The key lacks the scope {needed.value!r}.")
         request.access = access
 
-    async def _check_again(self, route: Route, request: Request, needed: Scope) -> None:
-        """A poll may outlive its key or its token: what came meanwhile is not for a revoked one."""
+    async def _recheck_access(self, route: Route, request: Request, needed: Scope) -> None:
+        """Check key or token again after a long poll, because it may have been revoked."""
         coming = route.admission(request) if route.admission is not None else None
         if coming is None or await coming is None:
-            await self._check(request, needed)
+            await self._require_scope(request, needed)
 
     async def _call_wide(self, request: Request, send: Send) -> None:
-        """Hands over to the wide application, which asks for the access where it needs one."""
-        begun = self._seconds()
+        """Pass the request to the wide application, which calls `_admit` on routes with a scope."""
+        started = self._seconds()
         path = self._path(request.scope["path"])
         scope = {**request.scope, "path": path, "root_path": ""}
         scope["state"] = {**scope.get("state", {}), "request": request, "admit": self._admit}
@@ -252,7 +306,7 @@ class Dispatcher:
                 assert isinstance(status, int)
                 method = request.scope["method"]
                 label = method if method in _WIDE_METHODS else "-"
-                metrics.http.of(label, "wide", status).note(self._seconds() - begun)
+                _request_metrics.of(label, "wide", status).note(self._seconds() - started)
                 return
             body = message.get("body", b"")
             assert isinstance(body, bytes)
@@ -276,7 +330,7 @@ class Dispatcher:
             await self._send_now(request, self._failure(error, request, dsps=False), send)
 
     async def _admit(self, request: Request, needed: Scope) -> Access:
-        await self._check(request, needed)
+        await self._require_scope(request, needed)
         assert request.access is not None
         return request.access
 
@@ -285,7 +339,7 @@ class Dispatcher:
             return path[len(self._prefix) :]
         return path if not self._prefix else "/\0"  # outside the prefix nothing is served
 
-    # -- Answers -----------------------------------------------------------------------------
+    # -- Replies -----------------------------------------------------------------------------
 
     def _no_such_method(self, request: Request, routes: dict[str, Route], method: str) -> Reply:
         methods = sorted(routes)
@@ -311,11 +365,11 @@ class Dispatcher:
         return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
 
     async def _give_up(self, request: Request, send: Send) -> None:
-        """The last word to a client whose request was not done when a stop could wait no longer."""
+        """Reply 503 to a request that was cancelled because the server stops."""
         error = OutcomeUnknownError("The server stopped before the request was done.")
         reply = self._failure(error, request, dsps=_is_dsps(self._path(request.scope["path"])))
         reply.headers = (*reply.headers, CLOSE)
-        # uvicorn refuses a second reply where the first had begun.
+        # uvicorn refuses a second reply where the first had started.
         with contextlib.suppress(RuntimeError):
             await self._send(request, reply, send)
 

@@ -11,7 +11,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from waystation.errors import BusyError
-from waystation.telemetry import metrics
+from waystation.runtime.metrics import count_family
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,6 +33,10 @@ REPLIES_BYTES_MAX = 256 * 1_048_576
 REPLIES_BYTES_OF_PROJECT_MAX = 128 * 1_048_576
 
 encode = msgspec.json.Encoder().encode
+
+http_shed = count_family(
+    "waystation_http_requests_shed", "Requests refused because a bound was reached."
+).of()
 
 
 class Reply:
@@ -68,7 +72,7 @@ def hold_reply(project: str, size: int) -> Iterator[None]:
         used.total() + size > REPLIES_BYTES_MAX
         or used[project] + size > REPLIES_BYTES_OF_PROJECT_MAX
     ):
-        metrics.http_shed.inc()
+        http_shed.inc()
         raise BusyError("Slow readers hold as many bytes of replies as the server can keep.")
     used[project] += size
     try:

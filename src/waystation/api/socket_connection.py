@@ -13,9 +13,8 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 
 from waystation.api.connection import STALLED_SECONDS_MAX, Bounds
-from waystation.api.reply import Send
+from waystation.api.reply import Send, http_shed
 from waystation.api.request import hold_bytes
-from waystation.telemetry import metrics
 
 _TOO_SLOW = 1008
 _TOO_LARGE = 1009
@@ -72,7 +71,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
     def _hold(self, unfinished: int) -> None:
         change, self.held = unfinished - self.held, unfinished
         if not hold_bytes(change) and change > 0:
-            metrics.http_shed.inc()
+            http_shed.inc()
             self._fail(_TRY_AGAIN, "busy")
 
     def handle_connect(self, event: Request) -> None:

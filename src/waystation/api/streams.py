@@ -12,6 +12,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from prometheus_client import Gauge
+
 from waystation.errors import (
     CatalogueError,
     ForbiddenError,
@@ -19,9 +21,16 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.runtime.logging import logger
-from waystation.telemetry import metrics
+from waystation.runtime.metrics import registry
 
 _log = logger("http")
+
+channel_streams = Gauge(
+    "waystation_channel_streams",
+    "Live streams that are open, by kind (events, socket).",
+    ["kind"],
+    registry=registry,
+)
 
 #: With the gate's own two seconds it makes less than five: a revoked key is out by then.
 _RECHECK_SECONDS = 2.0
@@ -80,7 +89,7 @@ class Streams:
         # Not all of those that came together leave together.
         timeout = asyncio.timeout(self._seconds_max * random.uniform(0.9, 1.0))
         stream = Stream(recheck, timeout)
-        gauge = metrics.channel_streams.labels(kind)
+        gauge = channel_streams.labels(kind)
         gauge.inc()
         self._open.add(stream)
         try:

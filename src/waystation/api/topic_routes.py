@@ -1,8 +1,8 @@
-"""The hot routes of topics: producing, and looking at what was produced.
+"""Routes that produce messages to a topic and browse its messages.
 
-A produce is checked whole before anything is written: form, schema, limit, in this order. Of a
-batch each message has a result of its own, since they go to different partitions; only when nothing
-of a request was accepted, the answer is a problem.
+`produce` checks the whole request before it writes anything: format, schema and rate limit, in this
+order. The messages of a batch go to different partitions, so each one has its own result. The reply
+is an error only if no message was accepted.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from waystation.types.topic import StoredMessagePage
 _log = logger("http")
 
 _is_integer = re.compile(r"-?[0-9]{1,18}", re.ASCII).fullmatch
-#: What a client may be told of an error that nobody foresaw.
-_UNFORESEEN = "Something went wrong on our side; the log has it."
+#: Text of a result for an unexpected error, whose details only the log has.
+_INTERNAL = "Something went wrong on our side; the log has it."
 
 
 class TopicRoutes:
@@ -71,7 +71,7 @@ class TopicRoutes:
         """POST /v1/topics/{topic}/messages"""
         assert request.access is not None
         project, (name,) = request.access.project, request.params
-        topic = self._topics.known(project, name) or await self._topics.get(project, name)
+        topic = self._topics.get_recent(project, name) or await self._topics.get(project, name)
         require_open(topic)
         body = await request.body()
         received = read_request(
@@ -98,13 +98,13 @@ class TopicRoutes:
                 return reply
             headers += admission.headers
         batch, ids = received.batch, [each.id for each in envelopes]
-        call = self._producer.begin(project, name, envelopes)
+        call = self._producer.enqueue(project, name, envelopes)
         # The messages are packed now. Free the originals before the wait, because those of many
         # waiting requests would fill the processor's caches.
         del body, received, envelopes
         results = await call.wait()
         if batch:
-            return Reply(200, _told(results, ids), headers)
+            return Reply(200, _encode_results(results, ids), headers)
         (result,) = results
         if not isinstance(result, Receipt):
             raise result
@@ -113,12 +113,12 @@ class TopicRoutes:
     async def browse(self, request: Request) -> Reply:
         """GET /v1/topics/{topic}/messages?partition=|group=|id="""
         group, message_id = request.query("group"), request.query("id")
-        limit, cursor = _whole(request, "limit", LIMIT_DEFAULT), request.query("cursor") or ""
+        limit, cursor = _integer_of(request, "limit", LIMIT_DEFAULT), request.query("cursor") or ""
         assert request.access is not None
         project, (name,) = request.access.project, request.params
         if group is None and message_id is None:
-            return json_reply(await self._in_partition(request, project, name, cursor, limit))
-        _require_no_place(request)
+            return json_reply(await self._browse_partition(request, project, name, cursor, limit))
+        _check_no_position(request)
         if group is not None:
             check_key(group, field="group")
         if message_id is None:
@@ -133,31 +133,33 @@ class TopicRoutes:
             )
         return json_reply(await found)
 
-    async def _in_partition(
+    async def _browse_partition(
         self, request: Request, project: str, name: str, cursor: str, limit: int
     ) -> StoredMessagePage:
         offset, since_ms = request.query("offset"), request.query("time_ms")
         if request.query("partition") is None:
-            # The topic first: one that is not there has nothing to choose from.
+            # Check the topic first, because a missing topic is the more useful error.
             await self._topics.get(project, name)
             raise InvalidInputError(
-                "Say what to look at: a partition, a group or an id.", field="partition"
+                "The request names no partition, group or id.",
+                field="partition",
+                hint="Add ?partition=0, ?group=… or ?id=….",
             )
         return await self._queries.messages_in_partition(
             project,
             name,
-            storage=_whole(request, "storage"),
-            partition=_whole(request, "partition"),
-            offset=None if offset is None else _whole(request, "offset"),
+            storage=_integer_of(request, "storage"),
+            partition=_integer_of(request, "partition"),
+            offset=None if offset is None else _integer_of(request, "offset"),
             since_ms=None
             if since_ms is None
-            else check_time_ms(_whole(request, "time_ms"), field="time_ms"),
+            else check_time_ms(_integer_of(request, "time_ms"), field="time_ms"),
             cursor=cursor,
             limit=limit,
         )
 
     def routes(self) -> list[Route]:
-        """The two rows of the route table."""
+        """Return the two rows of the route table."""
         path = "/v1/topics/{topic}/messages"
         return [
             Route(
@@ -192,25 +194,25 @@ class TopicRoutes:
         ]
 
 
-def _told(results: Sequence[ProduceResult], ids: Sequence[str]) -> bytes:
-    """What became of each message of a batch; raises what was said of all of them."""
+def _encode_results(results: Sequence[ProduceResult], ids: Sequence[str]) -> bytes:
+    """Return the reply to a batch. Raise the error if all messages failed with the same code."""
     problems = [each for each in results if isinstance(each, WaystationError)]
     if len(problems) == len(results) and len({each.code for each in problems}) == 1:
         raise problems[0]
     if not problems:
         return encode({"results": results}) + b"\n"
-    told = [
-        each if isinstance(each, Receipt) else _refused(message_id, each)
+    shown = [
+        each if isinstance(each, Receipt) else _refused_message(message_id, each)
         for each, message_id in zip(results, ids, strict=True)
     ]
-    return encode({"results": told}) + b"\n"
+    return encode({"results": shown}) + b"\n"
 
 
-def _refused(message_id: str, error: WaystationError) -> RefusedMessage:
+def _refused_message(message_id: str, error: WaystationError) -> RefusedMessage:
     problem = Problem(code=error.code, detail=str(error), hint=error.hint)
     if status_of(error) == 500:
         _log.error("message not produced", error=error)
-        problem = Problem(code=WaystationError.code, detail=_UNFORESEEN)
+        problem = Problem(code=WaystationError.code, detail=_INTERNAL)
     return RefusedMessage(id=message_id, error=problem)
 
 
@@ -218,20 +220,20 @@ def _problem(error: WaystationError, request: Request) -> Reply:
     return problem_for(error, path=request.scope["path"], request_id=request.id.decode())
 
 
-def _whole(request: Request, name: str, default: int = 0) -> int:
-    """A whole number of the query."""
+def _integer_of(request: Request, name: str, default: int = 0) -> int:
+    """Return an integer parameter of the query. Raise InvalidInputError if it is invalid."""
     text = request.query(name)
     if text is None:
         return default
     if not _is_integer(text):
-        raise InvalidInputError(f"{name} must be a whole number.", field=name)
+        raise InvalidInputError(f"{name} must be an integer.", field=name)
     return int(text)
 
 
-def _require_no_place(request: Request) -> None:
+def _check_no_position(request: Request) -> None:
     for field in ("storage", "partition", "offset", "time_ms"):
         if request.query(field) is not None:
             raise InvalidInputError(
-                f"{field} is for a look at one partition; a group or an id is looked for in all.",
+                f"{field} applies to a partition and cannot be combined with a group or an id.",
                 field=field,
             )

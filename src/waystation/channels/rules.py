@@ -18,7 +18,7 @@ the process. Invalid patterns and templates are reported at start.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -65,11 +65,12 @@ class ChannelRules:
     def __init__(self, rules: tuple[ChannelRule, ...], *, expire_seconds: float) -> None:
         self._expire_seconds = expire_seconds
         self._rules = [(_compile(rule), rule) for rule in rules]
-        default = ChannelTerms(expire_seconds=expire_seconds)
-        #: Function that returns the terms of a channel, or None if no rule allows its name.
-        self.terms_of: Callable[[str], ChannelTerms | None] = (
-            lru_cache(CACHED_NAMES_MAX)(self._combine) if rules else lambda _: default
-        )
+        self._default = ChannelTerms(expire_seconds=expire_seconds)
+        self._cached_terms = lru_cache(CACHED_NAMES_MAX)(self._combine)
+
+    def terms_of(self, channel: str) -> ChannelTerms | None:
+        """Return the terms of a channel, or None if no rule allows its name."""
+        return self._cached_terms(channel) if self._rules else self._default
 
     def _combine(self, channel: str) -> ChannelTerms | None:
         matching = [

@@ -90,7 +90,7 @@ class Definitions(ABC, Generic[_D]):
 
     # -- Reading -----------------------------------------------------------------------------
 
-    def known(self, project: str, name: str) -> _D | None:
+    def get_recent(self, project: str, name: str) -> _D | None:
         """Return the definition if this process read it in the last two seconds; else None."""
         found = self._known.get((project, name))
         if found is None or self._clock.uptime_s() - found[1] > _FRESH_SECONDS:
@@ -114,7 +114,7 @@ class Definitions(ABC, Generic[_D]):
         key = self.cache_key(definition.project, definition.name)
         return int(await self._store.call("HGET", key, "version", repeatable=True) or 0)
 
-    async def newest(self, project: str, name: str) -> tuple[_D, int] | None:
+    async def read_newest(self, project: str, name: str) -> tuple[_D, int] | None:
         """Return the newest definition and the version of its row; None if there is no row.
 
         The cache is read before the row, and a change writes the row first. The cached version is
@@ -145,7 +145,7 @@ class Definitions(ABC, Generic[_D]):
             after = records[-1].name
         return found[:limit]
 
-    async def everything(self) -> AsyncIterator[Sequence[_D]]:
+    async def read_all(self) -> AsyncIterator[Sequence[_D]]:
         """Yield the rows of all projects in all states, page by page.
 
         An invalid row is logged and skipped, so that it does not hide the others.
@@ -181,7 +181,7 @@ class Definitions(ABC, Generic[_D]):
         require_name(name, field=self.kind)
         states = states or self.usable_states
         for _ in range(_ATTEMPTS_MAX):
-            found = await self.newest(project, name)
+            found = await self.read_newest(project, name)
             if found is None:
                 raise self.not_found(name)
             definition, row_version = found

@@ -218,10 +218,10 @@ class Logs(Protocol):
         """
         ...
 
-    async def seal(self, log: str, partition: int, following: int) -> LogState:
+    async def seal(self, log: str, partition: int, next_index: int) -> LogState:
         """Seal a partition: make it reject appends permanently. Return its state.
 
-        `following` is the index of the storage topic that continues the partition. A second seal
+        `next_index` is the index of the storage topic that continues the partition. A second seal
         changes nothing.
         """
         ...

@@ -181,8 +181,8 @@ class StreamLogs:
             slowest=reply[10].decode(),
         )
 
-    async def seal(self, log: str, partition: int, following: int) -> LogState:
-        arguments = (following, *_STATE_FIELDS)
+    async def seal(self, log: str, partition: int, next_index: int) -> LogState:
+        arguments = (next_index, *_STATE_FIELDS)
         reply = await self._store.run(_SEAL, [keys.head(log, partition)], arguments)
         return _state(reply, log, partition)
 
@@ -256,7 +256,7 @@ def raise_refusal(reply: list[Reply], log: str, partition: int) -> None:
         case b"appended":
             return
         case b"sealed":
-            raise LogSealedError(following=int(reply[1]))
+            raise LogSealedError(next_index=int(reply[1]))
         case b"full":
             raise LogFullError(
                 f"The messages do not fit into partition {partition} of log '{log}', which stores"

@@ -88,7 +88,7 @@ class Pools:
 
     def known(self, project: str, name: str) -> Pool | None:
         """The pool, if it was read a moment ago, in whichever state; never waits."""
-        return self._definitions.known(project, name)
+        return self._definitions.get_recent(project, name)
 
     async def get(self, project: str, name: str) -> Pool:
         """The pool as it is; PoolNotFoundError also for one that is being deleted."""
@@ -107,7 +107,7 @@ class Pools:
 
     async def use(self, project: str, name: str) -> Pool:
         """The pool as it was a moment ago: for calls that its scripts check anyway."""
-        pool = self._definitions.known(project, name)
+        pool = self._definitions.get_recent(project, name)
         if pool is None or pool.state not in ALIVE:
             pool = await self.get(project, name)
         return pool
@@ -118,7 +118,7 @@ class Pools:
 
     def everything(self) -> AsyncIterator[Sequence[Pool]]:
         """All pools of all projects as the catalogue has them, in every state, by pages."""
-        return self._definitions.everything()
+        return self._definitions.read_all()
 
     def terms(self, pool: Pool) -> Terms:
         """What its scripts are told."""
@@ -257,10 +257,10 @@ class Pools:
 
     async def _former(self, project: str, name: str) -> tuple[Pool | None, int | None]:
         """What had the name before, and the version of its row; ConflictError if it still has."""
-        found = await self._definitions.newest(project, name)
+        found = await self._definitions.read_newest(project, name)
         if found is not None and found[0].state == "deleting":
             await self._finish_deletion(found[0])
-            found = await self._definitions.newest(project, name)
+            found = await self._definitions.read_newest(project, name)
         if found is not None:
             if found[0].state != "deleted":
                 await self.mend(found[0])

@@ -10,7 +10,16 @@ from collections.abc import Awaitable, Callable
 
 from waystation.api.connection import SURPLUS
 from waystation.api.problems import problem, problem_for, status_of
-from waystation.api.reply import CLOSE, Heads, Receive, Reply, Scope, Send, expects_continue
+from waystation.api.reply import (
+    CLOSE,
+    Heads,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    expects_continue,
+    http_shed,
+)
 from waystation.api.reply import write_whole as write_at_once
 from waystation.api.request import ClientGoneError, Request
 from waystation.api.socket_connection import note_refused
@@ -72,7 +81,7 @@ class HttpApp:
 
     async def _reply(self, request: Request) -> Reply:
         if SURPLUS in request.scope["state"]:
-            metrics.http_shed.inc()
+            http_shed.inc()
             busy = BusyError("The relay has as many connections as it can serve.")
             reply = _failure(busy, request)
             reply.headers = (*reply.headers, CLOSE)

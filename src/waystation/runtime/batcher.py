@@ -97,7 +97,7 @@ class Batcher(Generic[Key, Item, Result]):
             if key not in self._tasks:
                 self._start(key)
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no call is in flight and, unless the batcher is paused, no item is queued."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))

@@ -118,7 +118,7 @@ class PubSub(Service, asyncio.Protocol):
                 entry.idle_since = asyncio.get_running_loop().time()
 
     @contextmanager
-    def following(self, topic: bytes) -> Iterator[Wakeup]:
+    def listening(self, topic: bytes) -> Iterator[Wakeup]:
         """Yield a wake-up for a background task, which `repr` does not count as a waiter."""
         wakeup = Wakeup(recheck_s=RECHECK_S)
         end = self.listen(topic, lambda _: wakeup.set())

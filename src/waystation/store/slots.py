@@ -54,25 +54,6 @@ def slot_of_command(packed: bytes) -> int | None:
     return slot_of(_word(packed, index))
 
 
-def key_beside(name: str, what: str) -> str:
-    """Return the name of a key in the slot of key `name`, for data that belongs to it.
-
-    A name with a hash tag is extended and keeps its tag. Any other name becomes the tag itself.
-    Raise ValueError if that is impossible, because a closing brace would end the tag early.
-    """
-    if _tag_of(name):
-        return f"{name}.{what}"
-    if "}" in name:
-        raise ValueError(f"The name {name!r} has a closing brace without a hash tag.")
-    return f"{{{name}}}.{what}"
-
-
-def _tag_of(name: str) -> str:
-    _, brace, rest = name.partition("{")
-    tag, end, _ = rest.partition("}")
-    return tag if brace and end else ""
-
-
 def _word(packed: bytes, index: int) -> bytes:
     """Return one word of a packed command: `*<words>`, then `$<bytes>` and the word, for each."""
     at = packed.index(b"\n") + 1

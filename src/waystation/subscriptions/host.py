@@ -160,7 +160,7 @@ class Host:
     # -- Looking -----------------------------------------------------------------------------
 
     async def _look_on(self) -> None:
-        with self._wakeups.following(DELIVERY.encode()) as waiter:
+        with self._wakeups.listening(DELIVERY.encode()) as waiter:
             while not self._stopping:
                 waiter.clear()
                 try:

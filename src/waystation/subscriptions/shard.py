@@ -268,7 +268,7 @@ class Shard:
         if operations is None:
             return
         hint = self.place.due_hint.encode()
-        with self._means.wakeups.following(hint) as waiter:
+        with self._means.wakeups.listening(hint) as waiter:
             while True:
                 waiter.clear()
                 step = partial(operations.step, self.place, self._tenure.terms, _STEP_MAX)

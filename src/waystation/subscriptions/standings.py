@@ -79,7 +79,7 @@ class Standings(Service):
 
     async def run(self) -> None:
         """Read the states on each change and once a second, until the service stops."""
-        with self._wakeups.following(REGISTER.encode()) as wakeup:
+        with self._wakeups.listening(REGISTER.encode()) as wakeup:
             await self.repeat(self._read_states, every_s=_READ_S, wakeup=wakeup, rest_s=_READ_S_MIN)
 
     async def _read_states(self) -> None:

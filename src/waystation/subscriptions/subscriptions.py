@@ -83,7 +83,7 @@ class Subscriptions:
 
     def known(self, project: str, name: str) -> Subscription | None:
         """The subscription, if it was read a moment ago, in whichever state; never waits."""
-        return self._definitions.known(project, name)
+        return self._definitions.get_recent(project, name)
 
     async def get(self, project: str, name: str) -> Subscription:
         """The subscription as it is, also while it is being created or deleted."""
@@ -106,7 +106,7 @@ class Subscriptions:
 
     def everything(self) -> AsyncIterator[Sequence[Subscription]]:
         """All subscriptions of all projects as the catalogue has them, in every state, by pages."""
-        return self._definitions.everything()
+        return self._definitions.read_all()
 
     async def secrets(self, subscription: Subscription) -> tuple[Secret, ...]:
         """The secrets that sign its requests, the one in force first."""
@@ -127,7 +127,7 @@ class Subscriptions:
         check_new(new)
         self._check_time(new.start, InvalidInputError, field="from")
         require_name(new.topic, field="topic")
-        topic = await self._topics.newest(project, new.topic)
+        topic = await self._topics.get_newest(project, new.topic)
         _check_options(new.options, topic)
         await self._check_endpoint(project, new.endpoint)
         former, written = await self._former(project, name)
@@ -163,7 +163,7 @@ class Subscriptions:
         switched to before it could see the row is seen here: one of the two always sees the other.
         """
         warning = _growth_warning(subscription, topic)
-        now = await self._topics.newest(subscription.project, subscription.topic)
+        now = await self._topics.get_newest(subscription.project, subscription.topic)
         if _growth_warning(subscription, now) == warning:
             return
         await self.delete(subscription.project, subscription.name)
@@ -180,10 +180,10 @@ class Subscriptions:
 
     async def _former(self, project: str, name: str) -> tuple[Subscription | None, int | None]:
         """What had the name before, and the version of its row; ConflictError if it still has."""
-        found = await self._definitions.newest(project, name)
+        found = await self._definitions.read_newest(project, name)
         if found is not None and found[0].state == "deleting":
             await self.lifecycle.mend(found[0])
-            found = await self._definitions.newest(project, name)
+            found = await self._definitions.read_newest(project, name)
         if found is None:
             # The store may know one that this catalogue never knew: its numbers stay its own.
             return await self._definitions.read_cached(project, name), None

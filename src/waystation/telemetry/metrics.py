@@ -5,15 +5,10 @@ Labels come from fixed sets of words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prometheus_client import Counter, Gauge
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from waystation.runtime.metrics import (
     CONTENT_TYPE,
-    Histogram,
     count_family,
     exposition,
     histogram,
@@ -23,62 +18,6 @@ from waystation.telemetry import history_metrics
 
 __all__ = ["CONTENT_TYPE", "exposition", "history_metrics", "registry"]
 
-
-class RequestMetrics(Collector):
-    """Times of requests by method, route and status. The caller bounds the set of these."""
-
-    def __init__(self) -> None:
-        self._histograms: dict[tuple[str, str, int], Histogram] = {}
-
-    def of(self, method: str, route: str, status: int) -> Histogram:
-        """Return the histogram of these three; create it on the first call."""
-        key = (method, route, status)
-        found = self._histograms.get(key)
-        if found is None:
-            found = self._histograms[key] = Histogram()
-        return found
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counts by method, route and status, and the times by route."""
-        requests = CounterMetricFamily(
-            "waystation_http_requests",
-            "Requests answered, by route template and status.",
-            labels=("method", "route", "status"),
-        )
-        times = HistogramMetricFamily(
-            "waystation_http_request_seconds",
-            "Time from the first byte of a request to its reply; long polls wait on purpose.",
-            labels=("route",),
-        )
-        by_route: dict[str, Histogram] = {}
-        for (method, route, status), each in self._histograms.items():
-            requests.add_metric((method, route, str(status)), sum(each.counts))
-            total = by_route.setdefault(route, Histogram())
-            total.counts = [a + b for a, b in zip(total.counts, each.counts, strict=True)]
-            total.seconds += each.seconds
-        for route, total in by_route.items():
-            times.add_metric((route,), total.buckets, total.seconds)
-        yield requests
-        yield times
-
-
-#: Requests and their times, by route.
-http = RequestMetrics()
-registry.register(http)
-http_in_flight = Gauge(
-    "waystation_http_requests_in_flight", "Requests that are being answered.", registry=registry
-)
-http_shed = Counter(
-    "waystation_http_requests_shed",
-    "Requests refused because a bound was reached.",
-    registry=registry,
-)
-channel_streams = Gauge(
-    "waystation_channel_streams",
-    "Live streams that are open, by kind (events, socket).",
-    ["kind"],
-    registry=registry,
-)
 delivery_attempts = count_family(
     "waystation_delivery_attempts",
     "Outgoing requests, by what follows (done, retry, failed, disable).",

@@ -159,7 +159,7 @@ async def _flush(node: Node) -> None:
     for pool in [pool async for page in pools.everything() for pool in page]:
         if pool.state != "deleted":
             await pools.delete(pool.project, pool.name)
-    for topic in [topic async for page in node.topics.everything() for topic in page]:
+    for topic in [topic async for page in node.topics.read_all() for topic in page]:
         if topic.state not in ("deleted", "purged"):
             await node.topics.delete(topic.project, topic.name)
         await node.topics.purge(topic.project, topic.name)

@@ -97,7 +97,7 @@ class TopicMaintenance:
             await report.attempt(self._topics.delete_purged_logs(topic, registered))
 
         async def repair_all() -> None:
-            async for page in self._topics.everything():
+            async for page in self._topics.read_all():
                 await for_each(page, repair, at_once=_REPAIRS_AT_ONCE)
 
         async def trim(log: str) -> None:

@@ -16,12 +16,12 @@ A cancelled call does not withdraw its messages. The writer appends them neverth
 Invariants of a writer, to check with each change:
 
 1. All queued messages were routed by `_topic`.
-2. Only `_write_to` changes `_topic`, while the batcher is paused and no append is in flight.
-3. While `_follower` runs, `take` only appends to `_arrivals`.
+2. Only `_change_topic` sets `_topic`, while the batcher is paused and no append is in flight.
+3. While `_reroute_task` runs, `enqueue` only appends to `_arrivals`.
 4. `_append` (after a rejection) and `_stop_sending` pause the batcher. Only the end of
-   `_follow_topic` resumes it, even after an unexpected error.
+   `_reroute` resumes it, even after an unexpected error.
 5. Messages of one call and one group are adjacent in their queue, also after a new routing.
-   Therefore `_append_apart`, which appends the messages of each call alone, keeps their order.
+   Therefore `_append_each_call`, which appends the messages of each call alone, keeps their order.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ class Producer:
         """Append messages in order. Return a receipt or an error for each message."""
         if not envelopes:
             return []
-        return await self.begin(project, topic, envelopes).wait()
+        return await self.enqueue(project, topic, envelopes).wait()
 
-    def begin(self, project: str, topic: str, envelopes: Sequence[Envelope]) -> ProduceCall:
+    def enqueue(self, project: str, topic: str, envelopes: Sequence[Envelope]) -> ProduceCall:
         """Queue one or more messages and return without waiting.
 
         The call holds packed copies, so the caller can drop the envelopes.
         """
-        return self._writer(project, topic).take(envelopes)
+        return self._writer(project, topic).enqueue(envelopes)
 
     def _writer(self, project: str, topic: str) -> _TopicWriter:
         writer = self._writers.get((project, topic))
@@ -187,7 +187,7 @@ class _TopicWriter:
         self._arrivals: deque[list[_Message]] = deque()
         self._rejections: list[LogSealedError | LogNotFoundError] = []
         self._rejections_in_a_row = 0
-        self._follower: asyncio.Task[None] | None = None
+        self._reroute_task: asyncio.Task[None] | None = None
         self._batcher: Batcher[int, _Message, ProduceResult] = Batcher(
             self._append,
             _settle,
@@ -200,9 +200,9 @@ class _TopicWriter:
     @property
     def busy(self) -> bool:
         """True if the writer has queued messages or appends in flight."""
-        return self._follower is not None or self._batcher.busy
+        return self._reroute_task is not None or self._batcher.busy
 
-    def take(self, envelopes: Sequence[Envelope]) -> ProduceCall:
+    def enqueue(self, envelopes: Sequence[Envelope]) -> ProduceCall:
         """Queue messages behind all messages of earlier calls."""
         call = ProduceCall(self, len(envelopes))
         messages = [
@@ -226,8 +226,8 @@ class _TopicWriter:
                 f"Too many messages wait to be produced to topic '{self._name[1]}'.",
                 hint="Repeat the request later.",
             )
-        topic = producer.topics.known(*self._name)
-        if self._follower is not None or topic is not self._topic:
+        topic = producer.topics.get_recent(*self._name)
+        if self._reroute_task is not None or topic is not self._topic:
             topic = None
         if topic is not None:
             require_open(topic)
@@ -240,7 +240,7 @@ class _TopicWriter:
             # Keep the messages in `_arrivals` while the topic is read, so that messages of later
             # calls do not overtake them.
             self._arrivals.append(messages)
-            self._follow_soon()
+            self._start_reroute()
         return call
 
     def release(self, count: int, size: int) -> None:
@@ -262,7 +262,7 @@ class _TopicWriter:
     async def _append(self, partition: int, messages: list[_Message]) -> Sequence[ProduceResult]:
         """Append a batch. Return no results if the partition is sealed or missing.
 
-        The batcher then keeps the batch, and `_follow_topic` routes it again.
+        The batcher then keeps the batch, and `_reroute` routes it again.
         """
         topic = self._topic
         assert topic is not None, "routed without a topic"
@@ -277,12 +277,12 @@ class _TopicWriter:
         except (LogSealedError, LogNotFoundError) as rejection:
             self._rejections.append(rejection)
             self._batcher.pause()
-            self._follow_soon()
+            self._start_reroute()
             return ()
         except WaystationError as error:
             calls = {message.call for message in messages}
             if isinstance(error, LogFullError) and len(calls) > 1:
-                return await self._append_apart(partition, messages)
+                return await self._append_each_call(partition, messages)
             # Fail the queued messages of these calls too. Otherwise a caller that repeats the call
             # would append the failed messages after later ones.
             _fail(self._batcher.withdraw(partition, lambda message: message.call in calls), error)
@@ -290,7 +290,7 @@ class _TopicWriter:
         self._rejections_in_a_row = 0
         return receipts
 
-    async def _append_apart(
+    async def _append_each_call(
         self, partition: int, messages: list[_Message]
     ) -> Sequence[ProduceResult]:
         """Append the messages of each call alone, so that a large call does not fail small ones."""
@@ -302,20 +302,20 @@ class _TopicWriter:
                 break
         return results
 
-    # -- Following the topic -----------------------------------------------------------------
+    # -- Routing again ------------------------------------------------------------------------
 
-    def _follow_soon(self) -> None:
-        if self._follower is None:
-            self._follower = asyncio.create_task(self._follow_topic())
+    def _start_reroute(self) -> None:
+        if self._reroute_task is None:
+            self._reroute_task = asyncio.create_task(self._reroute())
 
-    async def _follow_topic(self) -> None:
+    async def _reroute(self) -> None:
         """Route rejected messages again, then the arrivals, until neither list has messages."""
         try:
             while self._rejections or self._arrivals:
                 if self._rejections:
                     await self._reroute_rejected()
                 else:
-                    await self._admit_arrivals()
+                    await self._route_arrivals()
         except BaseException as error:
             # An unexpected error, or the process ends. Fail all calls, so that no caller waits
             # forever.
@@ -323,24 +323,24 @@ class _TopicWriter:
             self._fail_arrivals(error)
             raise
         finally:
-            self._follower = None
+            self._reroute_task = None
             self._batcher.resume()
 
-    async def _admit_arrivals(self) -> None:
+    async def _route_arrivals(self) -> None:
         topics = self._producer.topics
         try:
-            topic = topics.known(*self._name) or await topics.get(*self._name)
+            topic = topics.get_recent(*self._name) or await topics.get(*self._name)
             require_open(topic)
         except WaystationError as error:
             self._fail_arrivals(error)
             return
-        # `known` returns the same object as long as the topic is unchanged. Do not stop sending
-        # then: the topic is read every two seconds, and a slow partition would delay all others.
+        # `get_recent` returns the same object while the topic is unchanged. Continue to send then,
+        # because the topic is read every two seconds and a slow partition would delay all others.
         if topic is not self._topic:
             await self._stop_sending()
             if self._rejections:
                 return
-            self._write_to(topic)
+            self._change_topic(topic)
         while self._arrivals:
             self._route(topic, self._arrivals.popleft())
 
@@ -348,22 +348,22 @@ class _TopicWriter:
         await self._stop_sending()
         rejections, self._rejections = self._rejections, []
         try:
-            self._write_to(await self._topic_after(rejections))
+            self._change_topic(await self._repair_topic(rejections))
         except WaystationError as error:
             self._fail_queued(error)
 
     async def _stop_sending(self) -> None:
         self._batcher.pause()
-        await self._batcher.quiet()
+        await self._batcher.wait_until_idle()
 
-    def _write_to(self, topic: TopicDefinition) -> None:
+    def _change_topic(self, topic: TopicDefinition) -> None:
         """Use a new definition and route all queued messages by it. No append may be in flight."""
         self._topic = topic
         # Limit batches to the size of a partition, because a larger batch would never fit.
         self._batcher.bytes_max = min(APPEND_BYTES_MAX, topic.options.max_bytes or APPEND_BYTES_MAX)
         self._route(topic, self._batcher.take_all())
 
-    async def _topic_after(
+    async def _repair_topic(
         self, rejections: list[LogSealedError | LogNotFoundError]
     ) -> TopicDefinition:
         """Create missing logs and finish an interrupted switch. Return the topic afterwards."""
@@ -375,20 +375,20 @@ class _TopicWriter:
         if any(isinstance(each, LogNotFoundError) for each in rejections):
             await topics.create_logs(topic)
         sealed = [each for each in rejections if isinstance(each, LogSealedError)]
-        if sealed and self._is_target(topic):
+        if sealed and self._has_target_of(topic):
             # Finish the switch here, because the node that started it may have crashed.
             topic = await topics.finish_switch(topic)
-            if self._is_target(topic):
+            if self._has_target_of(topic):
                 raise LogSealedError(
                     f"Topic '{topic.name}' is sealed and has no further storage topic.",
                     hint=f"Run `waystation topic add-storage {topic.name} PARTITIONS`, then"
                     f" `waystation topic switch {topic.name}`.",
-                    following=sealed[-1].following,
+                    next_index=sealed[-1].next_index,
                 )
         require_open(topic)
         return topic
 
-    def _is_target(self, topic: TopicDefinition) -> bool:
+    def _has_target_of(self, topic: TopicDefinition) -> bool:
         # Compare numbers, not indexes: a topic that was purged and created again starts at index 0.
         return self._topic is not None and self._topic.target.number == topic.target.number
 
@@ -455,7 +455,7 @@ class CheckedProducer:
 
     async def produce(self, project: str, name: str, envelope: Envelope) -> Receipt:
         """Append one message. Raise the same errors that a client gets for a request."""
-        topic = self.topics.known(project, name) or await self.topics.get(project, name)
+        topic = self.topics.get_recent(project, name) or await self.topics.get(project, name)
         require_open(topic)
         for header, value in envelope.headers:
             check_header_value(value, field=check_header_name(header))

@@ -108,12 +108,12 @@ class TopicService:
 
     # -- Reading -----------------------------------------------------------------------------
 
-    def known(self, project: str, name: str) -> TopicDefinition | None:
+    def get_recent(self, project: str, name: str) -> TopicDefinition | None:
         """Return the topic if this process read it in the last two seconds; else None.
 
         The topic can have any state. The method does not wait.
         """
-        return self._definitions.known(project, name)
+        return self._definitions.get_recent(project, name)
 
     async def get(self, project: str, name: str) -> TopicDefinition:
         """Return the topic, which may be up to two seconds old.
@@ -125,7 +125,7 @@ class TopicService:
             raise topic_not_found(name)
         return topic
 
-    async def newest(self, project: str, name: str) -> TopicDefinition:
+    async def get_newest(self, project: str, name: str) -> TopicDefinition:
         """Return the latest version of the topic, which `get` may not return yet.
 
         Raise TopicNotFoundError if it does not exist or is deleted.
@@ -164,12 +164,12 @@ class TopicService:
         states = (*ALIVE, "deleted") if deleted else ALIVE
         return await self._definitions.page(project, states, after=after, limit=limit)
 
-    def everything(self) -> AsyncIterator[Sequence[TopicDefinition]]:
+    def read_all(self) -> AsyncIterator[Sequence[TopicDefinition]]:
         """Return the topics of all projects in pages, in every state.
 
         Read them from the database.
         """
-        return self._definitions.everything()
+        return self._definitions.read_all()
 
     # -- Changes -----------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class TopicService:
         self._check_partitions(partitions)
         options = options or TopicOptions()
         _check_options(options)
-        purged, written = await self._definitions.newest(project, name) or (None, None)
+        purged, written = await self._definitions.read_newest(project, name) or (None, None)
         if purged is not None and purged.state != "purged":
             raise ConflictError(f"Topic '{name}' already exists.")
         # The store may have messages of a topic that this database does not know. Continue with the
@@ -259,9 +259,9 @@ class TopicService:
         a subscription could not continue with the next storage topic, unless `force` is set.
         """
         topic = await self._present(project, name, version)
-        following = topic.produce_pointer + 1
-        if not force and following < len(topic.storage):
-            await self._require_consistent(topic, following)
+        next_index = topic.produce_pointer + 1
+        if not force and next_index < len(topic.storage):
+            await self._require_consistent(topic, next_index)
         return await self.finish_switch(topic)
 
     async def _present(self, project: str, name: str, version: int | None) -> TopicDefinition:
@@ -278,8 +278,8 @@ class TopicService:
 
         Any process can finish a switch that another one started. Do nothing at the last one.
         """
-        following = topic.produce_pointer + 1
-        if following >= len(topic.storage):
+        next_index = topic.produce_pointer + 1
+        if next_index >= len(topic.storage):
             return topic
         await self.create_logs(topic)
         # Place the holds before the first append, because trimming can delete messages without one.
@@ -287,7 +287,7 @@ class TopicService:
         log = topic.log(topic.target)
 
         async def seal(partition: int) -> None:
-            await self._logs.seal(log, partition, following)
+            await self._logs.seal(log, partition, next_index)
 
         await for_each(range(topic.target.partitions), seal)
 

@@ -8,7 +8,7 @@
 -- ARGV    packed messages, in order
 -- Reply   {'appended', offset of the first message, time of all of them in ms}
 --         {'missing', ''}           the partition does not exist
---         {'sealed', following}     the partition is sealed; `following` is the index of the storage
+--         {'sealed', next_index}    the partition is sealed; `next_index` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
 -- Errors  none of its own; a store without free memory rejects the call before it runs

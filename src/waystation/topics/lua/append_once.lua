@@ -11,7 +11,7 @@
 --           position   '<offset>-<ms>' of the message, or of the first one with this id
 --           duplicate  1 the id was known, 0 the message was appended
 --         {'missing', ''}           the partition does not exist
---         {'sealed', following}     the partition is sealed; `following` is the index of the storage
+--         {'sealed', next_index}    the partition is sealed; `next_index` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
 -- Errors  none of its own; a store without free memory rejects the call before it runs
