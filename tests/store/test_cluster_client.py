@@ -31,11 +31,12 @@ from waystation.runtime.metrics import registry
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.connection import pack
+from waystation.store.keys import key_beside
 from waystation.store.leases import LeaseRenewer, Leases
 from waystation.store.opening import open_store, stamp_dataset
 from waystation.store.pubsub import PubSub
 from waystation.store.scripts import script
-from waystation.store.slots import SLOTS, key_beside, slot_of, slot_of_command
+from waystation.store.slots import SLOTS, slot_of, slot_of_command
 
 ACQUIRE = script("waystation.store", "lease_acquire")
 
