@@ -42,9 +42,9 @@ _RECORD_BYTES_MIN = 1_048_576
 
 
 def record_retention(max_bytes: int, policy: FullPolicy, *, logs: int = 1) -> Retention:
-    """Return the limits of one of `logs` record logs, which share `max_bytes`.
+    """Return the limits of one record log. `logs` such logs together may have `max_bytes`.
 
-    With `drop_and_count`, the record logs share only 16 MiB until history starts to read them. With
+    With `drop_and_count`, they may have 16 MiB together until history starts to read them. With
     `refuse`, trimming never deletes an entry that history has not read.
     """
     max_bytes = max(max_bytes // logs, _RECORD_BYTES_MIN) if logs > 1 else max_bytes

@@ -1,12 +1,12 @@
-"""Record logs of channels and pools: logs that several channels, or several pools, share.
+"""Record logs of channels and pools: logs to which the scripts of a part append their events.
 
-A script can write only to keys of its own slot. On a cluster there is therefore one record log per
-slot, whose name is chosen so that its keys are in that slot. On a single server, 16 logs share all
-slots. A log has one partition.
+All channels of a slot share one record log, and so do all pools of a slot, because a script can
+write only to keys of its own slot. On a cluster, each slot has its own log. On a single server, the
+slots are divided among 16 logs. A log has one partition.
 
-A log is created when history has registered as a reader, before the next publish or enqueue of its
-slot. Scripts record only if the log exists, so that a data set without a reader pays for one check
-per call. `RecordLogs` reads the registration every few seconds.
+A log is created by the first publish or enqueue of its slot after history has registered as a
+reader. Until then the scripts find no log and record nothing, so a data set without history pays
+for one check per call. `RecordLogs` reads the registration every few seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from waystation.types.common import FullPolicy, Record
 #: Parts whose record logs are shared.
 Kind = Literal["channels", "pools"]
 
-#: Reader names of history: the yielding one, and the one of `history.full = "refuse"`.
+#: Reader names under which history holds logs. At its byte limit, a log deletes entries that the
+#: yielding reader has not read. It keeps those of the firm one (`history.full = "refuse"`).
 YIELDING_READER, FIRM_READER = "~history", "history"
 #: Byte limit of all record logs of a kind together.
 BYTES_MAX = 256 * 1_048_576
@@ -41,28 +42,31 @@ BYTES_MAX = 256 * 1_048_576
 LOGS_OF_SERVER = 16
 #: Seconds between two reads of the registration of history.
 READ_REGISTRATION_S = 5.0
-#: First character of the argument of scripts that record. `-`: the setting `history.record`
-#: excludes all record logs, so that the scripts only count.
+#: Values of `record` as the scripts of channels and pools read them.
 _POLICIES = {"full": "f", "headers": "h", "none": "n"}
+#: Policy if the setting `history.record` is `none`: scripts count their events and append none.
 _EXCLUDED = "-"
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def history_reader_name(full: FullPolicy) -> str:
-    """Return the name under which history holds logs with a policy for full record logs."""
+    """Return the reader name of history for a value of the setting `history.full`."""
     return FIRM_READER if full == "refuse" else YIELDING_READER
 
 
 def record_log(kind: Kind, tag: str, *, cluster: bool) -> str:
-    """Return the name of the record log for the keys with a hash tag, which includes its braces."""
+    """Return the name of the record log of a channel or pool.
+
+    `tag` is the hash tag of its keys with the braces. It determines the slot, and the slot the log.
+    """
     slot = slot_of(tag)
     return f"{kind}.{_numbers(kind)[slot] if cluster else slot % LOGS_OF_SERVER}"
 
 
 @functools.lru_cache(maxsize=1024)
 def _cached_record_log(kind: Kind, tag: str, cluster: bool) -> str:
-    # Cached, because each call of a pool needs the name. A channel keeps its own.
+    # Cached, because a pool computes the name for each call. A channel stores its name.
     return record_log(kind, tag, cluster=cluster)
 
 
@@ -84,12 +88,15 @@ def _numbers(kind: Kind) -> Sequence[int]:
 
 
 class RecordLogs(Service):
-    """Names and creates record logs. The state is the registration, and the logs created so far.
+    """Creates record logs, and returns their names and the arguments with which scripts record.
 
-    With `recorded` False, the setting `history.record` excludes record logs: none is created, and
-    scripts count in the existing ones what they do not record. `register_as` registers history
-    under this name when the service starts, unless it is registered; a node that runs history
-    passes the name, so that the first message is recorded.
+    The only state is the name under which history is registered, and the logs created so far.
+
+    `recorded` False stands for the setting `history.record = "none"`: this process creates no
+    record log, and its scripts append no event to an existing one. They only count their events.
+    `register_as` is the reader name under which the service registers history when it starts, if
+    history is not registered. A node that runs history passes it, so that the first message is
+    recorded.
     """
 
     grace_s = 0.0
@@ -113,7 +120,8 @@ class RecordLogs(Service):
         self._created: set[str] = set()
         share = SLOTS if self._cluster else LOGS_OF_SERVER
         self._retention = Retention(
-            # A publish must not fail because history is behind, so the log drops what it lacks.
+            # A publish must not fail because history is behind, so a full log drops its oldest
+            # entries, also those that history has not read.
             policy="drop_and_count",
             max_bytes=max(BYTES_MAX // share, 65_536),
             unread_max_bytes=max(UNREAD_BYTES_MAX // share, 65_536),
@@ -133,15 +141,18 @@ class RecordLogs(Service):
             self._reader = await history_reader(self._store)
 
     def log_of(self, kind: Kind, tag: str) -> str:
-        """Return the name of the record log for the keys with a hash tag."""
+        """Return the name of the record log of a channel or pool, by the hash tag of its keys."""
         return _cached_record_log(kind, tag, self._cluster)
 
     def policy(self, record: Record) -> str:
-        """Return the recording policy as scripts read it."""
+        """Return the character that tells a script what to record, for a value of `record`."""
         return _POLICIES[record] if self._recorded else _EXCLUDED
 
     def argument(self, record: Record, project: str, name: str) -> bytes:
-        """Return the argument of scripts that record: the policy, then both names as msgpack."""
+        """Return the argument that tells a script of a channel what to record.
+
+        It is the character of the policy, followed by the names of project and channel as msgpack.
+        """
         return self.policy(record).encode() + _encode(project) + _encode(name)
 
     def needs_log(self, log: str) -> bool:
@@ -151,14 +162,14 @@ class RecordLogs(Service):
     async def create_log(self, log: str) -> None:
         """Create a record log and hold it for history, unless it exists."""
         if await self._logs.create(log, 1, self._retention):
-            # History may have read the log already, and the log may have dropped entries.
+            # Refused if history has read the log in the meantime, or the log dropped entries.
             with contextlib.suppress(OffsetOutOfRangeError):
                 await self._logs.hold(log, 0, self._reader, 0)
         self._created.add(log)
 
 
 def log_key(log: str) -> str:
-    """Return the key of a record log's stream, from which scripts derive its other keys."""
+    """Return the key of a record log's stream. Scripts append `:head` for the key of its head."""
     return keys.entries(log, 0)
 
 
@@ -169,18 +180,19 @@ FORMAT = 1
 
 
 class RecordEntry(msgspec.Struct, array_like=True, frozen=True):
-    """The events of one script call."""
+    """Events that one script call recorded."""
 
     format: int
-    #: Project, and name of the channel or pool; empty if the policy withholds the events.
+    #: Project, and name of the channel or pool. Both are empty with `record` none.
     project: str
     name: str
-    #: Each event as its words and its detail, whose type depends on the event.
+    #: Events in their order, each as a text such as `published 7 3600` and further values. The page
+    #: "Record logs of channels and pools" lists them. Empty with `record` none.
     events: list[tuple[str, Any]]
 
     @property
     def is_withheld(self) -> bool:
-        """True if the entry only counts that something happened, because of `record` none."""
+        """True if the entry says only that a call published or enqueued, as `record` demands."""
         return not self.events
 
 
