@@ -260,7 +260,7 @@ def test_handle_needs_no_escaping_in_url(channel: str, subscriber: str, clock: i
     assert not set(handle) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=")
 
 
-def test_handle_of_stored_example_is_unchanged() -> None:
+def test_handle_format_equals_stored_example() -> None:
     """Keep the format of handles, because clients use them after an upgrade of the server."""
     assert encode_handle("chan", "sub", 1) == (
         "eyJkZWZhdWx0Ijoie1wiY2xrXCI6MSxcInhzXCI6XCJ1NkpTY3dcIn0ifQ=="

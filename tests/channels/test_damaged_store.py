@@ -106,7 +106,7 @@ async def assert_works(channel_store: ChannelStore, channel: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-async def test_damaged_clock_is_reported_by_every_verb(
+async def test_every_channel_operation_reports_damaged_clock(
     channel_store: ChannelStore, kind: str
 ) -> None:
     await fill(channel_store)

@@ -130,7 +130,9 @@ async def test_many_events_of_one_call_are_several_entries(channel_store: Channe
     assert len({text for text, _ in await events(channel_store.store)}) == 2001
 
 
-async def test_record_headers_keeps_id_without_content(channel_store: ChannelStore) -> None:
+async def test_channel_record_headers_keeps_message_id_and_drops_content(
+    channel_store: ChannelStore,
+) -> None:
     await register_reader(channel_store.store)
     rule = ChannelRule(pattern=".+", record="headers")
     async with recorded_channels(channel_store, rule) as channels:
@@ -139,7 +141,9 @@ async def test_record_headers_keeps_id_without_content(channel_store: ChannelSto
     assert await events(channel_store.store) == [(f"published 1 {TTL_S}", "m-1")]
 
 
-async def test_record_none_counts_messages_without_names(channel_store: ChannelStore) -> None:
+async def test_channel_record_none_keeps_count_and_drops_message_ids(
+    channel_store: ChannelStore,
+) -> None:
     await register_reader(channel_store.store)
     rule = ChannelRule(pattern=".+", record="none")
     async with recorded_channels(channel_store, rule) as channels:

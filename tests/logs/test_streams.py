@@ -98,7 +98,7 @@ class TestStreamLogs(LogConformance):
         assert max(calls for calls, _ in searches) <= 6
         assert min(spent for _, spent in searches) < min(spent for _, spent in single_reads) / 2
 
-    async def test_append_include_writes_record_and_state_atomically(
+    async def test_script_with_append_include_writes_record_and_state_atomically(
         self, logs: Logs, store: Store
     ) -> None:
         log = "s.default.mails.1"

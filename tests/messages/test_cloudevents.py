@@ -90,7 +90,7 @@ def test_structured_event_keeps_data(
     assert dict(envelope.headers).get("content-type") == kind
 
 
-def test_event_traceparent_precedes_that_of_request() -> None:
+def test_traceparent_of_event_overrides_that_of_its_request() -> None:
     other = TRACE.replace("4bf9", "5bf9")
     request = (b"traceparent", TRACE.encode())
     own = (b"ce-traceparent", other.encode())

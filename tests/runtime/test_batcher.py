@@ -133,7 +133,7 @@ async def test_batcher_paused_finishes_calls_in_flight_and_starts_no_other() -> 
     assert await calls.done() == [(1, 10), (2, 20), (3, 30)]
 
 
-async def test_batcher_take_all_returns_queued_items_in_order_of_their_key() -> None:
+async def test_batcher_take_all_returns_queued_items_grouped_by_key_in_order() -> None:
     calls = Calls()
     calls.gate.clear()
     calls.add("a", 1)

@@ -182,7 +182,7 @@ def test_config_rows_of_channel_rules_hide_secrets(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_channel_rule_with_invalid_field_is_rejected_by_number(
+def test_error_of_invalid_channel_rule_names_number_of_rule(
     tmp_path: Path, text: str, told: str
 ) -> None:
     file = write_settings(
@@ -341,7 +341,7 @@ def test_config_rows_hide_secrets() -> None:
     assert values(load_config())["store.url"] == ""
 
 
-def test_rows_hide_every_setting_of_type_secret() -> None:
+def test_config_rows_hide_every_secret_setting() -> None:
     text = "postgresql://user:hush-hush-hush@db/x"
     names = (
         *("admin.bearer", "archive.url", "catalogue", "deliverer.status_api_key"),
@@ -374,7 +374,7 @@ def test_admin_bearer_that_is_short_or_not_ascii_is_rejected(bearer: str) -> Non
     assert bearer not in str(caught.value)
 
 
-def test_rows_are_sorted_and_complete() -> None:
+def test_config_rows_are_sorted_by_name_and_have_settings_of_every_section() -> None:
     names = [name for name, _, _ in load_config().rows()]
     assert names == sorted(names)
     assert {"auth.insecure", "data", "http.port", "store.durability", "time_machine"} < set(names)

@@ -152,12 +152,12 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("first", "second"), SAME)
-def test_same_json_equal_content_is_the_same(first: bytes, second: bytes) -> None:
+def test_same_json_is_true_for_equal_content(first: bytes, second: bytes) -> None:
     assert same_json(first, second)
     assert same_json(second, first)
 
 
 @pytest.mark.parametrize(("first", "second"), DIFFERENT)
-def test_same_json_other_content_is_different(first: bytes, second: bytes) -> None:
+def test_same_json_is_false_for_different_content(first: bytes, second: bytes) -> None:
     assert not same_json(first, second)
     assert not same_json(second, first)

@@ -269,7 +269,7 @@ async def test_repeat_with_period_above_ten_seconds_waits_for_it(
     assert waits == [3600]
 
 
-async def test_repeat_waits_as_long_as_step_returns() -> None:
+async def test_repeat_waits_for_seconds_that_step_returns() -> None:
     class Soon(Recorder):
         async def run(self) -> None:
             await self.repeat(self.soon, every_s=3600)

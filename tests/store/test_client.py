@@ -84,7 +84,7 @@ async def test_call_in_the_same_turn_shares_one_write(
         assert proxy.chunks == chunks + 1
 
 
-async def test_call_before_connection_shares_one_write(
+async def test_calls_made_before_connection_are_sent_in_one_write(
     store_server: EmbeddedServer, echoes: list[int]
 ) -> None:
     async with store_at(store_server.address) as store:

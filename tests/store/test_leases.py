@@ -222,7 +222,7 @@ async def test_lease_renewer_with_failing_source_renews_the_others(
 # -- Checks by the local clock ---------------------------------------------------------------
 
 
-async def test_lease_is_sure_until_its_period_after_the_last_renewal(
+async def test_lease_is_sure_for_one_period_after_its_last_renewal(
     server: EmbeddedServer,
 ) -> None:
     # F-13: a process that was suspended detects it by its clock, without a call to the store.

@@ -514,7 +514,7 @@ def test_store_check_fix_without_terminal_requires_yes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"y\n", 0)])
-def test_store_check_fix_on_terminal_asks(
+def test_store_check_fix_on_terminal_asks_for_confirmation(
     folder: Path, terminal: tuple[int, int], answer: bytes, code: int
 ) -> None:
     before = spoil(folder)

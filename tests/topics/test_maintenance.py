@@ -432,7 +432,7 @@ async def test_maintenance_with_unavailable_store_ends_pass(
     assert looks <= 16
 
 
-async def test_maintenance_of_full_store_leads_trims_and_purges(
+async def test_maintenance_continues_to_trim_and_purge_when_store_is_full(
     maintenance: MaintenanceOnNode, process: TopicProcess
 ) -> None:
     options = TopicOptions(max_age_seconds=0.001)

@@ -258,7 +258,7 @@ def test_rate_limiter_over_any_window_admits_capacity_refill_and_one_debt(
 
 
 @given(rate=st.floats(0.1, 100), requests=REQUESTS)
-def test_rate_limiter_after_retry_after_admits_request(
+def test_rate_limiter_admits_refused_request_after_its_retry_after(
     rate: float, requests: list[tuple[float, int]]
 ) -> None:
     clock = HandClock()

@@ -237,7 +237,7 @@ async def test_purge_topic_deletes_all_keys_and_reuses_no_storage_number(
         assert list(await process.logs.names()) == ["t.default.orders.2"]
 
 
-async def test_purge_topic_known_to_producer_rejects_its_messages(
+async def test_producer_of_other_process_rejects_messages_of_purged_topic(
     process: TopicProcess,
     open_process: OpenProcess,
 ) -> None:

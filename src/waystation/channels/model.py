@@ -223,7 +223,7 @@ class ResolvedChannel:
         self.record_log = records.log_of("channels", tag) if records else ""
         #: Key of the record log's stream; empty: no record log.
         self.record_key = log_key(self.record_log) if records else ""
-        #: The same for events of subscribers, which `record` none leaves out.
+        #: Key of the record log for events of subscribers; empty if none are recorded.
         self.subscriber_record_key = "" if terms.record == "none" else self.record_key
         #: Argument of scripts that record: the policy, and the names for the entries.
         self.record_argument = records.argument(terms.record, project, name) if records else b""

@@ -272,7 +272,7 @@ class ChannelStream:
         self._subscriber = subscriber
         self._position = after
         self._cursor: int | None = None
-        #: True if the last read reached the clock, so that the next one waits.
+        #: True if the last read returned the newest message, so that the next read waits.
         self._at_end = False
         self._wakeup = Wakeup(recheck_s=RECHECK_S)
         self._registration = ExitStack()

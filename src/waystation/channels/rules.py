@@ -157,7 +157,7 @@ def has_template_fields(template: str) -> bool:
 
 
 def sample_texts(template: str) -> list[str]:
-    """Return the template filled with a letter and with a digit, to check it without a channel."""
+    """Return two samples of the template: every field replaced by `x`, and every field by `1`."""
     return [_TEMPLATE_FIELD.sub(sample, template) for sample in ("x", "1")]
 
 

@@ -70,7 +70,7 @@ class ChannelService:
         self._waiting_max = waiting_max
         self._records = records
         self._resolve = lru_cache(_CACHED_CHANNELS_MAX)(self._resolve_uncached)
-        # Wake all polls when test time jumps, because messages and waits can have expired.
+        # Wake all polls when the time machine moves the clock: messages and waits can have expired.
         self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
 
     def close(self) -> None:

@@ -226,7 +226,7 @@ class _InvalidSignatureError(Exception):
 
 
 def _key_settings(rule: TokenRule) -> tuple[Any, ...]:
-    """Return the settings on which the keys of a rule depend. They contain no templates."""
+    """Return the settings that decide which keys a rule has. Channel names change none of them."""
     return rule.algorithms, rule.key_files, rule.allow_none
 
 

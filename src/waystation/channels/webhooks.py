@@ -109,7 +109,7 @@ def _read_item(queue: str, stored: bytes) -> Item | None:
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Raise InvalidInputError if the URL is forbidden with all sample texts in its fields."""
+    """Raise InvalidInputError if no sample text in the fields gives a URL that is allowed."""
     problem: InvalidInputError | None = None
     for text in sample_texts(template):
         try:

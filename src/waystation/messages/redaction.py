@@ -56,7 +56,7 @@ class RedactionPolicy(msgspec.Struct, frozen=True, dict=True):
         return self.record == "full" and not self.redact
 
     def keep_opaque(self, content: bytes | None) -> bytes | None:
-        """Return content that is not JSON unchanged. Return None if history must drop it."""
+        """Return content that is not JSON, or None if any of it would have to be redacted."""
         return content if self.keeps_all else None
 
     def keep_json(self, content: bytes | None) -> bytes | None:

@@ -26,7 +26,7 @@ class Clock:
 
     @property
     def shift_ms(self) -> int:
-        """Milliseconds by which the test time is ahead of wall time."""
+        """Milliseconds by which the time machine has moved this clock ahead of wall time."""
         return self._shift_ms
 
     def now_ms(self) -> int:
@@ -34,11 +34,11 @@ class Clock:
         return time.time_ns() // 1_000_000 + self._shift_ms
 
     def monotonic(self) -> float:
-        """Return seconds that never run backwards. They jump forward with the test time."""
+        """Return seconds that never run backwards. They jump when the time machine does."""
         return time.monotonic() + self._shift_ms / 1000
 
     def uptime_s(self) -> float:
-        """Return monotonic seconds without the shift of the test time, such as to expire caches."""
+        """Return monotonic seconds that the time machine does not move, such as to expire caches."""
         return time.monotonic()
 
     def shift_to(self, shift_ms: int) -> None:
@@ -48,12 +48,12 @@ class Clock:
             watcher()
 
     def on_jump(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` after every jump of the test time; return a function that ends this."""
+        """Call `watcher` whenever the time machine moves the clock. Return a function that ends it."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep until this clock has advanced by `seconds`, including jumps of the test time."""
+        """Sleep until this clock has advanced by `seconds`, including jumps by the time machine."""
         until = self.monotonic() + seconds
         jumped = asyncio.Event()
         forget = self.on_jump(jumped.set)

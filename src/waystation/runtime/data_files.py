@@ -69,7 +69,7 @@ def tighten_tree(folder: Path) -> None:
 
 
 def protect_data_dir(folder: Path) -> None:
-    """Take the write permission of group and others from an existing data directory.
+    """Remove the write permission that group and others have on an existing data directory.
 
     A user with write permission could replace files of the server. Read permission stays as the
     operator chose it: the files of the server are private themselves. A folder that another

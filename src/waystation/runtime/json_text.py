@@ -21,7 +21,7 @@ from waystation.errors import JsonTooDeepError
 
 #: Limit of the nesting of a JSON value. A number, a string or null has no level.
 JSON_DEPTH_MAX = 900
-#: Bytes that the count of levels ignores, and the step of each bracket as a signed byte.
+#: Bytes to delete before levels are counted, and for each bracket +1 or -1 as a signed byte.
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 #: Replaces the backslash of a lone surrogate. Valid UTF-8 never has this byte.

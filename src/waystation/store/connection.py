@@ -479,7 +479,7 @@ class ServerConnection:
                     call,
                     OutcomeUnknownError("The connection to the store was lost before the reply."),
                 )
-        # Before the unsent calls, so that all calls keep their order.
+        # Put repeated calls before the unsent calls, so that all calls keep their order.
         self._unsent.extendleft(reversed(repeated))
         if self._unsent and not self._closed:
             self._start_connecting()

@@ -59,7 +59,7 @@ class RenewalSource(Protocol):
         """Return the script calls that renew the leases; empty without leases."""
 
     def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
-        """Take the replies to the last `calls`, with errors in their places.
+        """Process the replies to the last `calls`. A failed call has its exception as reply.
 
         `asked_at` is `LeaseRenewer.now` before the calls were submitted.
         """

@@ -201,9 +201,9 @@ async def _start_server(
         cluster=wanted.cluster,
         port=wanted.port,
     )
-    # Before the start, because a cancelled start has to release the server too.
+    # Register `close` before the start, so that it also runs when the start is cancelled.
     stack.callback(server.close)
-    # In a thread, because a start may take long and the process must handle signals.
+    # Start it in a thread: a start may take long, and the process must still handle signals.
     await asyncio.to_thread(server.start)
     return server, server.address
 

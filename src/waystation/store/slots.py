@@ -123,7 +123,7 @@ class SlotMap:
             self.version += 1
 
     def redirection(self, reply: str, asked: Address) -> tuple[int, Address]:
-        """Return slot and node of `MOVED|ASK <slot> <host>:<port>`. No host: that of `asked`."""
+        """Parse `MOVED|ASK <slot> <host>:<port>`. Without a host, it is the host of `asked`."""
         _, slot, place = reply.split(" ")[:3]
         host, _, port = place.rpartition(":")
         return int(slot), self._node(host, int(port), asked) or asked

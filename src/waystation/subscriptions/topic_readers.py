@@ -29,7 +29,7 @@ class SubscriptionReaders:
         return [each.name async for each in self._of(project, topic)]
 
     async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
-        """Return the subscriptions that cannot continue with the storage topic of that index."""
+        """Name the subscriptions that would stop before the storage topic at `index`."""
         before = topic.storage[index - 1]
         routers = (before.router, topic.storage[index].router)
         return [

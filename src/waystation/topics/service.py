@@ -55,7 +55,7 @@ class TopicReaders(Protocol):
         ...
 
     async def stopped_by(self, topic: TopicDefinition, index: int) -> list[str]:
-        """Return the subscriptions that cannot continue with the storage topic at `index`.
+        """Name the subscriptions that would stop before the storage topic at `index`.
 
         A subscription can continue if each group keeps the shard that it has in the storage topic
         before.

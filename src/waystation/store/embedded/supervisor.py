@@ -97,7 +97,7 @@ class _Supervisor:
     def __init__(self, folder: Path, plan: dict[str, Any], supervisor_lock: int) -> None:
         self.folder = folder
         self.plan = plan
-        #: Open files that were `keeper.lock` or `users.lock` since the start, the newest last.
+        #: All files that had the name `keeper.lock` or `users.lock` since the start, newest last.
         self.supervisor_locks = [supervisor_lock]
         self.users_locks = [self._open_lock("users.lock")]
         # Open all the time, so that the lock can be probed after the folder was deleted.
@@ -192,7 +192,7 @@ class _Supervisor:
         if len(acquired) == len(self.users_locks):
             return True
         for lock in acquired:
-            # New users must not wait while a user of a deleted lock file remains.
+            # A process still uses a deleted lock file. New users must not wait for it to end.
             fcntl.flock(lock, fcntl.LOCK_UN)
         return False
 
@@ -365,7 +365,7 @@ class _Supervisor:
         return True
 
     def _delete(self, name: str) -> bool:
-        """Delete a file and sync the folder, so that a power loss does not restore `clean`."""
+        """Delete a file durably: sync the folder too. Return False if there was no such file."""
         try:
             (self.folder / name).unlink()
         except FileNotFoundError:
