@@ -38,7 +38,7 @@ class Clock:
         return time.monotonic() + self._shift_ms / 1000
 
     def uptime_s(self) -> float:
-        """Return monotonic seconds that the time machine does not move, such as to expire caches."""
+        """Return monotonic seconds that the time machine does not move, as for cache expiry."""
         return time.monotonic()
 
     def shift_to(self, shift_ms: int) -> None:
@@ -48,7 +48,7 @@ class Clock:
             watcher()
 
     def on_jump(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` whenever the time machine moves the clock. Return a function that ends it."""
+        """Call `watcher` when the time machine moves the clock. Return a function that ends this."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
