@@ -48,7 +48,7 @@ class Clock:
             watcher()
 
     def on_jump(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` when the time machine moves the clock. Return a function that ends this."""
+        """Call `watcher` when the time machine moves the clock. Return a function to end it."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
