@@ -141,7 +141,7 @@ async def test_a_pool_that_closes_is_tried_again_and_one_that_is_not_there_is_fa
         endpoint_of(bench, to="nowhere") as absent,
     ):
         pool = await bench.create()
-        await bench.store.run(CLOSE, [pool.place.head], [pool.incarnation])
+        await bench.store.run(CLOSE, [pool.place.head], [pool.incarnation, ""])
         (closed,) = await endpoint.send([parcel()])
         assert (closed.failure, verdict(closed)) == (Failure.BUSY, Verdict.RETRY)
         outcomes = await absent.send([parcel(), parcel(id="other")])

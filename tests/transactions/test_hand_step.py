@@ -114,7 +114,7 @@ async def test_a_pool_that_is_full_or_closes_is_asked_again_later(settings: Conf
         pools = node.pools.pools
         await pools.enqueue("default", "agents", [Letter("m", "k", b"")])
         full = await run(node, "util/hand", b"{}", pool="agents")
-        await node.opened.store.run(CLOSE, [PLACE.head], [1])
+        await node.opened.store.run(CLOSE, [PLACE.head], [1, ""])
         closed = await run(node, "util/hand", b"{}", pool="agents")
         for outcome, word in ((full, "no room"), (closed, "being deleted")):
             assert isinstance(outcome, Pause)
