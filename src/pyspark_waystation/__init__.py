@@ -1,15 +1,16 @@
-"""Waystation in Spark: imported by Spark itself, which finds data sources by this package's name.
+"""Spark discovers the data source `waystation` by the name of this package.
 
     spark.read.format("waystation").option("topic", "orders").load()
 
-Where Spark does not find it, as with `--py-files`, say `pyspark_waystation.register(spark)`.
+If Spark does not find the package, as with `--py-files`, call `pyspark_waystation.register(spark)`.
+The call also enables filter push-down; `waystation.history.attach` makes it for you.
 """
 
 from __future__ import annotations
 
-from waystation.history.sources.topics import WaystationSource, register
+from waystation.history.sources.topics import TopicSource, register
 
 __all__ = ["DefaultSource", "register"]
 
 #: The name under which Spark looks for it.
-DefaultSource = WaystationSource
+DefaultSource = TopicSource

@@ -5,9 +5,9 @@ spark.read.format("waystation.archive").option("archive", "/data/archive.db").lo
 
 from __future__ import annotations
 
-from waystation.history.sources.archive import WaystationArchiveSource
+from waystation.history.sources.archive import ArchiveSource
 
 __all__ = ["DefaultSource"]
 
 #: The name under which Spark looks for it.
-DefaultSource = WaystationArchiveSource
+DefaultSource = ArchiveSource

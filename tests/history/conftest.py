@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK_SPARK
 from waystation.history.session import SessionPlan, open_session
+from waystation.history.sources.topics import register
 from waystation.store.embedded.server import EmbeddedServer
 
 
@@ -33,6 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark=quick,
     )
     session = open_session(plan)
+    register(session)
     yield session
     session.stop()
 

@@ -98,10 +98,14 @@ def test_archived_transactions_are_a_table_that_is_read_in_ranges_each_once(
 
 
 @pytest.mark.timeout(120)
-def test_without_push_down_spark_filters(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_source_in_session_that_does_not_register_it_leaves_filters_to_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     fill("", tmp_path, states(30))
     place = str(tmp_path / "archive.db")
-    found = read(spark, place, partition_rows="7", pushdown="false").where("status = 'failed'")
+    plain = spark.newSession()
+    plain.conf.unset("spark.sql.python.filterPushdown.enabled")
+    found = read(plain, place, partition_rows="7").where("status = 'failed'")
     tasks = [row.task for row in found.select(spark_partition_id().alias("task")).collect()]
     assert (len(tasks), len(set(tasks))) == (10, 5)
 
@@ -179,7 +183,7 @@ def test_times_within_a_millisecond_leave_nothing_out() -> None:
         ({"archive_file": "y"}, "archive_file"),
         ({"partition_rows": "0"}, "partition_rows"),
         ({"partitions_max": "many"}, "partitions_max"),
-        ({"pushdown": "maybe"}, "pushdown"),
+        ({"pushdown": "false"}, "pushdown"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], field: str) -> None:

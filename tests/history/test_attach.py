@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter, envelopes
+from tests.history.test_archive_source import fill, states
 from waystation.errors import LakeDamagedError, LakeRefusedError
 from waystation.history import attach
 from waystation.history.ingest.job import Ingest
@@ -17,6 +22,67 @@ from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
 
 ORDERS = "t.default.orders.0"
+#: A user's program: a session without settings that exists before our package is imported.
+PLAIN_SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+zone = spark.conf.get("spark.sql.session.timeZone")
+
+from waystation.history import attach
+attach(spark, lake=LAKE)
+
+read = spark.read.format("waystation").option("store", STORE)
+topic = read.option("topic", "orders").option("partition_rows", "10").load()
+stream = (
+    spark.readStream.format("waystation").option("store", STORE).option("topic", "orders").load()
+    .writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+)
+stream.awaitTermination()
+some = topic.where("partition = 1 and offset >= 25")
+archive = spark.read.format("waystation.archive").option("archive", ARCHIVE).load()
+print(json.dumps({
+    "lake": spark.table("waystation.messages").count(),
+    "topic": topic.count(),
+    "stream": spark.table("seen").count(),
+    "some": [some.count(), some.rdd.getNumPartitions()],
+    "archive": archive.where("status = 'failed'").count(),
+    "zone": spark.conf.get("spark.sql.session.timeZone") == zone,
+}))
+"""
+#: The same user without `attach`.
+NO_ATTACH = """
+import waystation.history
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+read = spark.read.format("waystation").option("store", STORE)
+topic = read.option("topic", "orders").load()
+archive = spark.read.format("waystation.archive").option("archive", ARCHIVE).load()
+print(json.dumps([
+    topic.where("partition = 1 and offset >= 25").count(),
+    archive.where("status = 'failed'").count(),
+]))
+"""
+
+
+def run_as_user(folder: Path, code: str, **names: str) -> Any:
+    """Run a program in a new process without our settings; return what it prints."""
+    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("WAYSTATION", "PYSPARK", "SPARK"))
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import json\n{given}{code}"],
+        cwd=folder,
+        # `python3` of this path does not have our packages.
+        env={**environment, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
 
 
 class DeathError(Exception):
@@ -70,6 +136,35 @@ def test_tables_have_what_was_committed_and_are_a_snapshot(
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeDamagedError, match=f"messages: .*{file.name} has 100 bytes"):
         attach(spark, lake=str(lake))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_attach_and_sources_in_plain_session_need_no_configuration(
+    spark: SparkSession, writer: LogWriter, store_url: str, tmp_path: Path
+) -> None:
+    writer.create(ORDERS, 2)
+    writer.append(ORDERS, envelopes(30), 0)
+    writer.append(ORDERS, envelopes(30, first=30), 1)
+    Ingest(spark, Lake(str(tmp_path / "lake")), StorePlace(store_url)).run()
+    archive = str(tmp_path / "archive.db")
+    fill("", tmp_path, states(30))
+    failed = sum(state.status == "failed" for state in states(30))
+    given = {"LAKE": str(tmp_path / "lake"), "STORE": store_url, "ARCHIVE": archive}
+
+    attached = run_as_user(tmp_path, PLAIN_SESSION, **given)
+    plain = run_as_user(tmp_path, NO_ATTACH, **given)
+
+    # Filters were pushed down: Spark planned one task for 5 messages instead of 6 tasks for 60
+    assert attached == {
+        "lake": 60,
+        "topic": 60,
+        "stream": 60,
+        "some": [5, 1],
+        "archive": failed,
+        "zone": True,
+    }
+    assert plain == [5, failed]
 
 
 def test_what_is_no_lake_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from waystation.history.sources.options import StorePlace, read_options
 def test_a_topic_is_enough() -> None:
     options = read_options({"topic": "orders"})
     assert (options.topics, options.project, options.on_gap) == (("orders",), "default", "fail")
-    assert (options.partition_rows, options.rows_max, options.pushdown) == (TASK_ROWS, None, True)
+    assert (options.partition_rows, options.rows_max) == (TASK_ROWS, None)
     assert not options.from_latest
     assert options.tasks_max >= 4
 
@@ -30,13 +30,12 @@ def test_every_option_has_its_effect() -> None:
             "rows_max": "10",
             "partition_rows": "20",
             "partitions_max": "3",
-            "pushdown": "false",
         }
     )
     assert (options.topics, options.project) == (("a", "b"), "shop")
     assert options.store.url({}) == "redis://10.0.0.1:6380/2"
     assert (options.on_gap, options.from_latest, options.rows_max) == ("count", True, 10)
-    assert (options.partition_rows, options.tasks_max, options.pushdown) == (20, 3, False)
+    assert (options.partition_rows, options.tasks_max) == (20, 3)
     assert read_options({"topic": "*"}).topics == ()
     assert read_options({"table": "deliveries"}).table == "deliveries"
 
@@ -57,7 +56,7 @@ def test_every_option_has_its_effect() -> None:
         ({"topic": "a", "rows_max": "-5"}, "rows_max"),
         ({"topic": "a", "partition_rows": "many"}, "partition_rows"),
         ({"topic": "a", "partitions_max": "²"}, "partitions_max"),
-        ({"topic": "a", "pushdown": "yes"}, "pushdown"),
+        ({"topic": "a", "pushdown": "false"}, "pushdown"),
         ({"table": "messages"}, "table"),
         ({"table": "steps", "topic": "a"}, "topic"),
         ({"table": "steps", "project": "shop"}, "project"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,9 +19,11 @@ from waystation.history.gateway import start_spark
 from waystation.history.java import find_java
 from waystation.history.spark_trouble import TROUBLES, spark_trouble
 
-#: What every session of ours has. Push-down: a reader that can do it fails where it is off.
+#: Spark refuses a reader that can push filters down in a session without this setting.
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+#: Settings of every session that the history opens.
 NEEDED = {
-    "spark.sql.python.filterPushdown.enabled": "true",
+    _PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
@@ -136,6 +139,23 @@ def session_master(master: str) -> str:
 
 def prepared(spark: SparkSession) -> SparkSession:
     """Sets what our source needs and a running session can be told."""
-    for name in ("spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"):
-        spark.conf.set(name, NEEDED[name])
+    enable_pushdown(spark)
+    spark.conf.set("spark.sql.session.timeZone", NEEDED["spark.sql.session.timeZone"])
     return spark
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Let workers of a local session run the Python of this process, unless the user chose one.
+
+    A session that was created before the import of `waystation.history` runs `python3` of PATH,
+    which may lack our packages. Later registrations of sources and functions use the new one.
+    """
+    with suppress(PySparkException):  # A session of Spark Connect has no context.
+        context = spark.sparkContext
+        if context.pythonExec == "python3" and _LOCAL.match(context.master or ""):
+            context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def enable_pushdown(spark: SparkSession) -> None:
+    """Let Python data sources of a session push filters down; Spark's default forbids it."""
+    spark.conf.set(_PUSHDOWN, "true")

@@ -25,6 +25,7 @@ from waystation.history.lake.files import DECLARED
 from waystation.history.lake.rollup_schema import DERIVED
 from waystation.history.lake.schema import BASE, DAY
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
+from waystation.history.sources.topics import register
 
 _DATABASE = "waystation"
 #: Characters with a meaning in the path patterns from which views are created.
@@ -32,13 +33,14 @@ _SPECIAL = frozenset("`'{}[]*?,\\")
 
 
 def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
-    """Create or replace the views of a lake and return the session.
+    """Create or replace the views of a lake, register the data sources, and return the session.
 
     A table that does not exist yet is an empty view. Raise NoLakeError if there is no lake,
     LakeDamagedError if one of its files is missing or was changed.
     """
     snapshot = open_snapshot(lake) if isinstance(lake, str) else lake
     _silence_path_warnings(spark)
+    register(spark)
     spark.sql(f"create database if not exists {_DATABASE}")
     for schema in BASE:
         everything = f"{_DATABASE}.{schema.name}_all"

@@ -2,8 +2,9 @@
 
     spark.read.format("waystation.archive").option("archive", "/data/archive.db").load()
 
-It is read in ranges of ids, several at a time. What a query asks for of ids, projects, pipelines,
-statuses and times is asked of the database; Spark checks it again.
+Spark tasks read ranges of ids in parallel. In a session that `attach` or
+`pyspark_waystation.register` prepared, the database evaluates filters on ids, projects, pipelines,
+statuses and times, and Spark evaluates them again.
 """
 
 from __future__ import annotations
@@ -86,27 +87,39 @@ class NarrowingArchiveReader(ArchiveReader):
         return filters
 
 
-class WaystationArchiveSource(DataSource):
-    """Reads the archive; options are told in docs/internals/history.md."""
+class ArchiveSource(DataSource):
+    """Data source of the archive for any session; it pushes no filters down.
+
+    The options are described in docs/internals/history.md.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "waystation.archive"
 
     def schema(self) -> StructType:
-        # Here at the latest, so that a wrong option is told by `load`.
+        # Parse here, so that `load` reports an invalid option.
         read_archive_options(self.options)
         return _COLUMNS
 
     def reader(self, schema: StructType) -> ArchiveReader:
+        return ArchiveReader(self._checked(schema))
+
+    def _checked(self, schema: StructType) -> ArchiveOptions:
         if schema != _COLUMNS:
             raise SourceOptionError(
                 "The columns of the archive cannot be chosen.",
                 field="schema",
                 hint="Leave out schema(…), and select what you need.",
             )
-        options = read_archive_options(self.options)
-        return NarrowingArchiveReader(options) if options.pushdown else ArchiveReader(options)
+        return read_archive_options(self.options)
+
+
+class PushdownArchiveSource(ArchiveSource):
+    """The same source with filter push-down, for sessions in which `register` enabled it."""
+
+    def reader(self, schema: StructType) -> ArchiveReader:
+        return NarrowingArchiveReader(self._checked(schema))
 
 
 def _batch(page: list[tuple[Any, ...]]) -> pa.RecordBatch:

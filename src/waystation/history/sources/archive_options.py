@@ -12,7 +12,7 @@ import msgspec
 from waystation.database import check_postgres
 from waystation.errors import SettingsError, SourceOptionError
 from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE
-from waystation.history.sources.options import read_choice, read_count
+from waystation.history.sources.options import read_count
 
 _URL = "WAYSTATION_ARCHIVE_URL"
 _URL_FILE = "WAYSTATION_ARCHIVE_URL_FILE"
@@ -56,7 +56,6 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     place: ArchivePlace = ArchivePlace()
     partition_rows: int = TASK_ROWS
     partitions_max: int = 0
-    pushdown: bool = True
 
     @property
     def tasks_max(self) -> int:
@@ -64,7 +63,7 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.partitions_max or TASKS_PER_CORE * (os.cpu_count() or 1)
 
 
-_KNOWN = ("archive", "archive_file", "partition_rows", "partitions_max", "pushdown")
+_KNOWN = ("archive", "archive_file", "partition_rows", "partitions_max")
 
 
 def read_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
@@ -79,7 +78,6 @@ def read_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
         place=_place(given.get("archive", ""), given.get("archive_file", "")),
         partition_rows=read_count(given, "partition_rows") or TASK_ROWS,
         partitions_max=read_count(given, "partitions_max") or 0,
-        pushdown=read_choice(given, "pushdown", "true", "false") == "true",
     )
 
 

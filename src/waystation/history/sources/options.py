@@ -70,7 +70,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     rows_max: int | None = None
     partition_rows: int = TASK_ROWS
     partitions_max: int = 0
-    pushdown: bool = True
 
     @property
     def tasks_max(self) -> int:
@@ -79,7 +78,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _KNOWN = (
-    *("from", "on_gap", "partition_rows", "partitions_max", "project", "pushdown", "rows_max"),
+    *("from", "on_gap", "partition_rows", "partitions_max", "project", "rows_max"),
     *("store", "store_file", "table", "topic"),
 )
 #: What there is in record logs.
@@ -105,7 +104,6 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         rows_max=read_count(given, "rows_max"),
         partition_rows=read_count(given, "partition_rows") or TASK_ROWS,
         partitions_max=read_count(given, "partitions_max") or 0,
-        pushdown=read_choice(given, "pushdown", "true", "false") == "true",
     )
 
 

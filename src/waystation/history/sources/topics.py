@@ -4,7 +4,9 @@
     spark.readStream.format("waystation").option("topic", "*").load()
     spark.read.format("waystation").option("table", "deliveries").load()
 
-Spark finds it by itself where the package is installed (`pyspark_waystation`).
+Spark discovers `TopicSource` through the installed package `pyspark_waystation`. It works in every
+session, but reads whole topics. `register` replaces it by `PushdownTopicSource`, which skips
+partitions and offsets that the filters of a query exclude.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from waystation.errors import SourceOptionError
 from waystation.history.decoders.messages import MESSAGE_SCHEMA
-from waystation.history.session import prepared
-from waystation.history.sources.archive import WaystationArchiveSource
+from waystation.history.session import enable_pushdown, use_this_python
+from waystation.history.sources.archive import PushdownArchiveSource
 from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader
 from waystation.history.sources.options import SourceOptions, read_options
 from waystation.history.sources.record_table import record_schema
@@ -27,20 +29,22 @@ from waystation.history.sources.stream_reader import StreamReader
 MESSAGE_COLUMNS = from_arrow_schema(MESSAGE_SCHEMA)
 
 
-class WaystationSource(DataSource):
-    """Reads topics and record logs; options are told in docs/internals/history.md."""
+class TopicSource(DataSource):
+    """Data source of topics and record logs for any session; it pushes no filters down.
+
+    The options are described in docs/internals/history.md.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "waystation"
 
     def schema(self) -> StructType:
-        # Here at the latest, so that a wrong option is told by `load`.
+        # Parse here, so that `load` reports an invalid option.
         return _columns(read_options(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
-        options = self._checked(schema)
-        return NarrowingBatchReader(options) if options.pushdown else BatchReader(options)
+        return BatchReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 (Spark's name)
         return StreamReader(self._checked(schema))
@@ -56,6 +60,13 @@ class WaystationSource(DataSource):
         return options
 
 
+class PushdownTopicSource(TopicSource):
+    """The same source with filter push-down, for sessions in which `register` enabled it."""
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return NarrowingBatchReader(self._checked(schema))
+
+
 def _columns(options: SourceOptions) -> StructType:
     if options.table:
         return from_arrow_schema(record_schema(options.table))
@@ -63,7 +74,8 @@ def _columns(options: SourceOptions) -> StructType:
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the sources in a session, and sets what they need there."""
-    sources = prepared(spark).dataSource
-    sources.register(WaystationSource)
-    sources.register(WaystationArchiveSource)
+    """Register both data sources with filter push-down in a session and enable it there."""
+    use_this_python(spark)
+    enable_pushdown(spark)
+    spark.dataSource.register(PushdownTopicSource)
+    spark.dataSource.register(PushdownArchiveSource)
