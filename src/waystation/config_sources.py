@@ -26,6 +26,8 @@ from waystation.errors import SettingsError
 
 #: Form of the text of a setting: unchanged, as a list separated by commas or blanks, or as JSON.
 TextForm = Literal["plain", "list", "json"]
+#: Origin of a setting that has the default of a command.
+COMMAND_DEFAULT = "default of this command"
 #: Value and origin of settings, by name.
 Layer = dict[str, tuple[Any, str]]
 
@@ -80,7 +82,7 @@ def load_config(
     use dotted names, such as `http.port`. A flag that is None was not given.
     """
     merged: Layer = {
-        **{name: (value, "default of this command") for name, value in (defaults or {}).items()},
+        **{name: (value, COMMAND_DEFAULT) for name, value in (defaults or {}).items()},
         **_read_file(file),
         **_read_environment(environment or {}),
         **_read_flags(flags or {}),

@@ -55,10 +55,15 @@ def run(tmp_path: Path) -> Run:
 
 
 @contextmanager
-def running_station(folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
-    """A `dev` or `serve` process; yields what it said about itself, and its process."""
+def running_station(
+    folder: Path, name: str, *arguments: str, history: str = "--no-history"
+) -> Iterator[dict[str, Any]]:
+    """Run `dev` or `serve`; yield the facts that it prints, and its process.
+
+    `history` is the option for the data pipeline; empty: none.
+    """
     process = subprocess.Popen(
-        command(*arguments, "--json"),
+        command(name, *([history] if history else []), *arguments, "--json"),
         cwd=folder,
         env=clean_environment(),
         stdout=subprocess.PIPE,

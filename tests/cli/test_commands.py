@@ -13,7 +13,8 @@ import pytest
 import redis
 from deltalake import DeltaTable
 
-from tests.cli.conftest import Run, running_station
+from tests.cli import conftest
+from tests.cli.conftest import Run, clean_environment, running_station
 from waystation.testing import Station, private_server
 
 
@@ -225,6 +226,68 @@ def test_dev_refuses_to_listen_beyond_loopback(run: Run) -> None:
 
     assert done.returncode == 2
     assert "loopback" in done.stderr
+
+
+@pytest.mark.slow
+def test_dev_runs_the_data_pipeline_and_prints_how_to_query_it(tmp_path: Path) -> None:
+    """No message arrives, so that Spark does not start."""
+    with running_station(tmp_path, "dev", "--port", "0", history="") as dev:
+        lake = tmp_path / ".waystation" / "lake"
+        query = "waystation history sql 'select * from waystation.messages'"
+        assert dev["history"] == f"lake in {lake}; query it: {query}"
+        ready = json.load(urllib.request.urlopen(dev["url"] + "/readyz"))
+        assert (ready["ready"], ready["notes"]) == (True, dev["notes"])
+    with running_station(tmp_path, "dev", "--port", "0", "--data", "my data", history="") as dev:
+        assert "--data 'my data'" in dev["history"]
+
+
+@pytest.mark.slow
+def test_dev_without_pipeline_prints_the_reason(tmp_path: Path) -> None:
+    with running_station(tmp_path, "dev", "--port", "0") as dev:
+        assert dev["history"] == "off: --no-history"
+    (tmp_path / "waystation.toml").write_text("history.run = false\n")
+    with running_station(tmp_path, "dev", "--port", "0", history="") as dev:
+        assert dev["history"] == "off: history.run is false (file waystation.toml)"
+    with running_station(tmp_path, "serve", "--insecure", "--port", "0", history="") as served:
+        assert served["history"] == "off: history.run is false"
+
+
+#: The command line where the package that follows does not exist.
+_WITHOUT_PACKAGE = """
+import sys
+from waystation.history import packages
+packages._NEEDED = ("no_such_package",)
+from waystation.cli.main import main
+sys.argv[0] = "waystation"
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_dev_without_spark_starts_unless_the_pipeline_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_package(*arguments: str) -> list[str]:
+        return [sys.executable, "-c", _WITHOUT_PACKAGE, *arguments]
+
+    monkeypatch.setattr(conftest, "command", without_package)
+    with running_station(tmp_path, "dev", "--port", "0", history="") as dev:
+        assert dev["history"] == (
+            "off: History needs no_such_package. "
+            "Install them with: pip install 'waystation[history]'"
+        )
+    for arguments in (("dev",), ("serve", "--insecure")):
+        done = subprocess.run(
+            without_package(*arguments, "--history", "--port", "0"),
+            check=False,
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 2
+        assert "History needs no_such_package." in done.stderr
 
 
 def test_a_taken_port_is_told(run: Run, station: Station, tmp_path: Path) -> None:

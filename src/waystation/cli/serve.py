@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,20 +19,35 @@ from waystation import __version__
 from waystation.cli.options import ConfigOption, DataOption, JsonOption, StoreOption, read_settings
 from waystation.cli.output import console, emit_json
 from waystation.config import Config
-from waystation.errors import SettingsError
+from waystation.config_sources import COMMAND_DEFAULT, LoadedConfig
+from waystation.errors import HistoryMissingError, NoJavaError, SettingsError
+from waystation.history.packages import require_spark
 from waystation.runtime.logging import configure_logging, logger
 
 if TYPE_CHECKING:
     from waystation.node import Node
+
+    Announce = Callable[[Node, int], None]
 
 _log = logger("station")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: What tasks get to end that nobody waits for any more.
 _STUBBORN_SECONDS = 1.0
+#: Data pipeline of `dev`: rows are in the lake seconds after their messages, and Spark needs about
+#: as much memory on a machine with many cores as on one with two.
+_DEV_HISTORY: dict[str, Any] = {
+    "history.every_seconds": 10.0,
+    "history.master": "local[2]",
+    "history.memory": "1g",
+}
 
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes any free one.", metavar="N")
+]
+HistoryOption = Annotated[
+    bool | None,
+    typer.Option("--history/--no-history", help="Run the data pipeline: ingest into the lake."),
 ]
 AppOption = Annotated[
     str | None,
@@ -47,15 +63,21 @@ def dev(
     time_machine: Annotated[
         bool, typer.Option("--time-machine", help="Test mode: POST /v1/time/advance moves time.")
     ] = False,
+    history: HistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole station on this machine: embedded store, no key, loopback only."""
+    """Run a whole station on this machine: embedded store, no key, loopback only.
+
+    It runs the data pipeline if Spark and Java are installed.
+    """
     loaded = read_settings(
         config,
         defaults={
             "store.durability": "memory",
             "transactions.app": "built-in",
             "transactions.reload": True,
+            "history.run": True,
+            **_DEV_HISTORY,
         },
         http_port=port,
         data=data,
@@ -63,6 +85,7 @@ def dev(
         delivery_loopback=True,
         time_machine=time_machine or None,
         transactions_app=app,
+        history_run=history,
     )
     if loaded.config.store.url:
         raise SettingsError(
@@ -74,7 +97,27 @@ def dev(
             "`waystation dev` needs no key, so it listens on loopback only.",
             hint="Use `waystation serve` to be reached from elsewhere.",
         )
-    _run_until_stopped(loaded.config, as_json=as_json)
+    settings, off = _with_pipeline(loaded, is_flag_given=history is not None)
+    _run_until_stopped(settings, as_json=as_json, history_off=off)
+
+
+def _with_pipeline(loaded: LoadedConfig, *, is_flag_given: bool) -> tuple[Config, str]:
+    """Return the settings of `dev`, and why the data pipeline is off; empty if it runs.
+
+    If Spark cannot run here, `dev` runs without the pipeline, unless somebody asked for it.
+    """
+    settings, origin = loaded.config, loaded.origins["history.run"]
+    if not settings.history.run:
+        return settings, "--no-history" if is_flag_given else f"history.run is false ({origin})"
+    if origin != COMMAND_DEFAULT:
+        return settings, ""
+    try:
+        require_spark(settings.history.master, os.environ, settings.data_dir / "history")
+    except (HistoryMissingError, NoJavaError) as error:
+        history = msgspec.structs.replace(settings.history, run=False)
+        settings = msgspec.structs.replace(settings, history=history)
+        return settings, f"{error.message} {error.hint}"
+    return settings, ""
 
 
 def serve(
@@ -93,6 +136,7 @@ def serve(
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="Accept a store that forgets at restart.")
     ] = False,
+    history: HistoryOption = None,
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -107,17 +151,21 @@ def serve(
         auth_insecure=insecure or None,
         store_ephemeral=ephemeral or None,
         transactions_app=app,
+        history_run=history,
     )
     _run_until_stopped(loaded.config, as_json=as_json)
 
 
-def _run_until_stopped(settings: Config, *, as_json: bool) -> None:
+def _run_until_stopped(settings: Config, *, as_json: bool, history_off: str = "") -> None:
     import uvloop  # noqa: PLC0415 (with the server's libraries: other commands start without them)
 
-    uvloop.run(_run(settings, as_json=as_json))
+    def announce(node: Node, port: int) -> None:
+        _announce(node, port, as_json=as_json, history_off=history_off)
+
+    uvloop.run(_run(settings, announce))
 
 
-async def _run(settings: Config, *, as_json: bool) -> None:
+async def _run(settings: Config, announce: Announce) -> None:
     configure_logging(format=settings.log.format, level=settings.log.level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -126,7 +174,7 @@ async def _run(settings: Config, *, as_json: bool) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     try:
-        port = await _serve_data_set(settings, stop, as_json=as_json)
+        port = await _serve_data_set(settings, stop, announce)
         while port and not stop.is_set():
             # All that a node has in memory is of the lost data set: it is opened anew, on the same
             # port, for the one that replaces it.
@@ -140,11 +188,11 @@ async def _run(settings: Config, *, as_json: bool) -> None:
 
 
 async def _serve_data_set(
-    settings: Config, stop: asyncio.Event, *, as_json: bool | None = None
+    settings: Config, stop: asyncio.Event, announce: Announce | None = None
 ) -> int:
     """Serve until the process is told to stop or the store has a data set that replaces this one.
 
-    Returns the port; 0 when the signal came before the node was open. `as_json` is None for a
+    Returns the port; 0 when the signal came before the node was open. `announce` is None for a
     station that was announced before.
     """
     from waystation.api.server import ApiServer, settle_memory  # noqa: PLC0415
@@ -158,10 +206,10 @@ async def _serve_data_set(
         port = await server.start()
         try:
             settle_memory()
-            if as_json is None:
+            if announce is None:
                 _log.info("data set replaced", dataset=node.opened.dataset)
             else:
-                _announce(node, port, as_json=as_json)
+                announce(node, port)
             await _first_of(stop, node.opened.store.data_set.replaced)
             _log.info("stopping")
         finally:
@@ -213,7 +261,7 @@ async def _opened_unless_stopped(
     return None
 
 
-def _announce(node: Node, port: int, *, as_json: bool) -> None:
+def _announce(node: Node, port: int, *, as_json: bool, history_off: str) -> None:
     host = node.settings.http.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{node.settings.http.prefix}"
     facts = {
@@ -224,6 +272,7 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
         "durability": node.opened.durability,
         "keys": "not needed" if node.gate.insecure else "required",
         "app": node.settings.transactions.app or "none",
+        "history": _history_line(node.settings, history_off),
         "dataset": node.opened.dataset,
         "notes": node.opened.notes,
     }
@@ -231,7 +280,7 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
         emit_json(facts)
         return
     lines = Text()
-    for name in ("store", "durability", "keys", "app"):
+    for name in ("store", "durability", "keys", "app", "history"):
         lines.append(f"{name:<12}", style="dim")
         lines.append(f"{facts[name]}\n")
     lines.append("\nReference   ", style="dim")
@@ -241,3 +290,16 @@ def _announce(node: Node, port: int, *, as_json: bool) -> None:
     lines.append("Stop        ", style="dim")
     lines.append("Ctrl-C")
     console.print(Panel(lines, title=f"Waystation {__version__}  {url}", title_align="left"))
+
+
+def _history_line(settings: Config, off: str) -> str:
+    """Return where the lake is and how to query it, or why the data pipeline is off."""
+    if not settings.history.run:
+        return f"off: {off or 'history.run is false'}"
+    command = ["waystation", "history", "sql"]
+    if settings.history.lake:
+        command += ["--lake", settings.history.lake]
+    elif settings.data != Config().data:
+        command += ["--data", settings.data]
+    command.append("select * from waystation.messages")
+    return f"lake in {settings.public_lake}; query it: {shlex.join(command)}"

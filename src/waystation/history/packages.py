@@ -1,10 +1,13 @@
-"""Packages that history needs beyond those of a server."""
+"""Packages and programs that history needs beyond those of a server."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from waystation.errors import HistoryMissingError
+from waystation.history.java import find_java
 
 _NEEDED = ("pyspark", "pyarrow", "deltalake")
 
@@ -21,3 +24,13 @@ def require_packages() -> None:
             f"History needs {' and '.join(missing)}.",
             hint="Install them with: pip install 'waystation[history]'",
         )
+
+
+def require_spark(master: str, environment: Mapping[str, str], folder: Path) -> None:
+    """Raise HistoryMissingError or NoJavaError if Spark cannot run with this master.
+
+    Spark Connect needs no Java on this machine. `folder` is that of Spark in the data directory.
+    """
+    require_packages()
+    if not master.startswith("sc://"):
+        find_java(environment, folder / "java")
