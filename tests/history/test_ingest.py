@@ -280,12 +280,14 @@ def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
         "tx": ("transactions", "snapshot"),
         "s.default.billing.1": ("deliveries", "excerpt"),
         "webhooks": ("webhook_attempts", "excerpt"),
+        "channels.3": ("channels", "content"),
+        "pools.5": ("pools", "payload"),
     }
     for log in kinds:
         writer.create(log)
         writer.append_raw(log, [bad])
     done = ingest().run()
-    assert (done.read, done.rows, done.malformed) == (4, 4, 4)
+    assert (done.read, done.rows, done.malformed) == (6, 6, 6)
     for table, column in kinds.values():
         (row,) = rows(lake, table)
         assert (row["malformed"], row[column]) == (True, bad)

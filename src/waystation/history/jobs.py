@@ -42,7 +42,7 @@ class Ingested(msgspec.Struct):
     gap_rows: int = 0
     #: Entries that are missing from their logs, and that retention did not remove.
     damaged_rows: int = 0
-    #: Messages that are not recorded, because of the policy of their topics.
+    #: Messages of topics, and calls of channels and pools, that `record` none withholds.
     withheld_rows: int = 0
     #: Rows of entries that the store has lost since they were read.
     lost_rows: int = 0

@@ -10,9 +10,11 @@ from pyspark.sql import functions as f
 
 from waystation.history.lake.schema import (
     BASE,
+    CHANNELS,
     DELIVERIES,
     GAPS,
     MESSAGES,
+    POOLS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
@@ -22,7 +24,7 @@ from waystation.history.lake.views import attach, open_snapshot
 from waystation.history.offsets import Span
 
 #: Those that have a row of every entry of their logs.
-WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, WEBHOOK_ATTEMPTS)
+WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS)
 #: The cause of a gap that is none: its rows are in the lake, and the store has lost them.
 LOST = "lost"
 #: The cause of a gap that is a finding: entries are missing from their log.
@@ -117,7 +119,13 @@ class AuditTables:
         return f.broadcast(self.spark.createDataFrame(list(rows), schema))
 
     def _read_gaps(self) -> list[Gap]:
-        rows = self.frame(GAPS).collect() if self.has(GAPS) else []
+        # Not the view `gaps`, because its ranges of withheld events have rows in their tables.
+        gaps = self.spark.table(f"waystation.{GAPS.name}_all")
+        rows = (
+            gaps.where((f.col("dataset") == self.dataset) & ~f.col("lost")).collect()
+            if self.has(GAPS)
+            else []
+        )
         return [
             Gap(Span(row.log, row.log_partition, row.from_offset, row.to_offset), row.cause)
             for row in rows

@@ -7,11 +7,19 @@ from typing import Any
 import pyarrow as pa
 
 from waystation.history.lake.schema import STAMP, TableSchema
+from waystation.messages.redaction import RedactionPolicy
 
 #: Parts of the stamp that are told apart by row; the rest is the same for a span.
 _OWN = ("log_offset", "item", "time")
 
 Row = dict[str, Any]
+
+#: Row of an entry of a channel or pool with `record` none.
+WITHHELD: Row = {
+    "kind": "withheld",
+    "malformed": False,
+    "recorded": RedactionPolicy(record="none").label,
+}
 
 
 def own_columns(spec: TableSchema) -> pa.Schema:

@@ -8,10 +8,11 @@ import msgspec
 
 from waystation.delivery.attempt_log import LOG as WEBHOOKS
 from waystation.logs.operations import LOG as OPERATIONS
+from waystation.logs.records import is_record_log
 from waystation.transactions.names import LOG as CELLS
 
 #: Kinds of logs that history ingests.
-LogKind = Literal["cells", "operations", "shards", "topics", "webhooks"]
+LogKind = Literal["cells", "channels", "operations", "pools", "shards", "topics", "webhooks"]
 
 _SINGLE_LOGS: dict[str, LogKind] = {
     CELLS: "cells",
@@ -26,6 +27,10 @@ def log_kind(log: str) -> LogKind | None:
         return kind
     if shard_place(log, 0) is not None:
         return "shards"
+    if is_record_log(log, "channels"):
+        return "channels"
+    if is_record_log(log, "pools"):
+        return "pools"
     return "topics" if topic_place(log, 0) is not None else None
 
 

@@ -12,15 +12,19 @@ import msgspec
 import pyarrow as pa
 
 from waystation.history.decoders.cells import cell_rows
+from waystation.history.decoders.channels import channel_rows
 from waystation.history.decoders.messages import message_batch
 from waystation.history.decoders.operations import operation_rows
 from waystation.history.decoders.partitions import LogKind, log_kind, topic_place
+from waystation.history.decoders.pools import pool_rows
 from waystation.history.decoders.shards import shard_rows
 from waystation.history.decoders.webhooks import webhook_rows
 from waystation.history.lake.schema import (
+    CHANNELS,
     DELIVERIES,
     MESSAGES,
     OPERATIONS,
+    POOLS,
     STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
@@ -62,7 +66,9 @@ def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
 
 _FEEDS: dict[LogKind, Feed] = {
     "cells": Feed((TRANSACTIONS, STEPS), cell_rows),
+    "channels": Feed((CHANNELS,), channel_rows),
     "operations": Feed((OPERATIONS,), operation_rows),
+    "pools": Feed((POOLS,), pool_rows),
     "shards": Feed((DELIVERIES, OPERATIONS), shard_rows),
     "topics": Feed((MESSAGES,), _message_rows),
     "webhooks": Feed((WEBHOOK_ATTEMPTS,), webhook_rows),

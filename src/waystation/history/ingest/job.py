@@ -176,6 +176,7 @@ class Ingest:
             fingerprints[report.span.key, report.span.end] = report.fingerprint
             done.rows += report.rows
             done.malformed += report.malformed
+            done.withheld_rows += report.withheld
             for gap in report.gaps:
                 gaps.add(gap, gap.cause)
         # Before the rows: when these are there, nobody looks for the gap again.

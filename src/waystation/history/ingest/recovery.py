@@ -27,7 +27,10 @@ from waystation.runtime.logging import logger
 _log = logger("history")
 
 #: What tells entries apart that have the same offset and time.
-_NAMING = ("id", "transaction_id", "version", "message_id", "was", "delivery_id")
+_NAMING = (
+    *("id", "transaction_id", "version", "message_id", "was", "delivery_id"),
+    *("channel", "clock", "pool", "number"),
+)
 
 
 class Border(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.errors import LakeWriteError
+from waystation.history.decoders.facts import WITHHELD
 from waystation.history.decoders.messages import TIME, kept, without_collections
 from waystation.history.decoders.registry import feed_of
 from waystation.history.lake.files import TableWriter, WrittenFile
@@ -46,6 +47,8 @@ class SpanReport(msgspec.Struct, frozen=True):
     #: Of all its tables.
     rows: int
     malformed: int
+    #: Rows of calls whose events the channel or pool withholds. `rows` does not include them.
+    withheld: int
     #: Of the last entry; 0 if it was gone.
     fingerprint: int
     #: Entries that were not there when the task read the span, each gap with its cause.
@@ -97,7 +100,14 @@ def _ingest(plan: IngestPlan, spans: Iterable[Span], writers: dict[str, TableWri
                         writers[spec.name] = TableWriter(lake.folder(spec), spec)
                     writers[spec.name].write(batch)
             reports.append(
-                SpanReport(span, tally.rows, tally.malformed, tally.last_fingerprint, tally.gaps)
+                SpanReport(
+                    span,
+                    tally.rows,
+                    tally.malformed,
+                    tally.withheld,
+                    tally.last_fingerprint,
+                    tally.gaps,
+                )
             )
     files: dict[str, list[WrittenFile]] = {}
     for name, writer in writers.items():
@@ -120,6 +130,7 @@ class _Tally:
     def __init__(self) -> None:
         self.rows = 0
         self.malformed = 0
+        self.withheld = 0
         self.last_fingerprint = 0
         self.gaps: list[Gap] = []
 
@@ -143,10 +154,20 @@ def _rows(
             batch = _from(made[spec.name], plan.wanted[span.key][spec.name])
             if not batch.num_rows:
                 continue
-            tally.rows += batch.num_rows
+            withheld = _withheld(batch)
+            tally.rows += batch.num_rows - withheld
+            tally.withheld += withheld
             if "malformed" in batch.schema.names:
                 tally.malformed += pc.sum(batch.column("malformed")).as_py()
             yield spec, stamped(plan, span, batch, spec)
+
+
+def _withheld(batch: pa.RecordBatch) -> int:
+    """Return how many rows stand for events that a channel or pool withholds."""
+    if "kind" not in batch.schema.names:
+        return 0
+    kinds = batch.column("kind")
+    return pc.sum(pc.equal(kinds, WITHHELD["kind"])).as_py() or 0
 
 
 def _from(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from waystation.history.decoders.messages import MESSAGE_SCHEMA, TIME
+from waystation.history.decoders.messages import HEADERS, MESSAGE_SCHEMA, TIME
 
 #: First in all tables that are made from logs: which entry a row is of, and when it came.
 STAMP = pa.schema(
@@ -139,5 +139,37 @@ WEBHOOK_ATTEMPTS = _spec(
         seconds double, excerpt binary, malformed boolean"""
     ),
 )
+#: A row for each event of a channel.
+CHANNELS = _spec(
+    "channels",
+    _fields(
+        """project string, channel string, kind string, clock bigint, to_clock bigint,
+        expires timestamp, subscriber string, message_id string, content binary,
+        malformed boolean, recorded string"""
+    ),
+)
+#: A row for each event of a pool.
+POOLS = _spec(
+    "pools",
+    [
+        *_fields(
+            """project string, pool string, kind string, number bigint, new_number bigint,
+            epoch bigint, attempts int, recipient_key string, worker string, reason string,
+            message_id string, payload binary, cause string, traceparent string,
+            malformed boolean, recorded string"""
+        ),
+        pa.field("headers", HEADERS),
+    ],
+)
 #: All tables that are made from logs.
-BASE = (MESSAGES, DELIVERIES, TRANSACTIONS, STEPS, WEBHOOK_ATTEMPTS, OPERATIONS, GAPS)
+BASE = (
+    MESSAGES,
+    DELIVERIES,
+    TRANSACTIONS,
+    STEPS,
+    CHANNELS,
+    POOLS,
+    WEBHOOK_ATTEMPTS,
+    OPERATIONS,
+    GAPS,
+)

@@ -5,7 +5,8 @@
 
 Each table is the view `waystation.<table>`. A view reads the files of one version of its table, so
 it does not show later commits; attach again to see them. Rows that a restored store lost are only
-in `waystation.<table>_all`.
+in `waystation.<table>_all`. The view `gaps` also has the ranges that channels and pools withhold,
+whose rows of kind `withheld` are in the tables `channels` and `pools`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,27 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from waystation.errors import LakeRefusedError, QueryError
 from waystation.history.lake.files import DECLARED
 from waystation.history.lake.rollup_schema import DERIVED
-from waystation.history.lake.schema import BASE, DAY
+from waystation.history.lake.schema import BASE, DAY, GAPS
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
 from waystation.history.sources.topics import register
 
 _DATABASE = "waystation"
 #: Characters with a meaning in the path patterns from which views are created.
 _SPECIAL = frozenset("`'{}[]*?,\\")
+#: The gaps that ingest stored, and each range of consecutive withheld entries of a record log.
+_GAPS = f"""
+    select * from {_DATABASE}.gaps_all where not lost
+    union all
+    select min(day), dataset, log, log_partition, min(log_offset), 0, min(time), min(ingested),
+           false, min(log_offset), max(log_offset) + 1, count(*), 'policy'
+    from (select *, log_offset - row_number() over (
+                        partition by dataset, log, log_partition order by log_offset) run
+          from (select day, dataset, log, log_partition, log_offset, time, ingested
+                from {_DATABASE}.channels where kind = 'withheld'
+                union all
+                select day, dataset, log, log_partition, log_offset, time, ingested
+                from {_DATABASE}.pools where kind = 'withheld'))
+    group by dataset, log, log_partition, run"""  # noqa: S608 (our names)
 
 
 def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
@@ -50,6 +65,7 @@ def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
             f"create or replace view {_DATABASE}.{schema.name} as"  # noqa: S608 (our names)
             f" select * from {everything} where not lost"
         )
+    spark.sql(f"create or replace view {_DATABASE}.{GAPS.name} as {_GAPS}")
     for rollup in DERIVED:
         query = _select(rollup, snapshot.get(rollup.name))
         spark.sql(f"create or replace view {_DATABASE}.{rollup.name} as {query}")

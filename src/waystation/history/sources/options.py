@@ -82,7 +82,10 @@ _KNOWN = (
     *("store", "store_file", "table", "topic"),
 )
 #: What there is in record logs.
-RECORD_TABLES = ("deliveries", "operations", "steps", "transactions", "webhook_attempts")
+RECORD_TABLES = (
+    *("channels", "deliveries", "operations", "pools", "steps", "transactions"),
+    "webhook_attempts",
+)
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:

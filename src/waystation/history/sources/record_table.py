@@ -12,8 +12,10 @@ import pyarrow as pa
 from waystation.history.decoders.facts import own_columns
 from waystation.history.decoders.registry import feed_of
 from waystation.history.lake.schema import (
+    CHANNELS,
     DELIVERIES,
     OPERATIONS,
+    POOLS,
     STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
@@ -22,7 +24,16 @@ from waystation.history.offsets import Gap, Span
 from waystation.logs.protocol import LogBatch
 
 _SPECS = {
-    spec.name: spec for spec in (DELIVERIES, OPERATIONS, STEPS, TRANSACTIONS, WEBHOOK_ATTEMPTS)
+    spec.name: spec
+    for spec in (
+        CHANNELS,
+        DELIVERIES,
+        OPERATIONS,
+        POOLS,
+        STEPS,
+        TRANSACTIONS,
+        WEBHOOK_ATTEMPTS,
+    )
 }
 
 
