@@ -1025,6 +1025,22 @@ class LakeWriteError(HistoryError):
     code = "history.lake-write"
 
 
+class PipelineOffError(HistoryError):
+    """No process ingests: no server of this store runs the data pipeline."""
+
+    code = "history.off"
+    remedy = (
+        "Start `waystation dev` or `waystation serve --history`, or ingest once with"
+        " `waystation history ingest`."
+    )
+
+
+class IngestFailedError(HistoryError):
+    """The data pipeline of a server fails. It retries, and nothing is lost."""
+
+    code = "history.ingest-failed"
+
+
 class HistoryBusyError(HistoryError):
     """Another process has the lease of the job, or committed first. Nothing was written."""
 

@@ -28,6 +28,7 @@ from waystation.history.lake.schema import MESSAGES
 from waystation.history.lake.table import Lake
 from waystation.history.lease import history_lease
 from waystation.history.log_reader import LogReader
+from waystation.history.status import RoleReport, count_batch, count_failure, write_report
 from waystation.history.store_access import store_access
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -126,9 +127,50 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
             refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
     assert "Another ingest is at work." in refused.stderr
+    assert "waystation history status --wait" in refused.stderr
     # The lease was given back
     with store_access(settings) as access, history_lease(access.url()):
         pass
+
+
+def test_status_shows_lag_batch_rows_and_failures(
+    run: Run,  # noqa: F811
+    settings: Config,
+) -> None:
+    where = ("history", "status", "--data", settings.data)
+    with background_station(settings):
+        off = run(*where, "--json")
+        waited = run(*where, "--wait")
+        assert json.loads(off.stdout) == {
+            "state": "off",
+            "lake": "",
+            "lag": None,
+            "last_batch": None,
+            "rows": 0,
+            "failures": 0,
+            "error": "",
+            "hint": "",
+        }
+        assert waited.returncode == 1
+        problem, hint = waited.stderr.splitlines()
+        assert problem == "error No server runs the data pipeline."
+        assert "waystation dev" in hint
+        with store_access(settings) as access, LogReader(access.url()) as logs:
+            report = RoleReport(state="failing", lake="/lake", lag=1_200, error="Full.", hint="Go.")
+            logs.use(lambda store: write_report(store, report))
+            logs.use(lambda store: count_batch(store, 1_500, 2.25))
+            logs.use(count_failure)
+        shown = run(*where)
+    lines = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in shown.stdout.splitlines())
+    assert lines.pop("last batch").startswith("1,500 rows in 2.2 s, 20")
+    assert lines == {
+        "state": "failing",
+        "error": "Full. Go.",
+        "lake": "/lake",
+        "lag": "1,200 messages and records",
+        "rows": "1,500",
+        "failures": "1",
+    }
 
 
 def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(

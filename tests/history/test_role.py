@@ -15,13 +15,14 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from tests.helpers.http import ask
 from tests.helpers.processes import ended
 from tests.helpers.waiting import eventually
 from tests.history.quick_spark import QUICK_SPARK
 from waystation import AsyncWaystation
 from waystation.config import Config, HistoryConfig, StoreConfig
 from waystation.config_sources import load_config
-from waystation.errors import HistoryMissingError
+from waystation.errors import HistoryMissingError, IngestFailedError, PipelineOffError
 from waystation.history import packages, process, role
 from waystation.history.decoders.partitions import log_kind
 from waystation.history.decoders.registry import feed_of
@@ -29,7 +30,7 @@ from waystation.history.lease import KEYS
 from waystation.history.log_ends import ends_digest
 from waystation.history.process import child_environment
 from waystation.history.role import HistoryRole
-from waystation.history.status import ask_for_ingest, read_status
+from waystation.history.status import ask_for_ingest, read_status, wait_for_ingest
 from waystation.runtime.ids import RandomIds
 from waystation.store.leases import Leases
 from waystation.telemetry import history_metrics
@@ -181,6 +182,59 @@ async def test_request_of_a_client_ends_the_pause_after_a_failure(
         script(monkeypatch, "ok")
         assert await ask_for_ingest(running.node.opened.store) == 1
         await eventually(lambda: in_state(running, "idle"))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_wait_for_ingest_returns_when_the_lake_has_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "ok")
+    # Without the request, the second ingest would be due in ten minutes.
+    async with serving(with_role(tmp_path, every_seconds=600)) as running:
+        store = running.node.opened.store
+        await produce(running, 1)
+        await eventually(lambda: in_state(running, "idle"))
+        for number in (2, 3):
+            rows = history_metrics.rows._value.get()
+            await produce(running, number)
+            status = await wait_for_ingest(store)
+            assert status.error == ""
+            assert history_metrics.rows._value.get() == rows + 1
+        assert history_metrics.last_batch_rows._value.get() == 1
+        ready = await asyncio.to_thread(ask, running.url, "GET", "/readyz")
+        found = ready.json()["history"]
+        assert found.keys() == {"state", "lag", "last_batch", "rows", "failures"}
+        assert (found["state"], found["lag"], found["failures"]) == ("idle", 0, 0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_wait_for_ingest_with_complete_lake_starts_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "ok")
+    async with serving(with_role(tmp_path, idle_seconds=0.1)) as running:
+        await produce(running, 1)
+        await wait_for_ingest(running.node.opened.store)
+        await eventually(lambda: role_of(running).pid is None)
+        await eventually(lambda: not_leased(running))
+        script(monkeypatch, "crash")
+        status = await wait_for_ingest(running.node.opened.store)
+        assert (status.state, status.failures) == ("idle", 0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_wait_for_ingest_raises_if_ingest_fails_or_nobody_ingests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "failed")
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        await eventually(lambda: in_state(running, "failing"))
+        with pytest.raises(IngestFailedError, match=r"The disk is full\."):
+            await wait_for_ingest(running.node.opened.store)
+    async with serving(quick_settings(str(tmp_path / "other"))) as running:
+        with pytest.raises(PipelineOffError, match="No server runs the data pipeline"):
+            await wait_for_ingest(running.node.opened.store)
 
 
 @pytest.mark.usefixtures("quick")

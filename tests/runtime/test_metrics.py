@@ -35,6 +35,8 @@ FAMILIES = """
     history_gap_rows counter cause
     history_lag_rows gauge
     history_lag_seconds gauge
+    history_last_batch_rows gauge
+    history_last_batch_timestamp_seconds gauge
     history_lost_rows counter
     history_malformed_rows counter
     history_rounds counter

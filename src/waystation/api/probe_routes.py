@@ -15,6 +15,7 @@ from waystation.errors import WaystationError
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation.store.opening import OpenStore
 from waystation.telemetry import metrics
+from waystation.types.history import HistoryStatus
 
 #: A part that does not answer within this is not ready.
 _CHECK_SECONDS_MAX = 2.0
@@ -22,6 +23,8 @@ _CHECK_SECONDS_MAX = 2.0
 _OPEN: dict[str, object] = {"type": "object"}
 _LIVE: dict[str, object] = {"storage": {"children": {"default": {}}}}
 _READY = {"storage": {"children": {"default": {"redis": "ping OK"}}}}
+#: Fields of the data pipeline that anybody may see.
+_HISTORY_FIELDS = ("state", "lag", "last_batch", "rows", "failures")
 _UNHEALTHY: dict[str, object] = {"storage": {}}
 
 
@@ -45,6 +48,8 @@ class Readiness:
 
     #: The same of the receivers of replies.
     open_reply_breakers: Callable[[], int] = field(default=lambda: 0)
+    #: Status of the data pipeline; None if this process does not run it.
+    history: Callable[[], HistoryStatus | None] = field(default=lambda: None)
 
     @property
     def notes(self) -> list[str]:
@@ -102,6 +107,13 @@ async def _tried(check: object) -> str:
     return ""
 
 
+def _public(status: HistoryStatus | None) -> dict[str, object] | None:
+    """Return a status without the place of the lake and its errors, which need no key otherwise."""
+    if status is None:
+        return None
+    return {name: getattr(status, name) for name in _HISTORY_FIELDS}
+
+
 class ProbeRoutes:
     """Handlers of the health routes."""
 
@@ -130,6 +142,7 @@ class ProbeRoutes:
             "ready": not problems,
             "problems": problems,
             "notes": self._readiness.notes,
+            "history": _public(self._readiness.history()),
         }
         return json_reply(content, 503 if problems else 200)
 
@@ -177,11 +190,12 @@ class ProbeRoutes:
             )
         ready: dict[str, object] = {
             "type": "object",
-            "required": ["ready", "problems", "notes"],
+            "required": ["ready", "problems", "notes", "history"],
             "properties": {
                 "ready": {"type": "boolean"},
                 "problems": {"type": "object", "additionalProperties": {"type": "string"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
+                "history": {"type": ["object", "null"]},
             },
         }
         rows += [

@@ -67,6 +67,7 @@ class ApiServer:
             delivering=lambda: node.subscriptions.healthy,
             open_breakers=lambda: len(node.subscriptions.standings.open_breakers),
             open_reply_breakers=lambda: len(node.replies.deliverer.open_breakers),
+            history=lambda: node.history.status if node.history is not None else None,
         )
         self._desk = open_desk(
             node.subscriptions, node.opened.store, node.logs, node.topic_queries, clock=node.clock

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from waystation.cli.history_session import (
     Target,
@@ -22,7 +23,9 @@ from waystation.cli.options import (
     KeyOption,
     StoreOption,
 )
-from waystation.cli.output import console, emit_json
+from waystation.cli.output import console, emit_json, printable
+from waystation.cli.topic_messages import time_of
+from waystation.types.history import HistoryStatus
 
 if TYPE_CHECKING:
     from waystation.history.jobs import Ingested
@@ -178,3 +181,48 @@ def _stop_event() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+@app.command()
+def status(
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the lake has everything of this moment.")
+    ] = False,
+    store: StoreOption = None,
+    data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show lag, last batch, rows and failures of the data pipeline.
+
+    With --wait, it fails if no server runs the pipeline, and if the next ingest fails.
+    """
+    from waystation.history.log_reader import LogReader  # noqa: PLC0415 (help need not wait for it)
+    from waystation.history.status import read_status, wait_for_ingest  # noqa: PLC0415
+
+    target = find_target(config, url=url, key=key, store=store, data=data)
+    with opened_store(target) as access, LogReader(access.url()) as logs:
+        found = logs.use(wait_for_ingest) if wait else logs.use(read_status).public
+    if as_json:
+        emit_json(found)
+    else:
+        _show(found)
+
+
+def _show(status: HistoryStatus) -> None:
+    """Print one line per field that has a value."""
+    lines = {"state": status.state.replace("_", " ")}
+    if status.error:
+        lines["error"] = f"{status.error} {status.hint}".rstrip()
+    lines["lake"] = status.lake
+    lines["lag"] = "" if status.lag is None else f"{status.lag:,} messages and records"
+    if batch := status.last_batch:
+        lines["last batch"] = (
+            f"{batch.rows:,} rows in {batch.seconds:,.1f} s, {time_of(batch.ended_ms)}"
+        )
+    lines |= {"rows": f"{status.rows:,}", "failures": f"{status.failures:,}"}
+    for name, value in lines.items():
+        if value:
+            console.print(Text.assemble((f"{name:<12}", "dim"), printable(value)), soft_wrap=True)

@@ -24,6 +24,12 @@ KEYS: dict[Job, str] = {
     "audit": "{waystation.history.audit}:lease",
     "refresh": "{waystation.history.lake.rollups}:lease",
 }
+_STOP = "Wait until it has ended, or stop it."
+_HINTS: dict[Job, str] = {
+    "ingest": "If a server runs the data pipeline, wait with `waystation history status --wait`.",
+    "audit": _STOP,
+    "refresh": _STOP,
+}
 
 
 @contextmanager
@@ -48,10 +54,7 @@ def history_lease(
             while lease is None and waiting is not None and waiting():
                 lease = runner.run(leases.acquire(KEYS[job]))
             if lease is None:
-                raise HistoryBusyError(
-                    f"Another {job} is at work.",
-                    hint="One at a time: wait for it, or stop it.",
-                )
+                raise HistoryBusyError(f"Another {job} is at work.", hint=_HINTS[job])
             try:
                 yield
             finally:

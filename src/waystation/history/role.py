@@ -21,6 +21,7 @@ from waystation.history.status import (
     RoleReport,
     StoredStatus,
     count_failure,
+    finish_ingest,
     read_status,
     write_report,
 )
@@ -32,7 +33,7 @@ from waystation.runtime.service import Service, Wakeup
 from waystation.store.leases import Lease, Leases
 from waystation.store.opening import OpenStore
 from waystation.telemetry import history_metrics
-from waystation.types.history import HistoryState
+from waystation.types.history import HistoryState, HistoryStatus
 
 #: Shortest time between two reads of the ends.
 LOOK_S = 1.0
@@ -85,6 +86,7 @@ class HistoryRole(Service):
         self._asked = self._served = 0
         self._work = Wakeup(recheck_s=LOOK_S)
         self._backoff = Backoff(first_s=_RETRY_S_FIRST, max_s=_RETRY_S_MAX)
+        self._status = HistoryStatus(state="idle", lake=settings.public_lake)
         self._reported: RoleReport | None = None
         self._reported_s = 0.0
         self._current_s = clock.uptime_s()
@@ -98,6 +100,11 @@ class HistoryRole(Service):
     def state(self) -> HistoryState:
         """State of the role on this node."""
         return self._state
+
+    @property
+    def status(self) -> HistoryStatus:
+        """Status of the data pipeline when this node has last read it, about a second ago."""
+        return self._status
 
     @property
     def notes(self) -> list[str]:
@@ -150,7 +157,13 @@ class HistoryRole(Service):
         if is_current:
             self._ingested = ends
             self._current_s = self.clock.uptime_s()
-        self._served = max(self._served, status.served)
+        served = status.served
+        if is_current and status.asked > served:
+            # The lake has what the client waits for, so that Spark need not start.
+            served = status.asked
+            await finish_ingest(self._store, served=served, ends=ends_digest(ends))
+        self._status = status.public
+        self._served = max(self._served, served)
         was_pending = self._is_pending
         self._is_pending = not is_current or status.asked > self._served
         if status.asked > self._asked or (self._is_pending and not was_pending):
@@ -252,7 +265,7 @@ class HistoryRole(Service):
                 raise
             due_s = self.clock.uptime_s() + await self._fail(error)
         else:
-            _count(event.ingested)
+            _count(event.ingested, self.clock.now_ms())
             self._ingested = ends
             self._served = max(self._served, asked)
             self._failure = None
@@ -294,8 +307,11 @@ class HistoryRole(Service):
             await self._process.end()
 
 
-def _count(ingested: Ingested) -> None:
+def _count(ingested: Ingested, ended_ms: int) -> None:
     """Add an ingest to the metrics of this node."""
+    if ingested.rows:
+        history_metrics.last_batch_rows.set(ingested.rows)
+        history_metrics.last_batch_seconds.set(ended_ms / 1000)
     history_metrics.rows.inc(ingested.rows)
     history_metrics.malformed.inc(ingested.malformed)
     history_metrics.lost.inc(ingested.lost_rows)

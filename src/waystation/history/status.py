@@ -13,8 +13,11 @@ The fields and their writers:
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
+from waystation.errors import IngestFailedError, PipelineOffError
 from waystation.history.lease import KEYS
 from waystation.store.client import Store
 from waystation.store.scripts import script
@@ -24,6 +27,8 @@ from waystation.types.history import HistoryState, HistoryStatus, IngestBatch
 KEY = "{waystation.history}:status"
 #: Age of a report after which its node no longer runs the role.
 REPORT_MS_MAX = 30_000
+#: Time between two reads of the status while a client waits for the lake.
+_WAIT_S = 0.2
 
 _COUNT = script("waystation.history", "status_count")
 _FINISH = script("waystation.history", "status_finish")
@@ -92,6 +97,29 @@ async def ask_for_ingest(store: Store) -> int:
     """Ask the node with the role to ingest now; return the number that `served` will reach."""
     # If the reply is lost, the second run asks once more. One ingest serves both.
     return int(await store.call("HINCRBY", KEY, "asked", 1, repeatable=True))
+
+
+async def wait_for_ingest(store: Store) -> HistoryStatus:
+    """Wait until the lake has everything that is in the store now; return the status.
+
+    Raise PipelineOffError if no process ingests, and IngestFailedError if the next ingest fails.
+    """
+    before = await read_status(store)
+    _require_pipeline(before)
+    number = await ask_for_ingest(store)
+    while True:
+        found = await read_status(store)
+        if found.served >= number:
+            return found.public
+        _require_pipeline(found)
+        if found.public.failures > before.public.failures and found.public.error:
+            raise IngestFailedError(found.public.error, hint=found.public.hint)
+        await asyncio.sleep(_WAIT_S)
+
+
+def _require_pipeline(status: StoredStatus) -> None:
+    if status.public.state == "off":
+        raise PipelineOffError("No server runs the data pipeline.")
 
 
 async def finish_ingest(store: Store, *, served: int, ends: str) -> None:

@@ -41,3 +41,13 @@ lag_seconds = Gauge(
     "Seconds since history was up to date; 0 without the role.",
     registry=registry,
 )
+last_batch_rows = Gauge(
+    "waystation_history_last_batch_rows",
+    "Rows of the last ingest of this node that wrote rows.",
+    registry=registry,
+)
+last_batch_seconds = Gauge(
+    "waystation_history_last_batch_timestamp_seconds",
+    "Unix time of the end of the last ingest of this node that wrote rows; 0: none.",
+    registry=registry,
+)
