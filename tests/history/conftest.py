@@ -23,7 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_store_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File with the URL of the store for sources of the shared session without an option."""
+    return tmp_path_factory.mktemp("spark-store") / "url"
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, spark_store_file: Path
+) -> Iterator[SparkSession]:
     """The session that all tests share."""
     quick = {**QUICK_SPARK, "spark.sql.shuffle.partitions": "2"}
     plan = SessionPlan(
@@ -33,7 +41,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         ui=False,
         spark=quick,
     )
-    session = open_session(plan)
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark's processes inherit the environment of this moment.
+        patch.setenv("WAYSTATION_STORE_URL_FILE", str(spark_store_file))
+        session = open_session(plan)
     register(session)
     yield session
     session.stop()

@@ -9,6 +9,7 @@ import pytest
 from waystation.errors import SourceOptionError
 from waystation.history.offsets import TASK_ROWS
 from waystation.history.sources.options import StorePlace, read_options
+from waystation.store.embedded.server import EmbeddedServer
 
 
 def test_a_topic_is_enough() -> None:
@@ -97,3 +98,18 @@ def test_the_url_comes_from_the_option_then_the_file_then_the_environment(tmp_pa
         StorePlace().url({})
     with pytest.raises(SourceOptionError, match="cannot be read"):
         StorePlace("", str(tmp_path / "none")).url(environment)
+
+
+def test_store_url_without_option_is_that_of_embedded_store_in_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"WAYSTATION_DATA": str(tmp_path / ".waystation")}
+    with EmbeddedServer(tmp_path / ".waystation" / "store") as server:
+        expected = f"unix://{server.address.path}"
+        assert StorePlace().url({}) == expected
+        assert StorePlace().url(environment) == expected
+        assert StorePlace().url({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
+        with pytest.raises(SourceOptionError, match="not said where the store is"):
+            StorePlace().url({"WAYSTATION_DATA": str(tmp_path / "other")})
+    assert not (tmp_path / "other").exists()

@@ -14,10 +14,16 @@ from typing import Literal
 
 import msgspec
 
-from waystation.errors import InvalidInputError, SettingsError, SourceOptionError
+from waystation.errors import (
+    InvalidInputError,
+    SettingsError,
+    SourceOptionError,
+    StoreUnavailableError,
+)
 from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE
 from waystation.runtime.ids import require_name
 from waystation.store.address import parse_address
+from waystation.store.embedded.server import EmbeddedServer
 
 OnGap = Literal["fail", "count"]
 #: For all topics of a project.
@@ -33,7 +39,12 @@ class StorePlace(msgspec.Struct, frozen=True):
     file: str = ""
 
     def url(self, environment: Mapping[str, str] | None = None) -> str:
-        """The URL, which may have a password in it: it is not to be kept."""
+        """Return the URL from option, file or environment, or of a running embedded store.
+
+        The embedded store is that of the data directory, by default `.waystation` in the current
+        folder. The URL may contain a password: do not keep it. Raise SourceOptionError if there is
+        none.
+        """
         environment = os.environ if environment is None else environment
         if self.option:
             return self.option
@@ -49,11 +60,24 @@ class StorePlace(msgspec.Struct, frozen=True):
                 ) from error
         if url := environment.get(_URL, ""):
             return url
+        if url := _embedded_url(Path(environment.get("WAYSTATION_DATA", "") or ".waystation")):
+            return url
         raise SourceOptionError(
             "It is not said where the store is.",
             field="store",
-            hint=f"Give store_file, or store for a URL without a password; or set ${_URL}.",
+            hint=f"Give store_file, or store for a URL without a password; or set ${_URL}; or run"
+            " Spark in the folder of `waystation dev`.",
         )
+
+
+def _embedded_url(data: Path) -> str:
+    """Return the URL of the embedded store that runs in a data directory, "" without one."""
+    if not (data / "store").is_dir():
+        return ""
+    try:
+        return f"unix://{EmbeddedServer(data / 'store').address.path}"
+    except StoreUnavailableError:
+        return ""
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
