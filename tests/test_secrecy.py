@@ -261,7 +261,7 @@ def test_the_password_of_the_store_is_not_told_even_when_the_store_is_away(
             data,
             *("--insecure", "--durability", "memory"),
             WAYSTATION_STORE_URL=url,
-            WAYSTATION_STORE_CALL_SECONDS_MAX="0.5",
+            WAYSTATION_STORE_CALL_SECONDS_MAX="3",
             WAYSTATION_LOG_LEVEL="debug",
         ) as station:
             url = station.url

@@ -73,3 +73,11 @@ def test_sequential_ids_are_distinct_with_prefix_per_source() -> None:
     assert len(set(made)) == 2000
     assert {len(each) for each in made} == {32}
     assert len({each[:20] for each in made}) == 2
+
+
+def test_sequential_ids_made_together_continue_those_made_singly() -> None:
+    ids = SequentialIds(CountingIds())
+    prefix = "0" * 19 + "1"
+    assert ids.tokens(16, 2) == [prefix + "0" * 11 + "1", prefix + "0" * 11 + "2"]
+    assert ids.token(16) == prefix + "0" * 11 + "3"
+    assert ids.tokens(16, 0) == []

@@ -72,7 +72,8 @@ async def test_shard_with_failing_messages_stops_reading_above_the_memory_limit(
             await asyncio.sleep(1)
         await room.read()
 
-        assert 0 < seen < COUNT / 4
+        # Every fourth message succeeds, so the shard may read a third more than it can keep.
+        assert 0 < seen < COUNT / 3
         assert room.usage.used_bytes < before + 2_097_152
         assert (await client.subscriptions.why("crm")).code == "store_full"
         assert any("it is full" in note for note in running.node.opened.notes)

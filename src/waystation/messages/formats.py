@@ -57,8 +57,15 @@ from waystation.messages.envelope import (
     parse_time_ms,
     valid_traceparent,
 )
-from waystation.runtime.ids import IdSource
-from waystation.runtime.json_text import check_depth, is_too_deep, shield, too_deep, unshield
+from waystation.runtime.ids import SequentialIds
+from waystation.runtime.json_text import (
+    JSON_DEPTH_MAX,
+    check_depth,
+    is_too_deep,
+    shield,
+    too_deep,
+    unshield,
+)
 from waystation.types.message import JsonMessage
 
 EVENT_TYPE = "application/cloudevents+json"
@@ -151,7 +158,7 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def read_request(
-    target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: IdSource, bytes_max: int
+    target: MessageTarget, headers: RawHeaders, body: bytes, *, ids: SequentialIds, bytes_max: int
 ) -> ReceivedMessages:
     """Return the messages of a request. Raise InvalidInputError if one of them is invalid.
 
@@ -259,7 +266,7 @@ def _single(
     body: bytes,
     event: EventFields | None,
     target: MessageTarget,
-    ids: IdSource,
+    ids: SequentialIds,
 ) -> Envelope:
     """Return the message of a request with one message.
 
@@ -352,7 +359,7 @@ def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
 def _read_batch(
     body: bytes,
     target: MessageTarget,
-    ids: IdSource,
+    ids: SequentialIds,
     traceparent: str | None,
     bytes_max: int,
 ) -> tuple[list[Envelope], int]:
@@ -377,7 +384,7 @@ def _read_batch(
 def _read_plain_batch(
     body: bytes,
     target: MessageTarget,
-    ids: IdSource,
+    ids: SequentialIds,
     traceparent: str | None,
     bytes_max: int,
 ) -> tuple[list[Envelope], int] | None:
@@ -393,18 +400,25 @@ def _read_plain_batch(
         messages = _decode_plain_batch(body).messages
     except (ValueError, RecursionError):
         return None
-    count, token, project = len(messages), ids.token, target.project
-    keys = [token(ID_BYTES) if message.id is None else message.id for message in messages]
+    count, project = len(messages), target.project
     groups = [message.group for message in messages if message.group is not None]
     if not 0 < count <= MESSAGES_MAX or (target.grouped and len(groups) < count):
         return None
     payloads = [bytes(message.data) for message in messages]
-    if any(map(is_too_deep, payloads)):
+    if max(map(len, payloads)) > JSON_DEPTH_MAX and any(map(is_too_deep, payloads)):
         return None
+    # Do not check new ids, because they are valid. Most messages get a new id.
+    given = [message.id for message in messages if message.id is not None]
+    if not are_plain_keys([*given, *groups]):
+        return None
+    keys = ids.tokens(ID_BYTES, count - len(given))
+    if given:
+        new_ids = iter(keys)
+        keys = [message.id or next(new_ids) for message in messages]
     # Compare the size of the batch with the limit of one message. Within it, no message exceeds the
     # limit. Otherwise `_read_batch` checks each message.
     size = sum(map(len, [*payloads, *keys, *groups])) + count * _JSON_HEADER_BYTES
-    if size > bytes_max or not are_plain_keys([*keys, *groups]):
+    if size > bytes_max:
         return None
     envelopes = [
         Envelope(
