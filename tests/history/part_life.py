@@ -15,6 +15,7 @@ from waystation.channels.model import encode_handle
 from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, ChannelRule, PoolConfig
 from waystation.delivery.addresses import AddressGuard
+from waystation.errors import ConflictError
 from waystation.logs.records import RecordLogs
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import Envelope, pack
@@ -72,7 +73,10 @@ class PartLife:
             catalogue, self.store, wakeups, clock=clock, settings=PoolConfig(), records=records
         )
         self._undo.push_async_callback(self.pools.close)
-        self.pool = await self.pools.create(PROJECT, POOL, PoolOptions(record=record))
+        try:
+            self.pool = await self.pools.create(PROJECT, POOL, PoolOptions(record=record))
+        except ConflictError:
+            self.pool = await self.pools.get(PROJECT, POOL)
         self._session = await self._register(self.pool)
 
     def __enter__(self) -> PartLife:

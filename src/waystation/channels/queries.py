@@ -9,11 +9,15 @@ scan is listed, possibly twice. An item that is created or deleted during the sc
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+import msgspec
 
 from waystation.channels import keys
 from waystation.channels.model import CLOCK_MAX, is_clock
 from waystation.errors import StoreDamagedError, StoreReplyError
 from waystation.store.client import Store
+from waystation.store.scripts import script
 from waystation.types.channel import Channel, Subscriber
 from waystation.types.common import Page
 
@@ -24,6 +28,31 @@ _CLOCK_COUNT = 2 * CLOCK_MAX + 1
 #: Largest distance between cursor and clock, equal to `UNREAD_MAX` in fetch.lua. A larger distance
 #: means that the channel lost its clock and started again.
 _LAG_MAX = 2**42
+
+
+_FIND = script(__package__, "find")
+
+
+class FoundMessages(msgspec.Struct, frozen=True):
+    """Result of a search for messages of a channel."""
+
+    #: Time of the store at the search, in ms since 1970.
+    now_ms: int
+    #: Clock of the channel; None if the channel does not exist.
+    clock: int | None
+    #: For each clock, whether the channel has its message.
+    stored: list[bool]
+
+
+async def find_messages(
+    store: Store, project: str, channel: str, clocks: Sequence[int]
+) -> FoundMessages:
+    """Find out which messages a channel has, by their clocks."""
+    tag = keys.channel_tag(project, channel)
+    arguments = [keys.message_prefix(tag), *map(str, clocks)]
+    now_ms, clock, *stored = await store.run(_FIND, [keys.clock(tag)], arguments)
+    is_number = is_clock(clock)
+    return FoundMessages(int(now_ms), int(clock) if is_number else None, list(map(bool, stored)))
 
 
 class ChannelQueries:

@@ -39,6 +39,16 @@ class Enqueued(msgspec.Struct, frozen=True):
     pending: int
 
 
+class FoundLetters(msgspec.Struct, frozen=True):
+    """Result of a search for messages of a recipient key."""
+
+    #: Messages up to this number can have been settled by calls that recorded nothing, because of
+    #: `record` none.
+    withheld: int
+    #: For each message, where it is. `gone`: settled, or deleted.
+    places: list[Literal["pending", "dead", "gone"]]
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What came of a call that enqueued."""
 

@@ -14,6 +14,7 @@ from waystation.pools.held import (
     Acked,
     Batch,
     Enqueued,
+    FoundLetters,
     Letter,
     Nack,
     Nacked,
@@ -36,6 +37,7 @@ _TAKE = script(__package__, "take")
 _ACK = script(__package__, "ack")
 _NACK = script(__package__, "nack")
 _RENEW = script(__package__, "renew")
+_FIND = script(__package__, "find")
 
 _T = TypeVar("_T")
 
@@ -127,6 +129,11 @@ class Mail:
         words = self._words(terms, session, _within(lease_ms, 1), items)
         reply = check(await self._store.run(_RENEW, [place.head], words), place)
         return [each.decode() for each in reply[1:]]
+
+    async def find(self, place: Place, key: str, numbers: Sequence[int]) -> FoundLetters:
+        """Find out where messages of a recipient key are, by their numbers."""
+        withheld, *places = await self._store.run(_FIND, [place.head], [key, *numbers])
+        return FoundLetters(int(withheld), [each.decode() for each in places])
 
     def _words(
         self, terms: Terms, session: Session, ms: int, items: Sequence[Taken]

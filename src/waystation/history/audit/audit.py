@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from waystation.errors import LogDamagedError
+from waystation.history.audit.channels import check_channels
 from waystation.history.audit.completeness import check_offsets, entry_position
 from waystation.history.audit.deliveries import check_messages, check_repeated_ids
 from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
 from waystation.history.audit.live_state import Live
+from waystation.history.audit.pools import check_pools
 from waystation.history.audit.snapshot import DAMAGED, LOST, AuditTables
 from waystation.history.audit.transactions import check_transactions
 from waystation.history.lake.table import Lake
@@ -69,6 +71,10 @@ def audit(
     begin("messages")
     check_messages(tables, live, later, findings)
     check_repeated_ids(tables, live, findings)
+    begin("channels")
+    check_channels(tables, live, later, findings)
+    begin("pools")
+    check_pools(tables, live, later, findings)
     begin("transactions")
     check_transactions(tables, live, later, findings, archived_before_ms=archived_before_ms)
     return findings

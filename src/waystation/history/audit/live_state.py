@@ -6,19 +6,25 @@ asked in this order, is nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import msgspec
 
 from waystation.archive import ArchivedState
 from waystation.archive.scan import ArchiveScan
+from waystation.channels.queries import FoundMessages, find_messages
 from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.decoders.partitions import topic_place
 from waystation.history.decoders.registry import feed_of
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import Gap, Span
 from waystation.messages.envelope import unpack
+from waystation.pools.held import FoundLetters
+from waystation.pools.mail import Mail
+from waystation.pools.names import Place
+from waystation.store.client import Store
 from waystation.store.keys import FORMAT
 from waystation.topics.keys import definition_key
 from waystation.topics.model import decode_topic
@@ -164,6 +170,32 @@ class Live:
             else bool(next(replies))
             for each in owed
         ]
+
+    def channel_messages(
+        self, wanted: Mapping[tuple[str, str], Sequence[int]]
+    ) -> dict[tuple[str, str], FoundMessages]:
+        """Return which messages channels have, by (project, channel) and clocks."""
+
+        async def search(store: Store) -> list[FoundMessages]:
+            calls = (find_messages(store, *whose, clocks) for whose, clocks in wanted.items())
+            return await asyncio.gather(*calls)
+
+        return dict(zip(wanted, self._logs.use(search), strict=True))
+
+    def pool_messages(
+        self, wanted: Mapping[tuple[str, str, str], Sequence[int]]
+    ) -> dict[tuple[str, str, str], FoundLetters]:
+        """Return where messages of pools are, by (project, pool, recipient key) and numbers."""
+
+        async def search(store: Store) -> list[FoundLetters]:
+            mail = Mail(store)
+            calls = (
+                mail.find(Place(project, pool), key, numbers)
+                for (project, pool, key), numbers in wanted.items()
+            )
+            return await asyncio.gather(*calls)
+
+        return dict(zip(wanted, self._logs.use(search), strict=True))
 
     def heads(self, ids: Sequence[str]) -> dict[str, Head]:
         """Transactions that are in the store."""

