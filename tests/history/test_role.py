@@ -31,6 +31,7 @@ from waystation.history.log_ends import ends_digest
 from waystation.history.process import child_environment
 from waystation.history.role import HistoryRole
 from waystation.history.status import ask_for_ingest, read_status, wait_for_ingest
+from waystation.logs.streams import StreamLogs
 from waystation.runtime.ids import RandomIds
 from waystation.store.leases import Leases
 from waystation.telemetry import history_metrics
@@ -302,6 +303,25 @@ async def test_node_with_role_and_without_pyspark_does_not_start(
     with pytest.raises(HistoryMissingError, match="no_such_package"):
         async with serving(with_role(tmp_path)):
             pass
+
+
+async def test_slow_read_of_the_ends_delays_the_next_by_five_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_ends = role.read_ends
+
+    async def slow(logs: StreamLogs) -> dict[str, int]:
+        await asyncio.sleep(seconds)
+        return await read_ends(logs)
+
+    monkeypatch.setattr(role, "read_ends", slow)
+    seconds = 0.0
+    async with serving(with_role(tmp_path)) as running:
+        seconds = 0.04
+        pause = await role_of(running)._look_again()
+        assert 2 <= pause <= 5
+        seconds = 0.5
+        assert await role_of(running)._look_again() == 5
 
 
 async def test_node_without_role_starts_nothing(tmp_path: Path) -> None:

@@ -37,8 +37,11 @@ from waystation.types.history import HistoryState, HistoryStatus
 
 #: Shortest time between two reads of the ends.
 LOOK_S = 1.0
-#: Share of the time that reads of the ends may take at most, or else they are less frequent.
+#: Share of the time that reads of the ends may take, or else they are less frequent.
 _LOOK_SHARE = 0.02
+#: Longest pause because of this share, so that a busy machine does not delay the first ingest. A
+#: read that takes longer is followed by a pause of its own length.
+_PAUSE_S_MAX = 5.0
 #: Time after which an unchanged report is stored again, so that other nodes know that this node
 #: still runs.
 _REPORT_S = 10.0
@@ -139,7 +142,8 @@ class HistoryRole(Service):
         """Read the ends; return the pause until the next read."""
         begun_s = self.clock.uptime_s()
         await self._look()
-        return max(LOOK_S, (self.clock.uptime_s() - begun_s) / _LOOK_SHARE)
+        took_s = self.clock.uptime_s() - begun_s
+        return max(LOOK_S, min(took_s / _LOOK_SHARE, max(took_s, _PAUSE_S_MAX)))
 
     async def _look(self) -> None:
         """Read the ends of the logs, and find out whether there is work."""
