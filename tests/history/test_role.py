@@ -303,7 +303,7 @@ async def test_role_without_java_reports_not_installed(
 
 
 def test_ingest_process_that_fails_at_start_writes_only_its_event(tmp_path: Path) -> None:
-    """Standard error of the process is that of the node."""
+    """Run it with the standard error of the node, which would show a trace."""
     settings = quick_settings(str(tmp_path / "data"), store=StoreConfig(url="redis://127.0.0.1:1"))
     environment = child_environment(settings, {"PATH": str(tmp_path), "PYTHONPATH": PYTHON_PATH})
     with subprocess.Popen(
@@ -316,7 +316,7 @@ def test_ingest_process_that_fails_at_start_writes_only_its_event(tmp_path: Path
         assert child.stdout is not None
         assert child.stderr is not None
         assert b'"code":"history.no-java"' in child.stdout.readline()
-        # Its standard input is still open.
+        # The role has not closed the standard input of the process.
         assert child.wait(timeout=30) == 1
         assert child.stderr.read() == b""
 
