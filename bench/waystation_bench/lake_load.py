@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from waystation.history.lake.files import TableWriter, WrittenFile
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSchema
 from waystation.history.lake.table import Lake, TableOffset
-from waystation.history.offsets import Span, pack_spans
+from waystation.history.offsets import OffsetRange, pack_ranges
 from waystation.store.keys import DEFAULT_PROJECT
 from waystation_bench.delivery_node import DATA_BYTES, GROUPS, NAME, PARTITIONS
 
@@ -43,18 +43,18 @@ _decode = msgspec.msgpack.Decoder(list[WrittenFile]).decode
 def make_lake(spark: SparkSession, lake: Lake, messages: int) -> None:
     """Fills an empty lake."""
     each = messages // PARTITIONS
-    _make(spark, lake, MESSAGES, [Span(_TOPIC_LOG, n, 0, each) for n in range(PARTITIONS)])
+    _make(spark, lake, MESSAGES, [OffsetRange(_TOPIC_LOG, n, 0, each) for n in range(PARTITIONS)])
     records = [
         # The first entry is the start.
-        Span(_record_log(name), n, 0, 1 + each * entries)
+        OffsetRange(_record_log(name), n, 0, 1 + each * entries)
         for name, entries in _SUBSCRIPTIONS.items()
         for n in range(PARTITIONS)
     ]
     _make(spark, lake, DELIVERIES, records)
 
 
-def _make(spark: SparkSession, lake: Lake, spec: TableSchema, spans: list[Span]) -> None:
-    tasks = pack_spans(spans, rows=_TASK, most=_TASKS_MAX)
+def _make(spark: SparkSession, lake: Lake, spec: TableSchema, spans: list[OffsetRange]) -> None:
+    tasks = pack_ranges(spans, rows=_TASK, most=_TASKS_MAX)
     root = lake.root
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,19 +69,19 @@ def _make(spark: SparkSession, lake: Lake, spec: TableSchema, spans: list[Span])
     table.commit(files, {f"{DATASET}/{span.key}": TableOffset(span.end) for span in spans})
 
 
-def write_spans(root: str, table: str, spans: list[Span]) -> bytes:
+def write_spans(root: str, table: str, spans: list[OffsetRange]) -> bytes:
     """What a task does. A name of this module, so that Spark sends no more than that."""
     spec = {each.name: each for each in (MESSAGES, DELIVERIES)}[table]
     writer = TableWriter(f"{root}/{table}", spec)
     for span in spans:
         for start in range(span.start, span.end, _BATCH):
-            part = Span(span.log, span.partition, start, min(span.end, start + _BATCH))
+            part = OffsetRange(span.log, span.partition, start, min(span.end, start + _BATCH))
             made = _messages(part) if spec is MESSAGES else _deliveries(part)
             writer.write(_batch(spec, part, made))
     return _encode(writer.close())
 
 
-def _messages(span: Span) -> dict[str, Any]:
+def _messages(span: OffsetRange) -> dict[str, Any]:
     numbers = np.arange(span.start, span.end)
     payload = b'{"rest":"%b"}' % (b"x" * (DATA_BYTES - 11))
     return {
@@ -94,7 +94,7 @@ def _messages(span: Span) -> dict[str, Any]:
     }
 
 
-def _deliveries(span: Span) -> dict[str, Any]:
+def _deliveries(span: OffsetRange) -> dict[str, Any]:
     """Hops of a shard: entry 0 is its start, then come those of each message."""
     subscription = span.log.split(".")[2]
     entries = _SUBSCRIPTIONS[subscription]
@@ -134,7 +134,7 @@ def _deliveries(span: Span) -> dict[str, Any]:
     }
 
 
-def _batch(spec: TableSchema, span: Span, made: dict[str, Any]) -> pa.RecordBatch:
+def _batch(spec: TableSchema, span: OffsetRange, made: dict[str, Any]) -> pa.RecordBatch:
     """Columns in their order and types; what is not told is null."""
     at = np.arange(span.start, span.end)
     times = (_BEGUN_MS + at // _ROWS_OF_A_MS) * 1000
@@ -164,7 +164,7 @@ def _numbered(prefix: str, numbers: np.ndarray[Any, Any]) -> Any:
     return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
 
 
-def _group(span: Span, numbers: np.ndarray[Any, Any]) -> Any:
+def _group(span: OffsetRange, numbers: np.ndarray[Any, Any]) -> Any:
     """A group is in one partition, as it is in a topic."""
     return _numbered(f"order-{span.partition}-", numbers % (GROUPS // PARTITIONS))
 

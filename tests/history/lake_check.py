@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from waystation.history.decoders.registry import feed_of
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogState
 
 _NAMING = ("log_offset", "item", "time", "id", "transaction_id", "version", "step_type")
@@ -21,10 +21,10 @@ def require_whole(lake: Path, url: str) -> None:
     with LogReader(url) as logs:
         for log, partitions in logs.names().items():
             for (_, partition), state in logs.states((log, n) for n in range(partitions)).items():
-                _require_log(lake, logs, Span(log, partition, state.first, state.end), state)
+                _require_log(lake, logs, OffsetRange(log, partition, state.first, state.end), state)
 
 
-def _require_log(lake: Path, logs: LogReader, span: Span, state: LogState) -> None:
+def _require_log(lake: Path, logs: LogReader, span: OffsetRange, state: LogState) -> None:
     feed = feed_of(span.log)
     assert feed is not None
     gone = [
@@ -39,7 +39,7 @@ def _require_log(lake: Path, logs: LogReader, span: Span, state: LogState) -> No
         kept = [
             _naming(row)
             for block in logs.blocks(span, on_gap="fail")
-            if not isinstance(block, Span)
+            if not isinstance(block, OffsetRange)
             for row in feed.rows(span, block)[spec.name].to_pylist()
         ]
         missing = {each for each in set(kept) - set(there) if each[0] not in gone}
@@ -52,7 +52,7 @@ def _require_log(lake: Path, logs: LogReader, span: Span, state: LogState) -> No
             assert not {each[0] for each in there} & set(gone), span.key
 
 
-def _rows(lake: Path, table: str, span: Span) -> list[dict[str, Any]]:
+def _rows(lake: Path, table: str, span: OffsetRange) -> list[dict[str, Any]]:
     folder = str(lake / table)
     if not DeltaTable.is_deltatable(folder):
         return []

@@ -19,7 +19,7 @@ from waystation.history.ingest.job import Ingest
 from waystation.history.ingest.retention import SOFT
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
 from waystation.logs.protocol import LogBatch
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
         _pack([1, "ds", [good]]),
     ]
 
-    made = cell_rows(Span("tx", 0, 7, 12), LogBatch(7, 12, [1000] * 5, entries))
+    made = cell_rows(OffsetRange("tx", 0, 7, 12), LogBatch(7, 12, [1000] * 5, entries))
 
     found = made["transactions"].to_pylist()
     assert [(row["log_offset"], row["item"]) for row in found] == [

@@ -21,7 +21,7 @@ from waystation.history.decoders.shards import shard_rows
 from waystation.history.ingest.job import Ingest
 from waystation.history.lake.table import Lake
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
 from waystation.logs.protocol import LogBatch
 from waystation.testing.station import quick_settings
@@ -34,7 +34,7 @@ FAILED_BY_ENDPOINT = """select endpoint, count(*) attempts, count_if(status >= 5
 def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
     """The rows of the record log, by table."""
     with store_access(settings) as access, LogReader(access.url()) as logs:
-        span = Span(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)
+        span = OffsetRange(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
         for block in logs.blocks(span, on_gap="fail"):
             assert isinstance(block, LogBatch)

@@ -15,7 +15,7 @@ from waystation.errors import HistoryBusyError, TaskFailedError
 from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import Ingest
 from waystation.history.ingest.retention import SOFT
-from waystation.history.jobs import Ingested
+from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
 
@@ -87,7 +87,7 @@ def test_rounds_are_bounded_and_add_up(ingest: Any, writer: LogWriter, lake: Pat
     writer.append(ORDERS, envelopes(10, first=100), 1)
     told: list[tuple[int, int]] = []
 
-    def note(so_far: Ingested) -> None:
+    def note(so_far: IngestProgress) -> None:
         told.append((so_far.rows, so_far.left))
 
     done = ingest(round_rows=40, task_rows=16).run(note)

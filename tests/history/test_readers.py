@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import LogDamagedError, StoreWentBackError, TopicNotFoundError, TrimmedError
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader, Task
 from waystation.history.sources.options import read_options
 from waystation.history.sources.stream_reader import StreamReader
@@ -159,7 +159,11 @@ def test_a_log_that_ends_before_what_was_planned_is_told(writer: LogWriter, stor
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
     with LogReader(store_url) as logs:
-        for span in (Span(ORDERS, 0, 0, 9), Span(ORDERS, 0, 5, 9), Span(ORDERS, 0, 7, 9)):
+        for span in (
+            OffsetRange(ORDERS, 0, 0, 9),
+            OffsetRange(ORDERS, 0, 5, 9),
+            OffsetRange(ORDERS, 0, 7, 9),
+        ):
             with pytest.raises(StoreWentBackError, match="ends at offset 5"):
                 list(logs.blocks(span, on_gap="count"))
 
@@ -168,7 +172,7 @@ def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) ->
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(9000))
     with LogReader(store_url) as logs:
-        blocks = list(logs.blocks(Span(ORDERS, 0, 100, 8999), on_gap="fail"))
+        blocks = list(logs.blocks(OffsetRange(ORDERS, 0, 100, 8999), on_gap="fail"))
     assert len(blocks) > 1
     offset = 100
     for block in blocks:
@@ -306,7 +310,7 @@ def test_log_reader_lists_holes_and_reads_only_damaged_partitions(
     read: list[str] = []
     blocks = LogReader.blocks
 
-    def counted(self: LogReader, span: Span, **more: Any) -> Any:
+    def counted(self: LogReader, span: OffsetRange, **more: Any) -> Any:
         read.append(span.log)
         return blocks(self, span, **more)
 

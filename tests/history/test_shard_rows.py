@@ -14,7 +14,7 @@ from waystation.history.decoders.registry import feed_of
 from waystation.history.decoders.shards import shard_rows
 from waystation.history.ingest.job import Ingest
 from waystation.history.lake.table import Lake
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.history.sources.options import StorePlace
 from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
@@ -69,7 +69,8 @@ STORY = [
 def made(*payloads: bytes) -> dict[str, list[dict[str, Any]]]:
     block = LogBatch(70, 70 + len(payloads), [1_000] * len(payloads), list(payloads))
     return {
-        name: batch.to_pylist() for name, batch in shard_rows(Span(LOG, 1, 70, 99), block).items()
+        name: batch.to_pylist()
+        for name, batch in shard_rows(OffsetRange(LOG, 1, 70, 99), block).items()
     }
 
 

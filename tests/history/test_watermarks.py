@@ -13,7 +13,7 @@ from waystation.errors import LogFullError
 from waystation.history.audit import Live
 from waystation.history.ingest.retention import HARD, SOFT, Watermarks, register, release_all
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
 from waystation.logs import keys
 from waystation.messages.envelope import pack
@@ -145,7 +145,7 @@ def test_register_of_history_holds_logs_from_what_they_keep(
         assert writer.held("tx", 0) == {SOFT: first}
         assert writer.held("tx", 1) == writer.held("s.default.crm.0") == {SOFT: 0}
         # A hold that is there already stays
-        logs.hold(Span("tx", 0, 9, 10), SOFT)
+        logs.hold(OffsetRange("tx", 0, 9, 10), SOFT)
         register(logs, SOFT, {f"{log}/{part}": state for (log, part), state in found.items()})
         assert writer.held("tx", 0) == {SOFT: 9}
         assert writer.command("HGET", FORMAT, "history") == SOFT.encode()

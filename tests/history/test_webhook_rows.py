@@ -13,7 +13,7 @@ from waystation.delivery.attempt_log import LOG
 from waystation.history.decoders.registry import feed_of
 from waystation.history.decoders.webhooks import webhook_rows
 from waystation.history.lake.schema import WEBHOOK_ATTEMPTS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.testing import FakeEndpoint, serving
 from waystation.testing.station import Serving, quick_settings
@@ -24,7 +24,7 @@ async def rows(running: Serving, wanted: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for partition in range(4):
         block = await running.node.logs.read(LOG, partition, 0, limit=1000)
-        made = webhook_rows(Span(LOG, partition, 0, 1000), block)
+        made = webhook_rows(OffsetRange(LOG, partition, 0, 1000), block)
         found += made[WEBHOOK_ATTEMPTS.name].to_pylist()
     assert len(found) == wanted
     return sorted(found, key=lambda row: (row["endpoint"], row["attempt"]))
@@ -72,5 +72,7 @@ async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
     feed = feed_of(LOG)
     assert feed is not None
-    made = feed.rows(Span(LOG, 0, 5, 6), LogBatch(5, 6, [1], [payload]))[WEBHOOK_ATTEMPTS.name]
+    made = feed.rows(OffsetRange(LOG, 0, 5, 6), LogBatch(5, 6, [1], [payload]))[
+        WEBHOOK_ATTEMPTS.name
+    ]
     assert [(row["malformed"], row["excerpt"]) for row in made.to_pylist()] == [(True, payload)]

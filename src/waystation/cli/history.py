@@ -28,7 +28,7 @@ from waystation.cli.topic_messages import time_of
 from waystation.types.history import HistoryStatus
 
 if TYPE_CHECKING:
-    from waystation.history.jobs import Ingested
+    from waystation.history.jobs import IngestProgress
 
 LakeOption = Annotated[
     str | None, typer.Option("--lake", help="Folder or URL of the lake; default <data>/lake.")
@@ -163,7 +163,7 @@ def _ingest(
         _say(done, settings.lake_place)
 
 
-def _say(done: Ingested, place: str) -> None:
+def _say(done: IngestProgress, place: str) -> None:
     gone = f", {done.gap_rows:,} were gone before they were read" if done.gap_rows else ""
     console.print(f"{done.rows:,} rows are new in {place}{gone}.", soft_wrap=True)
     if done.damaged_rows:

@@ -119,7 +119,7 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
     from waystation.history.ingest.job import Ingest  # noqa: PLC0415
-    from waystation.history.task_watch import part_watch  # noqa: PLC0415
+    from waystation.history.progress import part_watch  # noqa: PLC0415
 
     settings = target.settings
     delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
@@ -166,7 +166,7 @@ def _patiently(ingest: Callable[[], object]) -> None:
 
 def _audit_lake(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.history.audit import audit  # noqa: PLC0415
-    from waystation.history.task_watch import part_watch  # noqa: PLC0415
+    from waystation.history.progress import part_watch  # noqa: PLC0415
 
     check_lake(target.settings)
     with (
@@ -321,7 +321,7 @@ def sql(
         history_memory=memory,
     )
     from waystation.history.lake.views import run_query  # noqa: PLC0415 (Spark takes seconds)
-    from waystation.history.task_watch import task_watch  # noqa: PLC0415
+    from waystation.history.progress import task_watch  # noqa: PLC0415
 
     check_lake(target.settings)
     with (

@@ -12,7 +12,7 @@ import msgspec
 
 from waystation.errors import BusyError, HistoryError, LogError, SparkGoneError, StoreError
 from waystation.history.ingest.job import Ingest
-from waystation.history.jobs import Ingested
+from waystation.history.jobs import IngestProgress
 from waystation.runtime.logging import logger
 
 _log = logger("history")
@@ -25,7 +25,7 @@ PASSING = (HistoryError, StoreError, BusyError, LogError, OSError)
 class Turn(msgspec.Struct, frozen=True):
     """What came of one turn; a line of JSON for whoever has started the process."""
 
-    ingested: Ingested
+    ingested: IngestProgress
     #: Why it did not come to its end; empty if it did.
     problem: str = ""
 
@@ -44,9 +44,9 @@ def follow(
     """
     failures = 0
     while not stop.is_set():
-        so_far = Ingested()
+        so_far = IngestProgress()
 
-        def note(now: Ingested) -> None:
+        def note(now: IngestProgress) -> None:
             nonlocal so_far
             so_far = now
 

@@ -14,7 +14,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from waystation.errors import SparkStartError
-from waystation.history.spark_trouble import spark_words
+from waystation.history.spark_errors import spark_words
 from waystation.runtime.data_files import make_private, open_private, tighten
 
 #: Below the folder of a session.

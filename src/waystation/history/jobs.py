@@ -34,7 +34,7 @@ _log = logger("history")
 _LAST_BATCH_S = 20.0
 
 
-class Ingested(msgspec.Struct):
+class IngestProgress(msgspec.Struct):
     """Counts of an ingest."""
 
     rows: int = 0
@@ -72,7 +72,7 @@ class JobReading(msgspec.Struct, frozen=True, tag="reading"):
 class JobEnded(msgspec.Struct, frozen=True, tag="ended"):
     """An ingest has read all logs to the ends that they had at its start."""
 
-    ingested: Ingested
+    ingested: IngestProgress
 
 
 class JobFailure(msgspec.Struct, frozen=True, tag="failed"):

@@ -21,7 +21,7 @@ from waystation.errors import (
     StoreWentBackError,
     TrimmedError,
 )
-from waystation.history.offsets import Gap, Span
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.history.sources.options import OnGap
 from waystation.logs import keys
 from waystation.logs.protocol import LogBatch, LogState
@@ -135,13 +135,13 @@ class LogReader:
             states.items(), self.replies(streams), strict=True
         ):
             if count < state.end - state.first:
-                span = Span(log, partition, state.first, state.end)
+                span = OffsetRange(log, partition, state.first, state.end)
                 parts = self.blocks(span, on_gap="count", log_gaps=False)
                 found += [each for each in parts if isinstance(each, Gap)]
         # Others were trimmed between the look at the head and the one at the stream.
         return [gap for gap in found if gap.cause == "damaged"]
 
-    def hold(self, span: Span, reader: str) -> None:
+    def hold(self, span: OffsetRange, reader: str) -> None:
         """Says that a reader needs the log from the start of a span on, or what is left of it."""
 
         async def hold() -> None:
@@ -156,22 +156,22 @@ class LogReader:
 
         self._run(hold())
 
-    def release(self, span: Span, reader: str) -> bool:
+    def release(self, span: OffsetRange, reader: str) -> bool:
         """Says that a reader needs nothing of a log any more; whether it had needed something."""
         return self._run(self._logs.release(span.log, span.partition, reader))
 
-    def fingerprint_before(self, span: Span) -> int:
+    def fingerprint_before(self, span: OffsetRange) -> int:
         """Return the fingerprint of the last entry of a range; 0 if the entry is gone."""
         if not span.end:
             return 0
-        last = Span(span.log, span.partition, span.end - 1, span.end)
+        last = OffsetRange(span.log, span.partition, span.end - 1, span.end)
         (block,) = self.blocks(last, on_gap="count")
         if isinstance(block, Gap):
             return 0
         return fingerprint(block.times_ms[0], block.payloads[0])
 
     def blocks(
-        self, span: Span, *, on_gap: OnGap, log_gaps: bool = True
+        self, span: OffsetRange, *, on_gap: OnGap, log_gaps: bool = True
     ) -> Iterator[LogBatch | Gap]:
         """Yield the messages of a span in blocks, and with `on_gap="count"` gaps in their order.
 
@@ -214,7 +214,7 @@ class LogReader:
             yield block
             offset = block.next_offset
 
-    def _read(self, span: Span, offset: int) -> LogBatch:
+    def _read(self, span: OffsetRange, offset: int) -> LogBatch:
         limit = min(_BLOCK_ROWS, span.end - offset)
         return self._run(self._logs.read(span.log, span.partition, offset, limit=limit))
 
@@ -243,7 +243,7 @@ def fingerprint(ms: int, payload: bytes) -> int:
     return (xxhash.xxh64_intdigest(b"%d:%b" % (ms, payload)) >> 1) or 1
 
 
-def log_damaged(gap: Span) -> None:
+def log_damaged(gap: OffsetRange) -> None:
     """Log that entries of a partition are missing."""
     _log.error(
         "log damaged",
@@ -255,7 +255,7 @@ def log_damaged(gap: Span) -> None:
     )
 
 
-def went_back(span: Span, end: int) -> StoreWentBackError:
+def went_back(span: OffsetRange, end: int) -> StoreWentBackError:
     """What is said of a log that ends before what is asked of it."""
     return StoreWentBackError(
         f"Partition {span.partition} of {span.log} ends at offset {end}, and {span.end} was there"

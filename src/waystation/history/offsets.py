@@ -24,7 +24,7 @@ TASK_ROWS = 65_536
 TASKS_PER_CORE = 4
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False):
     """The messages of a partition from `start` up to, but not with, `end`."""
 
     log: str
@@ -43,19 +43,19 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         return f"{self.log}/{self.partition}"
 
 
-class Gap(Span, frozen=True, gc=False):
+class Gap(OffsetRange, frozen=True, gc=False):
     """Offsets of a partition that a reader did not find."""
 
     cause: GapCause = "trimmed"
 
 
 def parse_key(key: str) -> tuple[str, int]:
-    """Log and partition of `Span.key`."""
+    """Log and partition of `OffsetRange.key`."""
     log, _, partition = key.rpartition("/")
     return log, int(partition)
 
 
-def pack_spans(spans: Iterable[Span], *, rows: int, most: int) -> list[list[Span]]:
+def pack_ranges(spans: Iterable[OffsetRange], *, rows: int, most: int) -> list[list[OffsetRange]]:
     """Spans for each task: as if all stood in one line that is cut after every so many rows.
 
     A task has `rows` of them, or more where there would be more than `most` tasks.
@@ -63,7 +63,7 @@ def pack_spans(spans: Iterable[Span], *, rows: int, most: int) -> list[list[Span
     spans = [span for span in spans if span.rows > 0]
     total = sum(span.rows for span in spans)
     rows = max(rows, -(-total // most))
-    tasks: list[list[Span]] = []
+    tasks: list[list[OffsetRange]] = []
     room = 0
     for span in spans:
         start = span.start
@@ -72,13 +72,13 @@ def pack_spans(spans: Iterable[Span], *, rows: int, most: int) -> list[list[Span
                 tasks.append([])
                 room = rows
             end = min(span.end, start + room)
-            tasks[-1].append(Span(span.log, span.partition, start, end))
+            tasks[-1].append(OffsetRange(span.log, span.partition, start, end))
             room -= end - start
             start = end
     return tasks
 
 
-def admit(
+def limit_batch(
     start: Mapping[str, int], ends: Mapping[str, int], rows_max: int | None
 ) -> dict[str, int]:
     """How far a micro-batch goes in each partition: to its end, or `rows_max` rows together.

@@ -12,7 +12,7 @@ import contextlib
 
 from waystation.config import Config
 from waystation.errors import HistoryMissingError, NoJavaError, SparkStartError, StoreError
-from waystation.history.jobs import Ingested, JobEnded, JobFailure
+from waystation.history.jobs import IngestProgress, JobEnded, JobFailure
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import Offsets, ends_digest, read_ends, read_holds
 from waystation.history.packages import require_packages
@@ -311,7 +311,7 @@ class HistoryRole(Service):
             await self._process.end()
 
 
-def _count(ingested: Ingested, ended_ms: int) -> None:
+def _count(ingested: IngestProgress, ended_ms: int) -> None:
     """Add an ingest to the metrics of this node."""
     if ingested.rows:
         history_metrics.last_batch_rows.set(ingested.rows)

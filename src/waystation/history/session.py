@@ -17,7 +17,7 @@ from waystation.config import Config
 from waystation.history.connect import connect_session
 from waystation.history.gateway import start_spark
 from waystation.history.java import find_java
-from waystation.history.spark_trouble import TROUBLES, spark_trouble
+from waystation.history.spark_errors import SPARK_ERRORS, spark_errors
 
 #: Spark refuses a reader that can push filters down in a session without this setting.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -90,10 +90,10 @@ def running_session(plan: SessionPlan) -> Iterator[SparkSession]:
     """A session for the length of the block, in which what goes wrong in Spark is told in short."""
     spark = open_session(plan)
     try:
-        with spark_trouble():
+        with spark_errors():
             yield spark
     finally:
-        with suppress(*TROUBLES):
+        with suppress(*SPARK_ERRORS):
             spark.stop()
 
 

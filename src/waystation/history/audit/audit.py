@@ -21,7 +21,7 @@ from waystation.history.audit.pools import check_pools
 from waystation.history.audit.snapshot import DAMAGED, LOST, AuditTables
 from waystation.history.audit.transactions import check_transactions
 from waystation.history.lake.table import Lake
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 
 
 def audit(
@@ -88,12 +88,12 @@ def _check_damage(tables: AuditTables, live: Live | None, findings: Findings) ->
     """
     holes = [gap.span for gap in tables.gaps if gap.cause == DAMAGED]
     holes += live.holes() if live is not None else []
-    merged: list[Span] = []
+    merged: list[OffsetRange] = []
     for hole in sorted(holes, key=lambda each: (each.log, each.partition, each.start)):
         if merged and merged[-1].key == hole.key and hole.start <= merged[-1].end:
             before = merged.pop()
             end = max(before.end, hole.end)
-            merged.append(Span(hole.log, hole.partition, before.start, end))
+            merged.append(OffsetRange(hole.log, hole.partition, before.start, end))
         else:
             merged.append(hole)
     findings.add(

@@ -18,7 +18,7 @@ from waystation.history.audit.live_state import Live
 from waystation.history.audit.snapshot import WHOLE, AuditTables
 from waystation.history.decoders.partitions import topic_place
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TRANSACTIONS, TableSchema
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 
 #: Squares of offsets within a block add up to less than an integer holds.
 BLOCK = 65_536
@@ -89,17 +89,19 @@ def _failed(
     return sorted(key for key in keys if sums.get(key, Sums()) != expected.get(key, Sums()))
 
 
-def present(tables: AuditTables, spec: TableSchema, log: str, partition: int) -> Iterator[Span]:
+def present(
+    tables: AuditTables, spec: TableSchema, log: str, partition: int
+) -> Iterator[OffsetRange]:
     """What of a partition has to be in a table: all up to its mark but the gaps."""
     offset, mark = 0, tables.mark(spec, log, partition)
     for gap in tables.gaps_of(log, partition):
         if gap.start >= mark:
             break
         if gap.start > offset:
-            yield Span(log, partition, offset, gap.start)
+            yield OffsetRange(log, partition, offset, gap.start)
         offset = max(offset, gap.end)
     if offset < mark:
-        yield Span(log, partition, offset, mark)
+        yield OffsetRange(log, partition, offset, mark)
 
 
 def _rows(tables: AuditTables, spec: TableSchema) -> DataFrame:
@@ -141,7 +143,7 @@ def _key(row: Row) -> Key:
     return row.log, row.log_partition, row.block
 
 
-def _add_blocks(expected: dict[Key, Sums], span: Span) -> None:
+def _add_blocks(expected: dict[Key, Sums], span: OffsetRange) -> None:
     for block in range(span.start // BLOCK, (span.end - 1) // BLOCK + 1):
         start, end = max(span.start, block * BLOCK), min(span.end, (block + 1) * BLOCK)
         sums = range_sums(start - block * BLOCK, end - block * BLOCK)
@@ -182,10 +184,10 @@ def _search(
         ],
     )
     distinct = {_key(row): row["count"] for row in by_offset.groupBy(*_KEY).count().collect()}
-    missing, lost = 0, list[Span]()
+    missing, lost = 0, list[OffsetRange]()
     for number, key in enumerate(failed):
         inside = [
-            Span(span.log, span.partition, max(span.start, low), min(span.end, low + BLOCK))
+            OffsetRange(span.log, span.partition, max(span.start, low), min(span.end, low + BLOCK))
             for low in (key[2] * BLOCK,)
             for span in present(tables, spec, *key[:2])
             if span.start < low + BLOCK and span.end > low
@@ -197,18 +199,18 @@ def _search(
     findings.add("missing", missing, _told_missing(tables, spec, lost[:EXAMPLES_MAX], live))
 
 
-def _holes(by_offset: DataFrame, key: Key, inside: list[Span]) -> Iterator[Span]:
+def _holes(by_offset: DataFrame, key: Key, inside: list[OffsetRange]) -> Iterator[OffsetRange]:
     log, partition, block = key
     one = (f.col("log") == log) & (f.col("log_partition") == partition) & (f.col("block") == block)
     there = {row.log_offset for row in by_offset.where(one).select("log_offset").collect()}
     for span in inside:
         for offset in range(span.start, span.end):
             if offset not in there:
-                yield Span(log, partition, offset, offset + 1)
+                yield OffsetRange(log, partition, offset, offset + 1)
 
 
 def _told_missing(
-    tables: AuditTables, spec: TableSchema, lost: list[Span], live: Live | None
+    tables: AuditTables, spec: TableSchema, lost: list[OffsetRange], live: Live | None
 ) -> Iterator[Finding]:
     """Of what is missing, the store or another table may know the id."""
     for span in lost:
@@ -223,7 +225,7 @@ def _told_missing(
         )
 
 
-def _delivered_id(tables: AuditTables, span: Span) -> str:
+def _delivered_id(tables: AuditTables, span: OffsetRange) -> str:
     place = topic_place(span.log, span.partition)
     if place is None:
         return ""

@@ -19,7 +19,7 @@ from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.decoders.partitions import topic_place
 from waystation.history.decoders.registry import feed_of
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Gap, Span
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.messages.envelope import unpack
 from waystation.pools.held import FoundLetters
 from waystation.pools.mail import Mail
@@ -128,7 +128,7 @@ class Live:
         """Return the ranges that are missing from the logs, and that retention did not remove."""
         return self._logs.holes(sorted((log, number) for log, number, _ in self.partitions()))
 
-    def message_id(self, span: Span) -> str:
+    def message_id(self, span: OffsetRange) -> str:
         """The id of a message of a topic, if it is still there."""
         block = next(self._logs.blocks(span, on_gap="count"), None)
         if block is None or isinstance(block, Gap):

@@ -21,7 +21,7 @@ from waystation.history.lake.schema import (
 )
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach, open_snapshot
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 
 #: Those that have a row of every entry of their logs.
 WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS)
@@ -36,7 +36,7 @@ STORE_LOST = "store-lost"
 class Gap(msgspec.Struct, frozen=True):
     """What is not in the lake."""
 
-    span: Span
+    span: OffsetRange
     cause: str
 
 
@@ -97,7 +97,7 @@ class AuditTables:
         rows = [(*key, end) for key, end in self.ends(spec).items()]
         return self.small(rows, "log string, log_partition int, end bigint")
 
-    def gaps_of(self, log: str, partition: int) -> list[Span]:
+    def gaps_of(self, log: str, partition: int) -> list[OffsetRange]:
         """What is missing of a partition, and written down as such, in its order."""
         return sorted(
             (
@@ -132,7 +132,7 @@ class AuditTables:
             else []
         )
         return [
-            Gap(Span(row.log, row.log_partition, row.from_offset, row.to_offset), row.cause)
+            Gap(OffsetRange(row.log, row.log_partition, row.from_offset, row.to_offset), row.cause)
             for row in rows
         ]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from waystation.history.decoders.facts import Row, moment, own_columns
 from waystation.history.lake.schema import STEPS, TRANSACTIONS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
 from waystation.transactions.log_entry import Fact, StartedDetail, StepDetail, unpack
@@ -22,7 +22,7 @@ _decode_started = msgspec.msgpack.Decoder(StartedDetail).decode
 _decode_step = msgspec.msgpack.Decoder(StepDetail).decode
 
 
-def cell_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def cell_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block, by table."""
     changes: list[Row] = []
     steps: list[Row] = []

@@ -16,7 +16,7 @@ import pyarrow as pa
 from waystation.channels.model import decode_message
 from waystation.history.decoders.facts import WITHHELD, Row, moment, own_columns
 from waystation.history.lake.schema import CHANNELS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.logs.records import unpack_entry
 from waystation.messages.redaction import FULL, RedactionPolicy
@@ -24,7 +24,7 @@ from waystation.messages.redaction import FULL, RedactionPolicy
 _HEADERS = RedactionPolicy(record="headers")
 
 
-def channel_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def channel_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """Return the rows of a block, by table."""
     rows: list[Row] = []
     for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):

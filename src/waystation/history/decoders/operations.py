@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from waystation.history.decoders.facts import Row, moment, own_columns
 from waystation.history.lake.schema import OPERATIONS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.operations import unpack
 from waystation.logs.protocol import LogBatch
 
 
-def operation_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def operation_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block; of an entry that cannot be read, `detail` has its bytes as hex."""
     rows = [
         {"log_offset": block.offset + number, "item": 0, "time": moment(ms), **_told(payload)}

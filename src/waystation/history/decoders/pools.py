@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from waystation.history.decoders.facts import WITHHELD, Row, moment, own_columns
 from waystation.history.lake.schema import POOLS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.logs.records import unpack_entry
 from waystation.messages.envelope import unpack
@@ -46,7 +46,7 @@ _KEY_AND_WORKER = ("recipient_key", "worker")
 _HEADERS = RedactionPolicy(record="headers")
 
 
-def pool_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def pool_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """Return the rows of a block, by table."""
     rows: list[Row] = []
     for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):

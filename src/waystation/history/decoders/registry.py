@@ -30,7 +30,7 @@ from waystation.history.lake.schema import (
     WEBHOOK_ATTEMPTS,
     TableSchema,
 )
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
 
@@ -41,7 +41,7 @@ class Feed(msgspec.Struct, frozen=True):
     #: The first has a row of every entry.
     tables: tuple[TableSchema, ...]
     #: Table -> rows of a block, in the order of their offsets.
-    rows: Callable[[Span, LogBatch], dict[str, pa.RecordBatch]]
+    rows: Callable[[OffsetRange, LogBatch], dict[str, pa.RecordBatch]]
 
 
 def feed_of(log: str) -> Feed | None:
@@ -50,7 +50,7 @@ def feed_of(log: str) -> Feed | None:
     return None if kind is None else _FEEDS[kind]
 
 
-def _message_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def _message_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     place = topic_place(span.log, span.partition)
     assert place is not None, "the feed of topics has their logs alone"
     batch = message_batch(place, block).drop_columns(["gap"])

@@ -21,7 +21,7 @@ import pyarrow as pa
 from waystation.history.decoders.facts import Row, moment, own_columns
 from waystation.history.decoders.partitions import ShardPlace, shard_place
 from waystation.history.lake.schema import DELIVERIES, OPERATIONS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
     Fact,
@@ -37,7 +37,7 @@ RANGES = frozenset({"start", "passed", "trimmed", "damaged", "reset"})
 _BY_OPERATION = frozenset({"redriven", "skipped", "purged"})
 
 
-def shard_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def shard_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block, by table."""
     place = shard_place(span.log, span.partition)
     assert place is not None, "the feed of shards has their logs alone"

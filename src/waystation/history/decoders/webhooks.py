@@ -11,12 +11,12 @@ from waystation.delivery.keys import channel_of_lane
 from waystation.delivery.outbox import endpoint_of
 from waystation.history.decoders.facts import Row, moment, own_columns
 from waystation.history.lake.schema import WEBHOOK_ATTEMPTS
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.transactions.reply_lanes import parse_receiver, receiver_of_lane
 
 
-def webhook_rows(span: Span, block: LogBatch) -> dict[str, pa.RecordBatch]:
+def webhook_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
     """The rows of a block; an entry that cannot be read is one, with its bytes in `excerpt`."""
     rows: list[Row] = []
     for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):

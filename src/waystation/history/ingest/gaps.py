@@ -16,7 +16,7 @@ import pyarrow as pa
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.schema import GAPS
 from waystation.history.lake.table import Lake, LakeTable, TableOffset
-from waystation.history.offsets import GapCause, Span
+from waystation.history.offsets import GapCause, OffsetRange
 
 
 class GapBook:
@@ -26,18 +26,18 @@ class GapBook:
         self._folder = lake.folder(GAPS)
         self._table = lake.open(GAPS)
         self._dataset = dataset
-        self._found: list[tuple[Span, GapCause]] = []
+        self._found: list[tuple[OffsetRange, GapCause]] = []
 
     @property
     def table(self) -> LakeTable:
         """The table in this version."""
         return self._table
 
-    def add(self, gap: Span, cause: GapCause) -> None:
+    def add(self, gap: OffsetRange, cause: GapCause) -> None:
         """Takes note of a gap."""
         self._found.append((gap, cause))
 
-    def after(self, span: Span) -> int:
+    def after(self, span: OffsetRange) -> int:
         """The first offset of a span that is not written down as a gap: that is not read again."""
         offset = span.start
         for start, end in self._written(span):
@@ -62,7 +62,7 @@ class GapBook:
             self._table.commit(writer.close(), marks)
         return counted
 
-    def commit_lost(self, gap: Span, version: int, now_ms: int) -> None:
+    def commit_lost(self, gap: OffsetRange, version: int, now_ms: int) -> None:
         """Writes down what a store has lost, once for each version of the table that has it."""
         key = f"{self._dataset}/{gap.key}!"
         if self._table.offset(key).offset != version:
@@ -77,24 +77,24 @@ class GapBook:
         if new:
             writer = TableWriter(self._folder, GAPS)
             for each in new:
-                writer.write(self._row(Span(each, 0, 0, 0), "store-lost", now_ms))
+                writer.write(self._row(OffsetRange(each, 0, 0, 0), "store-lost", now_ms))
             self._table.commit(writer.close(), {key: TableOffset(1) for key in new.values()})
 
-    def _missing(self, gap: Span) -> Iterator[Span]:
+    def _missing(self, gap: OffsetRange) -> Iterator[OffsetRange]:
         """What of a gap is not written down."""
         offset = gap.start
         for start, end in self._written(gap):
             if start > offset:
-                yield Span(gap.log, gap.partition, offset, min(start, gap.end))
+                yield OffsetRange(gap.log, gap.partition, offset, min(start, gap.end))
             offset = max(offset, end)
         if offset < gap.end:
-            yield Span(gap.log, gap.partition, offset, gap.end)
+            yield OffsetRange(gap.log, gap.partition, offset, gap.end)
 
-    def _written(self, span: Span) -> list[tuple[int, int]]:
+    def _written(self, span: OffsetRange) -> list[tuple[int, int]]:
         """Gaps that are written down and reach into a span, in their order."""
         if self._table.offset(f"{self._dataset}/{span.key}").offset <= span.start:
             return []
-        before = Span(span.log, span.partition, 0, span.end)
+        before = OffsetRange(span.log, span.partition, 0, span.end)
         columns = ["from_offset", "to_offset", "cause", "lost"]
         return sorted(
             (row["from_offset"], row["to_offset"])
@@ -102,7 +102,7 @@ class GapBook:
             if not row["lost"] and row["cause"] != "lost" and row["to_offset"] > span.start
         )
 
-    def _row(self, gap: Span, cause: GapCause, now_ms: int) -> pa.RecordBatch:
+    def _row(self, gap: OffsetRange, cause: GapCause, now_ms: int) -> pa.RecordBatch:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
         row = {
             "dataset": self._dataset,

@@ -28,17 +28,24 @@ from waystation.history.ingest.task import (
     decode_report,
     packed_report,
 )
-from waystation.history.jobs import Ingested
-from waystation.history.lake.maintenance import tidy
+from waystation.history.jobs import IngestProgress
+from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.schema import BASE
 from waystation.history.lake.table import ROOM_HINT, Lake, TableOffset
 from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE, Span, admit, pack_spans, parse_key
+from waystation.history.offsets import (
+    TASK_ROWS,
+    TASKS_PER_CORE,
+    OffsetRange,
+    limit_batch,
+    pack_ranges,
+    parse_key,
+)
+from waystation.history.progress import task_watch
 from waystation.history.sources.options import StorePlace
-from waystation.history.spark_trouble import spark_trouble
+from waystation.history.spark_errors import spark_errors
 from waystation.history.status import count_batch, finish_ingest, read_status
-from waystation.history.task_watch import task_watch
 from waystation.logs.protocol import LogState
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
@@ -83,11 +90,11 @@ class Ingest:
 
     def run(
         self,
-        on_progress: Callable[[Ingested], None] | None = None,
+        on_progress: Callable[[IngestProgress], None] | None = None,
         *,
         on_reading: Callable[[int, int], None] = lambda read, total: None,
         stopping: Callable[[], bool] = lambda: False,
-    ) -> Ingested:
+    ) -> IngestProgress:
         """Reads all that is there now; returns when it is in the lake, or between two rounds.
 
         `on_progress` is called after each round, `on_reading` also while tasks run, with how many
@@ -95,7 +102,7 @@ class Ingest:
         LakeWriteError if the lake takes nothing more, TaskFailedError and SparkGoneError.
         """
         self._on_reading = on_reading
-        done = Ingested()
+        done = IngestProgress()
         with LogReader(self._store.url()) as logs:
             dataset, run_id = logs.dataset(), logs.run_id()
             if not dataset:
@@ -133,15 +140,17 @@ class Ingest:
         except StoreError as error:
             _log.warning("ingest batch not counted", rows=rows, reason=str(error))
 
-    def _tidy(self, done: Ingested) -> None:
+    def _tidy(self, done: IngestProgress) -> None:
         for spec in BASE:
-            tidied = tidy(
+            tidied = maintain(
                 self._lake.folder(spec), self._clock.now_ms(), vacuum_hours=self._vacuum_hours
             )
             done.compacted_files += tidied.compacted
             done.deleted_files += tidied.deleted
 
-    def _round(self, logs: LogReader, dataset: str, ends: dict[str, int], done: Ingested) -> bool:
+    def _round(
+        self, logs: LogReader, dataset: str, ends: dict[str, int], done: IngestProgress
+    ) -> bool:
         """One round; false when there was nothing left to do."""
         # After the ends were taken: what was produced since a topic was changed is never in the
         # round of before.
@@ -203,7 +212,7 @@ class Ingest:
         dataset: str,
         states: Mapping[str, LogState],
         now_ms: int,
-        done: Ingested,
+        done: IngestProgress,
     ) -> RoundTables:
         """The tables, once they have nothing that the store has lost."""
         tables = RoundTables(self._lake, dataset, states)
@@ -225,8 +234,8 @@ class Ingest:
         gaps: GapBook,
         states: Mapping[str, LogState],
         ends: Mapping[str, int],
-        done: Ingested,
-    ) -> list[Span]:
+        done: IngestProgress,
+    ) -> list[OffsetRange]:
         """What this round reads of each partition."""
         starts = {}
         for key, state in states.items():
@@ -234,14 +243,16 @@ class Ingest:
             end, offset = min(ends[key], state.end), tables.mark(key).offset
             start = min(max(offset, state.first), end)
             if start > offset:
-                gaps.add(Span(log, partition, offset, start), "trimmed")
-            starts[key] = gaps.after(Span(log, partition, start, end))
-        reached = admit(starts, {key: ends[key] for key in starts}, self._round_rows)
+                gaps.add(OffsetRange(log, partition, offset, start), "trimmed")
+            starts[key] = gaps.after(OffsetRange(log, partition, start, end))
+        reached = limit_batch(starts, {key: ends[key] for key in starts}, self._round_rows)
         done.left = sum(max(0, ends[key] - reached[key]) for key in starts)
-        return [Span(*parse_key(key), start, reached[key]) for key, start in starts.items()]
+        return [OffsetRange(*parse_key(key), start, reached[key]) for key, start in starts.items()]
 
-    def _run_tasks(self, plan: IngestPlan, spans: list[Span], done: Ingested) -> list[TaskReport]:
-        tasks = pack_spans(spans, rows=self._task_rows, most=TASKS_PER_CORE * self._cores())
+    def _run_tasks(
+        self, plan: IngestPlan, spans: list[OffsetRange], done: IngestProgress
+    ) -> list[TaskReport]:
+        tasks = pack_ranges(spans, rows=self._task_rows, most=TASKS_PER_CORE * self._cores())
         if not tasks:
             return []
 
@@ -258,7 +269,7 @@ class Ingest:
             self._on_reading(done.read + entries * ended // len(tasks), total)
 
         tell(0, 0)
-        with spark_trouble(), task_watch(self._spark, "ingest", tell):
+        with spark_errors(), task_watch(self._spark, "ingest", tell):
             numbers = self._spark.range(0, len(tasks), 1, len(tasks))
             rows = numbers.mapInArrow(work, "report binary").collect()
         reports = [decode_report(bytes(row.report)) for row in rows]

@@ -20,7 +20,7 @@ from waystation.history.ingest.gaps import GapBook
 from waystation.history.ingest.round_tables import RoundTables
 from waystation.history.lake.table import AnySchema, Lake, LakeTable, TableOffset
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import TASK_ROWS, Gap, Span, parse_key
+from waystation.history.offsets import TASK_ROWS, Gap, OffsetRange, parse_key
 from waystation.logs.protocol import LogState
 from waystation.runtime.logging import logger
 
@@ -56,20 +56,22 @@ def find_border(
     offset = min(reached, state.end)
     table, _ = tables.of(key)[0]
     while offset > state.first:
-        span = Span(log, partition, max(state.first, offset - TASK_ROWS), offset)
+        span = OffsetRange(log, partition, max(state.first, offset - TASK_ROWS), offset)
         same = _read(logs, span, table.schema) & _rows(table, dataset, span)
         if same:
             offset = max(entry[0] for entry in same) + 1
             break
         offset = span.start
-    return Border(key, offset, reached, logs.fingerprint_before(Span(log, partition, 0, offset)))
+    return Border(
+        key, offset, reached, logs.fingerprint_before(OffsetRange(log, partition, 0, offset))
+    )
 
 
 def mark_lost(lake: Lake, dataset: str, tables: RoundTables, border: Border, now_ms: int) -> int:
     """Marks what is behind a border as lost, and lets reading begin there; how many rows."""
     log, partition = parse_key(border.key)
     first, *others = tables.of(border.key)
-    gap = Span(log, partition, border.offset, border.reached)
+    gap = OffsetRange(log, partition, border.offset, border.reached)
     if gap.rows:
         GapBook(lake, dataset).commit_lost(gap, first[0].version, now_ms)
     ours = f"dataset = '{dataset}' and log = '{log}' and log_partition = {partition} and not lost"
@@ -110,7 +112,7 @@ def _is_other(logs: LogReader, key: str, state: LogState, mark: TableOffset) -> 
         return True
     if not mark.fingerprint or mark.offset - 1 < state.first:
         return False  # There is nothing to compare with, and nothing that could come twice.
-    found = logs.fingerprint_before(Span(*parse_key(key), 0, mark.offset))
+    found = logs.fingerprint_before(OffsetRange(*parse_key(key), 0, mark.offset))
     return found not in (0, mark.fingerprint)
 
 
@@ -118,7 +120,7 @@ def _columns(spec: AnySchema) -> list[str]:
     return ["log_offset", "time", *(name for name in _NAMING if name in spec.schema.names)]
 
 
-def _read(logs: LogReader, span: Span, spec: AnySchema) -> set[tuple[Any, ...]]:
+def _read(logs: LogReader, span: OffsetRange, spec: AnySchema) -> set[tuple[Any, ...]]:
     """The entries of a span as the store has them."""
     feed = feed_of(span.log)
     assert feed is not None, "only logs with a feed are looked at"
@@ -130,7 +132,7 @@ def _read(logs: LogReader, span: Span, spec: AnySchema) -> set[tuple[Any, ...]]:
     return found
 
 
-def _rows(table: LakeTable, dataset: str, span: Span) -> set[tuple[Any, ...]]:
+def _rows(table: LakeTable, dataset: str, span: OffsetRange) -> set[tuple[Any, ...]]:
     """The entries of a span as the lake has them."""
     rows = table.rows(dataset, span, [*_columns(table.schema), "lost"])
     columns = [rows.column(name).to_pylist() for name in rows.column_names]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from waystation.config import WhenFull
 from waystation.history.decoders.partitions import topic_place
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span, parse_key
+from waystation.history.offsets import OffsetRange, parse_key
 from waystation.logs import keys as log_names
 from waystation.logs.protocol import LogState
 from waystation.logs.records import FIRM_READER, YIELDING_READER, history_reader_name
@@ -37,7 +37,7 @@ def register(logs: LogReader, reader: str, states: Mapping[str, LogState]) -> No
     )
     for (log, partition, first), is_held in zip(records, held, strict=True):
         if not is_held:
-            logs.hold(Span(log, partition, first, first), reader)
+            logs.hold(OffsetRange(log, partition, first, first), reader)
 
 
 class Watermarks:
@@ -72,7 +72,7 @@ class Watermarks:
         for key, offset in offsets.items():
             if self.is_at(key, offset, states[key]):
                 continue
-            span = Span(*parse_key(key), max(0, offset - 1), offset)
+            span = OffsetRange(*parse_key(key), max(0, offset - 1), offset)
             over = _is_over(states[key], offset)
             if over:
                 logs.release(span, self._reader)
@@ -93,7 +93,7 @@ def release_all(logs: LogReader) -> int:
     """Lets go of all logs, so that none waits for history; how many it had held."""
     logs.stamp_history("")
     return sum(
-        logs.release(Span(log, partition, 0, 0), reader)
+        logs.release(OffsetRange(log, partition, 0, 0), reader)
         for log, partitions in logs.names().items()
         for partition in range(partitions)
         for reader in (SOFT, HARD)

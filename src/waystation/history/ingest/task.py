@@ -20,7 +20,7 @@ from waystation.history.lake.files import TableWriter, WrittenFile
 from waystation.history.lake.schema import TableSchema
 from waystation.history.lake.table import Lake, lake_write
 from waystation.history.log_reader import LogReader, fingerprint
-from waystation.history.offsets import Gap, Span
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.history.sources.options import StorePlace
 from waystation.messages.redaction import FULL, RedactionPolicy
 
@@ -43,7 +43,7 @@ class IngestPlan(msgspec.Struct, frozen=True):
 class SpanReport(msgspec.Struct, frozen=True):
     """What came of a span."""
 
-    span: Span
+    span: OffsetRange
     #: Of all its tables.
     rows: int
     malformed: int
@@ -69,7 +69,7 @@ _encode = msgspec.msgpack.Encoder().encode
 decode_report = msgspec.msgpack.Decoder(TaskReport).decode
 
 
-def packed_report(plan: IngestPlan, spans: Iterable[Span]) -> bytes:
+def packed_report(plan: IngestPlan, spans: Iterable[OffsetRange]) -> bytes:
     """What a task answers. A name of this module: Spark sends that, and not what it stands for."""
     try:
         return _encode(ingest_spans(plan, spans))
@@ -78,7 +78,7 @@ def packed_report(plan: IngestPlan, spans: Iterable[Span]) -> bytes:
         return _encode(TaskReport({}, [], error.message))
 
 
-def ingest_spans(plan: IngestPlan, spans: Iterable[Span]) -> TaskReport:
+def ingest_spans(plan: IngestPlan, spans: Iterable[OffsetRange]) -> TaskReport:
     """Reads and writes."""
     writers: dict[str, TableWriter] = {}
     try:
@@ -89,7 +89,9 @@ def ingest_spans(plan: IngestPlan, spans: Iterable[Span]) -> TaskReport:
         raise
 
 
-def _ingest(plan: IngestPlan, spans: Iterable[Span], writers: dict[str, TableWriter]) -> TaskReport:
+def _ingest(
+    plan: IngestPlan, spans: Iterable[OffsetRange], writers: dict[str, TableWriter]
+) -> TaskReport:
     lake, reports = Lake(plan.lake), []
     with LogReader(plan.store.url()) as logs:
         for span in spans:
@@ -136,7 +138,7 @@ class _Tally:
 
 
 def _rows(
-    plan: IngestPlan, logs: LogReader, span: Span, tally: _Tally
+    plan: IngestPlan, logs: LogReader, span: OffsetRange, tally: _Tally
 ) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
     feed = feed_of(span.log)
     assert feed is not None, "only logs with a feed are planned"
@@ -178,7 +180,7 @@ def _from(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
 
 
 def stamped(
-    plan: IngestPlan, span: Span, batch: pa.RecordBatch, spec: TableSchema
+    plan: IngestPlan, span: OffsetRange, batch: pa.RecordBatch, spec: TableSchema
 ) -> pa.RecordBatch:
     """Rows of a feed as they are in a table."""
     same = {

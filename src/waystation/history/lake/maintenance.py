@@ -32,7 +32,7 @@ _VACUUM_SECONDS = 86_400
 _CAREFUL_HOURS = 168
 
 
-class Tidied(msgspec.Struct):
+class MaintenanceResult(msgspec.Struct):
     """What was done to a table."""
 
     files: int = 0
@@ -42,9 +42,9 @@ class Tidied(msgspec.Struct):
     deleted: int = 0
 
 
-def tidy(folder: str, now_ms: int, *, vacuum_hours: int = _CAREFUL_HOURS) -> Tidied:
+def maintain(folder: str, now_ms: int, *, vacuum_hours: int = _CAREFUL_HOURS) -> MaintenanceResult:
     """Makes few files of many, and deletes old ones once a day. Nothing that fails here matters."""
-    done = Tidied()
+    done = MaintenanceResult()
     if not DeltaTable.is_deltatable(folder):
         return done
     try:

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from waystation.errors import HistoryBusyError
 from waystation.history.lake.files import AddedFile
-from waystation.history.lake.maintenance import tidy
+from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.rollup_queries import Window, slots_of
 from waystation.history.lake.rollup_schema import DERIVED, PARTITIONS, SLOT_SECONDS, RollupSchema
 from waystation.history.lake.table import Lake, LakeSnapshot, lake_write
@@ -83,7 +83,7 @@ def refresh(
     attach(spark, lake=snapshot)
     for schema in DERIVED:
         _refresh(spark, snapshot, lake.folder(schema), schema, done, on_progress)
-        tidy(lake.folder(schema), (clock or Clock()).now_ms())
+        maintain(lake.folder(schema), (clock or Clock()).now_ms())
     attach(spark, lake=lake.root)
     return done
 

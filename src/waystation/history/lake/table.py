@@ -37,7 +37,7 @@ from waystation.history.lake.files import (
 )
 from waystation.history.lake.rollup_schema import DERIVED, RollupSchema
 from waystation.history.lake.schema import BASE, DAY, TableSchema
-from waystation.history.offsets import Span
+from waystation.history.offsets import OffsetRange
 from waystation.runtime.data_files import make_private
 
 AnySchema = TableSchema | RollupSchema
@@ -134,7 +134,7 @@ class LakeTable:
             return TableOffset(0)
         return TableOffset(offset, self._table.transaction_version(f"{partition}#") or 0)
 
-    def rows(self, dataset: str, span: Span, columns: list[str]) -> pa.Table:
+    def rows(self, dataset: str, span: OffsetRange, columns: list[str]) -> pa.Table:
         """Return the rows of an offset range, including lost rows."""
         wanted = [
             ("dataset", "=", dataset),

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Span, pack_spans
+from waystation.history.offsets import OffsetRange, pack_ranges
 from waystation.history.sources.filters import Narrowing
 from waystation.history.sources.options import SourceOptions
 from waystation.history.sources.topic_ranges import read_spans, topic_spans
@@ -17,13 +17,13 @@ from waystation.history.sources.topic_ranges import read_spans, topic_spans
 class Task(InputPartition):
     """What one task of Spark reads."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    def __init__(self, spans: Iterable[OffsetRange]) -> None:
         super().__init__(tuple(spans))
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[OffsetRange, ...]:
         """One after the other."""
-        spans: tuple[Span, ...] = self.value
+        spans: tuple[OffsetRange, ...] = self.value
         return spans
 
 
@@ -57,7 +57,7 @@ class NarrowingBatchReader(BatchReader):
         return filters
 
 
-def tasks_of(options: SourceOptions, spans: Iterable[Span]) -> list[InputPartition]:
+def tasks_of(options: SourceOptions, spans: Iterable[OffsetRange]) -> list[InputPartition]:
     """Spans as tasks, large ones split, small ones together."""
-    packed = pack_spans(spans, rows=options.partition_rows, most=options.tasks_max)
+    packed = pack_ranges(spans, rows=options.partition_rows, most=options.tasks_max)
     return [Task(part) for part in packed]

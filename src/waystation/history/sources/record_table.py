@@ -20,7 +20,7 @@ from waystation.history.lake.schema import (
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
 )
-from waystation.history.offsets import Gap, Span
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.logs.protocol import LogBatch
 
 _SPECS = {
@@ -50,7 +50,7 @@ def has_rows_of(log: str, table: str) -> bool:
     return feed is not None and any(spec.name == table for spec in feed.tables)
 
 
-def record_batch(table: str, span: Span, part: LogBatch | Gap) -> pa.RecordBatch:
+def record_batch(table: str, span: OffsetRange, part: LogBatch | Gap) -> pa.RecordBatch:
     """The rows of a block of a span, or the one of a gap."""
     schema = record_schema(table)
     if isinstance(part, Gap):

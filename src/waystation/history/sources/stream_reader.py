@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from waystation.history.log_reader import LogReader, went_back
-from waystation.history.offsets import Span, admit, parse_key
+from waystation.history.offsets import OffsetRange, limit_batch, parse_key
 from waystation.history.sources.batch_reader import Task, tasks_of
 from waystation.history.sources.options import SourceOptions
 from waystation.history.sources.topic_ranges import read_spans, topic_states
@@ -55,9 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends() if self._target is None else self._target
         for key, end in ends.items():
             if end < start.get(key, 0):
-                raise went_back(Span(*parse_key(key), end, start[key]), end)
+                raise went_back(OffsetRange(*parse_key(key), end, start[key]), end)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return admit(start, ends, rows_max)
+        return limit_batch(start, ends, rows_max)
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 (Spark's name)
         """What there is, for the progress that Spark shows."""
@@ -65,7 +65,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The tasks of a micro-batch."""
-        spans = [Span(*parse_key(key), start.get(key, 0), until) for key, until in end.items()]
+        spans = [
+            OffsetRange(*parse_key(key), start.get(key, 0), until) for key, until in end.items()
+        ]
         return tasks_of(self._options, spans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from waystation.errors import TopicNotFoundError
 from waystation.history.decoders.messages import gap_batch, message_batch, without_collections
 from waystation.history.decoders.partitions import TopicPlace, topic_place
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import Gap, Span
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.history.sources.filters import Narrowing
 from waystation.history.sources.options import SourceOptions
 from waystation.history.sources.record_table import has_rows_of, record_batch
@@ -41,7 +41,7 @@ def topic_states(logs: LogReader, options: SourceOptions) -> dict[tuple[str, int
     return logs.states(wanted)
 
 
-def topic_spans(logs: LogReader, options: SourceOptions, narrowing: Narrowing) -> list[Span]:
+def topic_spans(logs: LogReader, options: SourceOptions, narrowing: Narrowing) -> list[OffsetRange]:
     """All that is kept of them right now, and passes a query's filters."""
     spans = []
     column = "log_offset" if options.table else "offset"
@@ -49,7 +49,7 @@ def topic_spans(logs: LogReader, options: SourceOptions, narrowing: Narrowing) -
         place = topic_place(log, partition)
         if narrowing.keeps(place) if place else narrowing.keeps_log(log, partition):
             start, end = narrowing.offsets(state.first, state.end, column=column)
-            spans.append(Span(log, partition, start, end))
+            spans.append(OffsetRange(log, partition, start, end))
     spans = [span for span in spans if span.rows]
     since, until = narrowing.times_ms
     if since is not None:
@@ -61,7 +61,7 @@ def topic_spans(logs: LogReader, options: SourceOptions, narrowing: Narrowing) -
     return [span for span in spans if span.rows]
 
 
-def read_spans(options: SourceOptions, spans: tuple[Span, ...]) -> Iterator[pa.RecordBatch]:
+def read_spans(options: SourceOptions, spans: tuple[OffsetRange, ...]) -> Iterator[pa.RecordBatch]:
     """The rows of spans, one after the other."""
     if not spans:
         return
@@ -70,7 +70,7 @@ def read_spans(options: SourceOptions, spans: tuple[Span, ...]) -> Iterator[pa.R
 
 
 def _batches(
-    logs: LogReader, options: SourceOptions, spans: tuple[Span, ...]
+    logs: LogReader, options: SourceOptions, spans: tuple[OffsetRange, ...]
 ) -> Iterator[pa.RecordBatch]:
     for span in spans:
         place = topic_place(span.log, span.partition)
@@ -84,9 +84,9 @@ def _batch(place: TopicPlace, part: LogBatch | Gap) -> pa.RecordBatch:
     return message_batch(place, part)
 
 
-def _from(span: Span, start: int) -> Span:
-    return Span(span.log, span.partition, min(max(span.start, start), span.end), span.end)
+def _from(span: OffsetRange, start: int) -> OffsetRange:
+    return OffsetRange(span.log, span.partition, min(max(span.start, start), span.end), span.end)
 
 
-def _until(span: Span, end: int) -> Span:
-    return Span(span.log, span.partition, span.start, max(span.start, min(span.end, end)))
+def _until(span: OffsetRange, end: int) -> OffsetRange:
+    return OffsetRange(span.log, span.partition, span.start, max(span.start, min(span.end, end)))

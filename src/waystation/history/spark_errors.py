@@ -12,11 +12,11 @@ from waystation.errors import SparkGoneError, TaskFailedError
 
 #: What PySpark raises when Spark is not there any more, and when it fails, too.
 _GONE = (Py4JError, ConnectionRefusedError, ConnectionResetError)
-TROUBLES = (PySparkException, *_GONE)
+SPARK_ERRORS = (PySparkException, *_GONE)
 
 
 @contextmanager
-def spark_trouble() -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     """For work with Spark: TaskFailedError if that fails, SparkGoneError if its process ends."""
     try:
         yield

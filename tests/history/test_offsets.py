@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.history.offsets import Span, admit, pack_spans, parse_key
+from waystation.history.offsets import OffsetRange, limit_batch, pack_ranges, parse_key
 
 spans = st.lists(
     st.builds(
-        lambda number, start, rows: Span(f"log-{number}", 0, start, start + rows),
+        lambda number, start, rows: OffsetRange(f"log-{number}", 0, start, start + rows),
         st.integers(0, 5),
         st.integers(0, 1000),
         st.integers(0, 500),
@@ -19,15 +19,15 @@ spans = st.lists(
 )
 
 
-def offsets(parts: list[Span]) -> list[tuple[str, int]]:
+def offsets(parts: list[OffsetRange]) -> list[tuple[str, int]]:
     return [(part.log, offset) for part in parts for offset in range(part.start, part.end)]
 
 
 @given(spans=spans, rows=st.integers(1, 200), most=st.integers(1, 10))
 def test_every_row_is_in_one_task_in_order_and_tasks_are_few(
-    spans: list[Span], rows: int, most: int
+    spans: list[OffsetRange], rows: int, most: int
 ) -> None:
-    tasks = pack_spans(spans, rows=rows, most=most)
+    tasks = pack_ranges(spans, rows=rows, most=most)
 
     assert offsets([part for task in tasks for part in task]) == offsets(spans)
     assert len(tasks) <= most
@@ -39,10 +39,10 @@ def test_every_row_is_in_one_task_in_order_and_tasks_are_few(
 
 
 def test_small_logs_share_a_task_and_a_large_one_is_split() -> None:
-    small = [Span(f"small-{number}", 0, 0, 10) for number in range(100)]
-    assert [len(task) for task in pack_spans(small, rows=65_536, most=8)] == [100]
+    small = [OffsetRange(f"small-{number}", 0, 0, 10) for number in range(100)]
+    assert [len(task) for task in pack_ranges(small, rows=65_536, most=8)] == [100]
 
-    large = pack_spans([Span("large", 3, 5, 200_005)], rows=65_536, most=8)
+    large = pack_ranges([OffsetRange("large", 3, 5, 200_005)], rows=65_536, most=8)
     assert [task[0].rows for task in large] == [65_536, 65_536, 65_536, 3_392]
 
 
@@ -56,7 +56,7 @@ def test_a_limited_batch_takes_what_is_allowed_and_starves_nobody(
     start = dict.fromkeys(waiting, 7)
     ends = {key: 7 + rows for key, rows in waiting.items()}
 
-    reached = admit(start, ends, rows_max)
+    reached = limit_batch(start, ends, rows_max)
 
     taken = {key: reached[key] - 7 for key in waiting}
     assert sum(taken.values()) == min(rows_max, sum(waiting.values()))
@@ -67,7 +67,7 @@ def test_a_limited_batch_takes_what_is_allowed_and_starves_nobody(
 
 
 def test_a_batch_without_a_limit_goes_to_all_ends_and_keeps_what_is_gone() -> None:
-    assert admit({"gone": 5, "old": 1}, {"old": 9, "new": 3}, None) == {
+    assert limit_batch({"gone": 5, "old": 1}, {"old": 9, "new": 3}, None) == {
         "gone": 5,
         "old": 9,
         "new": 3,
@@ -75,5 +75,5 @@ def test_a_batch_without_a_limit_goes_to_all_ends_and_keeps_what_is_gone() -> No
 
 
 def test_a_partition_has_one_name_in_offsets() -> None:
-    span = Span("t.default.orders.0", 12, 0, 1)
+    span = OffsetRange("t.default.orders.0", 12, 0, 1)
     assert parse_key(span.key) == ("t.default.orders.0", 12)

@@ -11,7 +11,7 @@ from pyspark import SparkContext, StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from waystation.history.spark_trouble import TROUBLES
+from waystation.history.spark_errors import SPARK_ERRORS
 
 _EVERY_SECONDS = 0.5
 #: Tells one block from the others.
@@ -45,7 +45,7 @@ def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None])
         ended.set()
         watcher.join()
         for setting, value in around.items():
-            with suppress(*TROUBLES):
+            with suppress(*SPARK_ERRORS):
                 context.setLocalProperty(setting, value)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def _watch(
     while not ended.wait(_EVERY_SECONDS):
         try:
             done, known = _tasks(context.statusTracker(), group)
-        except TROUBLES:
+        except SPARK_ERRORS:
             return  # Whoever waits for the job is told.
         if done > told:
             told = done

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from waystation.history import attach
 from waystation.history.decoders.messages import moments
 from waystation.history.lake.files import TableWriter
-from waystation.history.lake.maintenance import tidy
+from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSchema
 from waystation.history.lake.table import Lake, TableOffset
 
@@ -66,13 +66,13 @@ def test_many_files_become_few_with_the_same_rows_and_marks(lake: Path, spec: Ta
     before = rows(where, spec)
     assert files(where, spec) == 30
 
-    done = tidy(where.folder(spec), FIRST_MS)
+    done = maintain(where.folder(spec), FIRST_MS)
 
     # The newest day gets more all the time: that one waits
     assert (done.compacted, done.files, files(where, spec)) == (20, 12, 12)
     assert rows(where, spec) == before
     assert where.open(spec).offset("ds/log/0") == TableOffset(30, 29)
-    assert tidy(where.folder(spec), FIRST_MS).compacted == 0
+    assert maintain(where.folder(spec), FIRST_MS).compacted == 0
     # Whoever filters finds the same, in old files and in new ones, by any column
     fill(where, spec, days=1, each=1, first=30)
     table = DeltaTable(where.folder(spec)).to_pyarrow_dataset()
@@ -87,14 +87,14 @@ def test_a_table_with_many_days_has_a_file_for_each_of_them(lake: Path) -> None:
     where = Lake(str(lake))
     fill(where, MESSAGES, days=67, each=3)
     assert files(where, MESSAGES) == 201
-    assert tidy(where.folder(MESSAGES), FIRST_MS).files == 66 + 3
+    assert maintain(where.folder(MESSAGES), FIRST_MS).files == 66 + 3
 
 
 def test_a_writer_and_a_reader_are_not_disturbed(lake: Path) -> None:
     where = Lake(str(lake))
     fill(where, MESSAGES, days=2, each=10)
     reader, writer = DeltaTable(where.folder(MESSAGES)), where.open(MESSAGES)
-    tidy(where.folder(MESSAGES), FIRST_MS)
+    maintain(where.folder(MESSAGES), FIRST_MS)
     assert reader.to_pyarrow_table().num_rows == 20
     files_ = TableWriter(where.folder(MESSAGES), MESSAGES)
     one = row(MESSAGES, 20, FIRST_MS)
@@ -117,11 +117,11 @@ def test_files_that_belong_to_nothing_are_deleted_when_they_are_old(lake: Path) 
             os.utime(path, (hours_ago, hours_ago))
     now_ms = 10 * FIRST_MS
 
-    assert tidy(where.folder(MESSAGES), now_ms, vacuum_hours=2).deleted == 1
+    assert maintain(where.folder(MESSAGES), now_ms, vacuum_hours=2).deleted == 1
     assert len(list((lake / "messages").glob("day=*/*.parquet"))) == 3
     assert len(rows(where, MESSAGES)) == 2
     # Once a day: to list all files may take a while
-    assert tidy(where.folder(MESSAGES), now_ms + 1000, vacuum_hours=2).deleted == 0
+    assert maintain(where.folder(MESSAGES), now_ms + 1000, vacuum_hours=2).deleted == 0
 
 
 def test_a_table_that_cannot_be_tidied_stays_as_it_is(lake: Path) -> None:
@@ -129,9 +129,9 @@ def test_a_table_that_cannot_be_tidied_stays_as_it_is(lake: Path) -> None:
     fill(where, MESSAGES, days=2, each=10)
     damaged = lake / "messages" / min(where.open(MESSAGES).files())
     damaged.write_bytes(bytes(damaged.stat().st_size))
-    assert tidy(where.folder(MESSAGES), FIRST_MS).compacted == 0
+    assert maintain(where.folder(MESSAGES), FIRST_MS).compacted == 0
     assert files(where, MESSAGES) == 20
-    assert tidy(str(lake / "nothing"), FIRST_MS).files == 0
+    assert maintain(str(lake / "nothing"), FIRST_MS).files == 0
 
 
 def test_a_column_that_came_later_is_null_in_what_is_older(lake: Path, spark: SparkSession) -> None:
@@ -162,7 +162,7 @@ def test_a_column_that_came_later_is_null_in_what_is_older(lake: Path, spark: Sp
 def test_deltalake_duckdb_and_polars_read_the_same(lake: Path) -> None:
     where = Lake(str(lake))
     fill(where, MESSAGES, days=2, each=10)
-    tidy(where.folder(MESSAGES), FIRST_MS)
+    maintain(where.folder(MESSAGES), FIRST_MS)
     fill(where, MESSAGES, days=1, each=1, first=20)
     folder = where.folder(MESSAGES)
     plain = DeltaTable(folder).to_pyarrow_table(columns=["log_offset", "payload", "day"])
