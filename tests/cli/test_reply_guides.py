@@ -81,12 +81,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
 
 
 class Patient(Typist):
-    """Types only when what was to be told is told: people are slower than deliverers."""
+    """Reader who types a command only when the server has done what the page says before it."""
 
     def type(self, line: str) -> str:
+        if self.id and "tx switch" in line:
+            self._until_waiting()
         if self.id and "tx webhook" in line:
             self._until_told()
         return super().type(line)
+
+    def _until_waiting(self) -> None:
+        with Waystation(self._url) as ws:
+            eventually_sync(lambda: ws.transactions.get(self.id).status == "waiting_switch")
 
     def _until_told(self) -> None:
         with Waystation(self._url) as ws:

@@ -143,7 +143,8 @@ async def test_a_store_that_died_under_a_running_node_is_told_in_its_readiness(
     settings: Config,
 ) -> None:
     async with serving(settings) as running:
-        assert await readiness(running) == (200, {"ready": True, "problems": {}, "notes": []})
+        status, told = await readiness(running)
+        assert (status, told["ready"], told["problems"], told["notes"]) == (200, True, {}, [])
         await kill_store(running.node)
         status, said = await readiness(running)
         assert (status, said["ready"]) == (200, True)
