@@ -55,7 +55,7 @@ def python(folder: Path, url: str, *arguments: str) -> subprocess.CompletedProce
         env={**clean_environment(), "WAYSTATION_URL": url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
