@@ -19,6 +19,7 @@ from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.decoders.shards import shard_rows
 from waystation.history.ingest.job import Ingest
+from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
@@ -38,8 +39,9 @@ def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
         for block in logs.blocks(span, on_gap="fail"):
             assert isinstance(block, LogBatch)
-            for table, batch in shard_rows(span, block).items():
-                found[table] += batch.to_pylist()
+            rows = shard_rows(span, block)
+            found["deliveries"] += rows.to_pylist()
+            found["operations"] += PROJECTIONS["operations"].rows(rows).to_pylist()
     return found
 
 

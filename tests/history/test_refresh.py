@@ -19,7 +19,7 @@ from waystation.history.lake.files import TableWriter
 from waystation.history.lake.rollup_queries import Window
 from waystation.history.lake.rollup_schema import SLOT_SECONDS
 from waystation.history.lake.rollups import Touched, merged, refresh, touched_times
-from waystation.history.lake.schema import GAPS, STEPS, TRANSACTIONS
+from waystation.history.lake.schema import GAPS, TRANSACTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.sources.options import StorePlace
 
@@ -134,16 +134,12 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
     changes = [
         change(0, 1, "started", 1),
         change(1, 2, "started", 2),
-        change(2, 1, "finished", 4, status="success"),
+        change(2, 1, "finished", 4, status="success", attempts=[{"outcome": "success"}]),
         change(3, 2, "rescued", 50),
-        change(4, 2, "finished", 152, status="failed"),
+        change(4, 2, "finished", 152, status="failed", attempts=[{"outcome": "failed"}]),
         change(5, 2, "notified", 153, status="failed"),
     ]
     shard_story.commit(spark, lake, changes, spec=TRANSACTIONS)
-    step = change(2, 1, "step", 4, outcome="success", seconds=1)
-    shard_story.commit(
-        spark, lake, [step, {**step, "log_offset": 4, "outcome": "failed"}], spec=STEPS
-    )
 
     # A death before the first commit leaves nothing that the next one would take for done
     with monkeypatch.context() as patch:

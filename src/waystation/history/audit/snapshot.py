@@ -14,7 +14,9 @@ from waystation.history.lake.schema import (
     DELIVERIES,
     GAPS,
     MESSAGES,
+    OPERATIONS,
     POOLS,
+    STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
@@ -22,9 +24,10 @@ from waystation.history.lake.schema import (
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach, open_snapshot
 from waystation.history.offsets import OffsetRange
+from waystation.logs.operations import LOG as OPERATIONS_LOG
 
 #: Those that have a row of every entry of their logs.
-WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS)
+WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS, OPERATIONS)
 #: The cause of a gap that is none: its rows are in the lake, and the store has lost them.
 LOST = "lost"
 #: The cause of a gap that is a finding: entries are missing from their log.
@@ -55,7 +58,12 @@ class AuditTables:
         # One version for rows and committed offsets, so that both agree while an ingest commits.
         self._snapshot = open_snapshot(lake.root)
         attach(spark, lake=self._snapshot)
-        self._frames = {spec.name: spark.table(f"waystation.{spec.name}") for spec in BASE}
+        self._frames = {
+            spec.name: spark.table(f"waystation.{spec.name}") for spec in (*BASE, STEPS)
+        }
+        # Without the rows of the view that are in `deliveries`.
+        own = self._frames[OPERATIONS.name].where(f.col("log") == OPERATIONS_LOG)
+        self._frames[OPERATIONS.name] = own
         self.dataset = dataset or self._newest()
         told = self._read_gaps()
         # What is in the lake as lost is not missing: the store has given these offsets anew.

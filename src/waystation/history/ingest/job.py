@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from waystation.config import WhenFull
 from waystation.errors import LakeWriteError, StoreError
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.ingest.gaps import GapBook
 from waystation.history.ingest.recordings import recordings
 from waystation.history.ingest.recovery import find_border, mark_lost
@@ -296,7 +296,7 @@ def _states(logs: LogReader) -> dict[str, LogState]:
     wanted = [
         (log, partition)
         for log, partitions in logs.names().items()
-        if feed_of(log) is not None
+        if decoder_for(log) is not None
         for partition in range(partitions)
     ]
     found = logs.states(wanted)

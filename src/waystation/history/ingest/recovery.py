@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.ingest.gaps import GapBook
 from waystation.history.ingest.round_tables import RoundTables
 from waystation.history.lake.table import AnySchema, Lake, LakeTable, TableOffset
@@ -122,12 +122,12 @@ def _columns(spec: AnySchema) -> list[str]:
 
 def _read(logs: LogReader, span: OffsetRange, spec: AnySchema) -> set[tuple[Any, ...]]:
     """The entries of a span as the store has them."""
-    feed = feed_of(span.log)
-    assert feed is not None, "only logs with a feed are looked at"
+    decoder = decoder_for(span.log)
+    assert decoder is not None, "only logs with a decoder are looked at"
     found: set[tuple[Any, ...]] = set()
     for block in logs.blocks(span, on_gap="count"):
         if not isinstance(block, Gap):
-            columns = feed.rows(span, block)[spec.name].select(_columns(spec)).columns
+            columns = decoder.decode(span, block).select(_columns(spec)).columns
             found |= set(zip(*(column.to_pylist() for column in columns), strict=True))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.ingest.task import TaskReport
 from waystation.history.lake.table import Lake, LakeTable, TableOffset
 from waystation.history.offsets import parse_key
@@ -19,13 +19,13 @@ class RoundTables:
         #: Partition -> table -> how far that has come.
         self._marks: dict[str, dict[str, TableOffset]] = {}
         for key in keys:
-            feed = feed_of(parse_key(key)[0])
-            assert feed is not None, "only logs with a feed are looked at"
+            decoder = decoder_for(parse_key(key)[0])
+            assert decoder is not None, "only logs with a decoder are looked at"
             marks = self._marks.setdefault(key, {})
-            for spec in feed.tables:
-                if spec.name not in self._tables:
-                    self._tables[spec.name] = lake.open(spec)
-                marks[spec.name] = self._tables[spec.name].offset(f"{dataset}/{key}")
+            spec = decoder.table
+            if spec.name not in self._tables:
+                self._tables[spec.name] = lake.open(spec)
+            marks[spec.name] = self._tables[spec.name].offset(f"{dataset}/{key}")
 
     def of(self, key: str) -> list[tuple[LakeTable, TableOffset]]:
         """The tables that a partition feeds, each with its own mark; the first has all entries."""

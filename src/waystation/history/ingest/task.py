@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from waystation.errors import LakeWriteError
 from waystation.history.decoders.facts import WITHHELD
 from waystation.history.decoders.messages import TIME, kept, without_collections
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.lake.files import TableWriter, WrittenFile
 from waystation.history.lake.schema import TableSchema
 from waystation.history.lake.table import Lake, lake_write
@@ -140,8 +140,8 @@ class _Tally:
 def _rows(
     plan: IngestPlan, logs: LogReader, span: OffsetRange, tally: _Tally
 ) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    feed = feed_of(span.log)
-    assert feed is not None, "only logs with a feed are planned"
+    decoder = decoder_for(span.log)
+    assert decoder is not None, "only logs with a decoder are planned"
     recording = plan.recordings.get(span.log, FULL)
     for part in logs.blocks(span, on_gap="count"):
         if isinstance(part, Gap):
@@ -149,19 +149,17 @@ def _rows(
             tally.last_fingerprint = 0
             continue
         tally.last_fingerprint = fingerprint(part.times_ms[-1], part.payloads[-1])
-        made = feed.rows(span, part)
+        batch = decoder.decode(span, part)
         if recording is not FULL:
-            made = {name: kept(batch, recording) for name, batch in made.items()}
-        for spec in feed.tables:
-            batch = _from(made[spec.name], plan.wanted[span.key][spec.name])
-            if not batch.num_rows:
-                continue
-            withheld = _withheld(batch)
-            tally.rows += batch.num_rows - withheld
-            tally.withheld += withheld
-            if "malformed" in batch.schema.names:
-                tally.malformed += pc.sum(batch.column("malformed")).as_py()
-            yield spec, stamped(plan, span, batch, spec)
+            batch = kept(batch, recording)
+        if not batch.num_rows:
+            continue
+        withheld = _withheld(batch)
+        tally.rows += batch.num_rows - withheld
+        tally.withheld += withheld
+        if "malformed" in batch.schema.names:
+            tally.malformed += pc.sum(batch.column("malformed")).as_py()
+        yield decoder.table, stamped(plan, span, batch, decoder.table)
 
 
 def _withheld(batch: pa.RecordBatch) -> int:
@@ -170,13 +168,6 @@ def _withheld(batch: pa.RecordBatch) -> int:
         return 0
     kinds = batch.column("kind")
     return pc.sum(pc.equal(kinds, WITHHELD["kind"])).as_py() or 0
-
-
-def _from(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
-    """Rows from an offset on: those before it are in the table already."""
-    if not batch.num_rows or batch.column("log_offset")[0].as_py() >= offset:
-        return batch
-    return batch.filter(pc.greater_equal(batch.column("log_offset"), offset))
 
 
 def stamped(

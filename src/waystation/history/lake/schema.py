@@ -90,25 +90,34 @@ _TYPES = {
     "binary": pa.binary(),
     "timestamp": TIME,
 }
-#: A row for each change of a transaction.
+#: A call of a step.
+ATTEMPT = pa.schema(
+    _fields(
+        """item int, place string, step_type string, attempt int, outcome string, begun timestamp,
+        ended timestamp, begun_after bigint, node string, note string"""
+    )
+)
+#: A row for each change of a transaction, with the calls of the step that it settles.
 TRANSACTIONS = _spec(
     "transactions",
-    _fields(
-        """project string, transaction_id string, kind string, version bigint, epoch bigint,
+    [
+        *_fields(
+            """project string, transaction_id string, kind string, version bigint, epoch bigint,
         state string, status string, cause string, pipeline string, pipeline_version string,
         external_id string, parent_id string, parent_round bigint, parent_item int,
         caused_by string, traceparent string, metadata string, data string, output string,
         delay_ms bigint, switch string, snapshot binary, malformed boolean, recorded string"""
-    ),
+        ),
+        pa.field("attempts", pa.list_(pa.field("element", pa.struct(list(ATTEMPT))))),
+    ],
 )
-#: A row for each call of a step.
+#: A row for each call of a step: a view of `transactions` (`lake/projections.py`).
 STEPS = _spec(
     "steps",
-    _fields(
-        """transaction_id string, version bigint, epoch bigint, place string, step_type string,
-        attempt int, outcome string, begun timestamp, ended timestamp, begun_after bigint,
-        node string, note string"""
-    ),
+    [
+        *_fields("transaction_id string, version bigint, epoch bigint"),
+        *(field for field in ATTEMPT if field.name != "item"),
+    ],
 )
 #: A row for each hop of a message through a shard, and for each range that a shard did not read.
 DELIVERIES = _spec(
@@ -122,7 +131,8 @@ DELIVERIES = _spec(
         operation string, excerpt binary, malformed boolean"""
     ),
 )
-#: A row for each thing that was done to a range, or by an operator.
+#: A row for each action of an operator that no subscription records. The view of this name also
+#: has the ranges and actions that subscriptions record (`lake/projections.py`).
 OPERATIONS = _spec(
     "operations",
     _fields(
@@ -166,7 +176,6 @@ BASE = (
     MESSAGES,
     DELIVERIES,
     TRANSACTIONS,
-    STEPS,
     CHANNELS,
     POOLS,
     WEBHOOK_ATTEMPTS,

@@ -23,8 +23,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from waystation.errors import LakeRefusedError, QueryError
 from waystation.history.lake.files import DECLARED
+from waystation.history.lake.projections import operations_query, steps_query
 from waystation.history.lake.rollup_schema import DERIVED
-from waystation.history.lake.schema import BASE, DAY, GAPS
+from waystation.history.lake.schema import BASE, DAY, GAPS, OPERATIONS, STEPS
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
 from waystation.history.sources.topics import register
 
@@ -60,11 +61,16 @@ def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
     for schema in BASE:
         everything = f"{_DATABASE}.{schema.name}_all"
         query = _select(schema, snapshot.get(schema.name))
+        if schema is OPERATIONS:
+            query += f" union all {operations_query(f'{_DATABASE}.deliveries_all')}"
         spark.sql(f"create or replace view {everything} as {query}")
         spark.sql(
             f"create or replace view {_DATABASE}.{schema.name} as"  # noqa: S608 (our names)
             f" select * from {everything} where not lost"
         )
+    for suffix in ("", "_all"):
+        steps = steps_query(f"{_DATABASE}.transactions{suffix}")
+        spark.sql(f"create or replace view {_DATABASE}.{STEPS.name}{suffix} as {steps}")
     spark.sql(f"create or replace view {_DATABASE}.{GAPS.name} as {_GAPS}")
     for rollup in DERIVED:
         query = _select(rollup, snapshot.get(rollup.name))
