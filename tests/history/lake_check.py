@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from waystation.history.decoders.registry import decoder_for
 from waystation.history.lake.projections import PROJECTIONS
+from waystation.history.lake.table import Lake
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogState
@@ -26,10 +27,20 @@ def require_whole(lake: Path, url: str) -> None:
                 _require_log(lake, logs, OffsetRange(log, partition, state.first, state.end), state)
 
 
+def gaps_of(lake: Path, dataset: str = "ds-test") -> list[tuple[str, int, int, str]]:
+    """Return log, start, end and cause of all gaps."""
+    tables = Lake(str(lake)).snapshot().values()
+    return [
+        (gap.log, gap.start, gap.end, gap.cause) for table in tables for gap in table.gaps(dataset)
+    ]
+
+
 def projected_rows(lake: Path, table: str) -> list[dict[str, Any]]:
     """Return the rows of a view that follow from the rows of its table, in the order of the log."""
     projection = PROJECTIONS[table]
-    found = DeltaTable(str(lake / projection.source.name)).to_pyarrow_table().combine_chunks()
+    found = DeltaTable(str(lake / projection.source.name)).to_pyarrow_table(
+        filters=[("row_state", "!=", "gap")]
+    )
     order = [(name, "ascending") for name in ("log_partition", "log_offset", "item")]
     rows = [projection.rows(batch) for batch in found.to_batches()]
     return pa.Table.from_batches(rows).sort_by(order).to_pylist() if rows else []
@@ -40,10 +51,10 @@ def _require_log(lake: Path, logs: LogReader, span: OffsetRange, state: LogState
     assert decoder is not None
     gone = [
         offset
-        for row in _rows(lake, "gaps", span)
-        for offset in range(row["from_offset"], row["to_offset"])
+        for row in _rows(lake, decoder.table.name, span, "gap")
+        for offset in range(row["log_offset"], row["gap_end"])
     ]
-    there = [_naming(row) for row in _rows(lake, decoder.table.name, span)]
+    there = [_naming(row) for row in _rows(lake, decoder.table.name, span, "live")]
     doubled = [each for each, times in Counter(there).items() if times > 1]
     assert not doubled, f"{span.key}: {doubled[:5]}"
     kept = [
@@ -61,11 +72,12 @@ def _require_log(lake: Path, logs: LogReader, span: OffsetRange, state: LogState
     assert not {each[0] for each in there} & set(gone), span.key
 
 
-def _rows(lake: Path, table: str, span: OffsetRange) -> list[dict[str, Any]]:
+def _rows(lake: Path, table: str, span: OffsetRange, state: str) -> list[dict[str, Any]]:
     folder = str(lake / table)
     if not DeltaTable.is_deltatable(folder):
         return []
-    wanted = [("log", "=", span.log), ("log_partition", "=", span.partition), ("lost", "=", False)]
+    wanted = [("log", "=", span.log), ("log_partition", "=", span.partition)]
+    wanted.append(("row_state", "=", state))
     return DeltaTable(folder).to_pyarrow_table(filters=wanted).to_pylist()
 
 

@@ -8,18 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from tests.helpers.server import background_station
 from tests.history.lake_check import projected_rows
+from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter
 from waystation import App, Child, Fail, Parallel, Waystation
 from waystation.config import Config, TransactionConfig
 from waystation.history.decoders.cells import cell_rows
-from waystation.history.ingest.job import Ingest
 from waystation.history.ingest.retention import SOFT
 from waystation.history.lake.projections import PROJECTIONS
-from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.lake.table import LakeTable
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
@@ -62,7 +61,7 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_every_change_and_every_step_is_a_row_once(
-    spark: SparkSession, settings: Config, lake: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Config, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One cell, so that one record log has all changes.
     settings = msgspec.structs.replace(settings, transactions=TransactionConfig(cells=1))
@@ -86,11 +85,11 @@ def test_every_change_and_every_step_is_a_row_once(
             with monkeypatch.context() as patch:
                 patch.setattr(LakeTable, "commit", dies)
                 with pytest.raises(DeathError):
-                    Ingest(spark, Lake(str(lake)), access).run()
+                    local_ingest(lake, access.url()).run()
             assert len(rows(lake, "transactions")) > 0
 
             # Then the next one sets the hold and ingests nothing twice
-            assert Ingest(spark, Lake(str(lake)), access).run().rows == 0
+            assert local_ingest(lake, access.url()).run().rows == 0
             with LogReader(access.url()) as logs:
                 end = logs.states([("tx", 0)])["tx", 0].end
             with LogWriter(access.url()) as writer:

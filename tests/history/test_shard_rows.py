@@ -14,7 +14,7 @@ from tests.history.log_writer import LogWriter
 from waystation.history import attach
 from waystation.history.decoders.registry import decoder_for
 from waystation.history.decoders.shards import shard_rows
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.offsets import OffsetRange
@@ -117,11 +117,11 @@ def test_shards_are_brought_into_the_lake_once_and_a_store_that_went_back_is_rep
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     def ingest() -> int:
-        return Ingest(spark, Lake(str(lake)), StorePlace(store_url)).run().rows
+        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run().rows
 
     def rows(table: str) -> list[dict[str, Any]]:
         found = DeltaTable(str(lake / table)).to_pyarrow_table()
-        return [row for row in found.to_pylist() if not row["lost"]]
+        return [row for row in found.to_pylist() if row["row_state"] == "live"]
 
     writer.create(LOG, 2)
     writer.append_raw(LOG, STORY[:3], 1)
