@@ -139,7 +139,7 @@ def _batch(spec: TableSchema, span: OffsetRange, made: dict[str, Any]) -> pa.Rec
     at = np.arange(span.start, span.end)
     times = (_BEGUN_MS + at // _ROWS_OF_A_MS) * 1000
     made |= {
-        **_same(dataset=DATASET, log=span.log, log_partition=span.partition, item=0, lost=False),
+        **_same(dataset=DATASET, log=span.log, log_partition=span.partition, item=0),
         "log_offset": pa.array(at),
         "time": pa.array(times),
         "ingested": pa.scalar(int(times[-1])),

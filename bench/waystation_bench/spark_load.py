@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.history.audit import Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.session import SessionPlan, open_session
 from waystation.history.sources.options import StorePlace
@@ -97,7 +97,7 @@ class SparkLoad:
     def do_ingest(self, store: str, count: int) -> Answer:
         """All logs of a store into an empty lake."""
         lake = Lake(str(self._new_lake()))
-        work = Ingest(self._spark, lake, StorePlace(store))
+        work = ingest_job(self._spark, lake, StorePlace(store))
         told: list[int] = []
         answer = self._timed(lambda: told.append(work.run().rows))
         if told != [count]:
@@ -124,7 +124,7 @@ class SparkLoad:
 
     def _audited(self, root: str, owed: int, live: Live | None, store: str = "") -> Answer:
         lake, seen = Lake(root), []
-        ingest = Ingest(self._spark, lake, StorePlace(store)) if live else None
+        ingest = ingest_job(self._spark, lake, StorePlace(store)) if live else None
 
         def work() -> None:
             run = ingest.run if ingest else None

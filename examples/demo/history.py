@@ -80,12 +80,12 @@ def _audit(
 ) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
-    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     begun = time.monotonic()
     with history_lease(access.url()):
-        rows = Ingest(spark, lake, access).run().rows
+        rows = ingest_job(spark, lake, access).run().rows
     stage.say(f"ingested: {rows:,} rows  ({time.monotonic() - begun:.1f} s)")
     begun = time.monotonic()
     with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
@@ -93,7 +93,7 @@ def _audit(
             spark,
             lake,
             live=live,
-            ingest=Ingest(spark, lake, access).run,
+            ingest=ingest_job(spark, lake, access).run,
             archived_before_ms=Clock().now_ms(),
         )
     looked = ", ".join(f"{count:,} {what}" for what, count in found.checked.items())

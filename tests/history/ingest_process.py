@@ -21,11 +21,11 @@ from typing import Any
 from tests.history.quick_spark import QUICK_SPARK
 from waystation.errors import HistoryError
 from waystation.history.ingest import job as ingest
-from waystation.history.ingest.gaps import GapBook
-from waystation.history.ingest.job import Ingest
-from waystation.history.ingest.retention import Watermarks
-from waystation.history.ingest.round_tables import RoundTables
-from waystation.history.ingest.task import packed_report
+from waystation.history.ingest.job import IngestJob, spark_tasks
+from waystation.history.ingest.planner import IngestOptions
+from waystation.history.ingest.recovery import Recovery
+from waystation.history.ingest.retention import RetentionHolds
+from waystation.history.ingest.task import run_encoded
 from waystation.history.lake import maintenance as tidying
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.session import SessionPlan, running_session
@@ -33,13 +33,12 @@ from waystation.history.sources.options import StorePlace
 
 #: In the order of a round; of each, that it dies when this is done.
 STAGES: dict[str, tuple[Any, str]] = {
-    "opened": (Ingest, "_compare"),
-    "planned": (Ingest, "_plan"),
-    "written": (Ingest, "_run_tasks"),
-    "counted": (GapBook, "commit"),
+    "compared": (Recovery, "divergences"),
+    "planned": (ingest, "plan_batch"),
+    "written": (IngestJob, "_run_tasks"),
     "one table": (LakeTable, "commit"),
-    "all tables": (RoundTables, "commit"),
-    "told": (Watermarks, "set"),
+    "all tables": (ingest, "_commit"),
+    "held": (RetentionHolds, "hold"),
     "compacted": (tidying, "_compact"),
 }
 #: Of a task, in its order; the process is gone each time.
@@ -61,13 +60,13 @@ def after(owner: Any, name: str) -> None:
 
 
 def before_tasks(kill: Callable[[], None]) -> None:
-    original = Ingest._run_tasks
+    original = IngestJob._run_tasks
 
     def wrapped(*given: Any) -> Any:
         kill()
         return original(*given)
 
-    Ingest._run_tasks = wrapped  # type: ignore[method-assign]
+    IngestJob._run_tasks = wrapped  # type: ignore[method-assign]
 
 
 def kill_spark() -> None:
@@ -102,12 +101,12 @@ def lose_tasks(folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
             TableWriter.write = wrapped  # type: ignore[method-assign]
-        done = packed_report(*given)
+        done = run_encoded(*given)
         if is_first("written"):
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
-    ingest.packed_report = report
+    ingest.run_encoded = report
 
 
 @contextmanager
@@ -123,13 +122,13 @@ def full_disk(*, bytes_max: int) -> Iterator[None]:
 
 def without_room(*given: Any) -> bytes:
     with full_disk(bytes_max=1000):
-        return packed_report(*given)
+        return run_encoded(*given)
 
 
 def fill_the_disk(run: Callable[[], None]) -> None:
-    ingest.packed_report = without_room
+    ingest.run_encoded = without_room
     run()
-    ingest.packed_report = packed_report
+    ingest.run_encoded = run_encoded
     with full_disk(bytes_max=100):
         run()
 
@@ -152,7 +151,8 @@ def main() -> None:
 
             def run() -> None:
                 try:
-                    work = Ingest(spark, Lake(lake), StorePlace(url), round_rows=400, task_rows=100)
+                    options = IngestOptions(batch_rows=400, task_rows=100)
+                    work = IngestJob(Lake(lake), StorePlace(url), spark_tasks(spark), options)
                     sys.stdout.write(f"rows={work.run().rows}\n")
                 except HistoryError as error:
                     sys.stdout.write(f"{error.code}: {error}\n")

@@ -103,7 +103,6 @@ def _shared(row: dict[str, Any]) -> dict[str, Any]:
         "item": 0,
         "time": ended,
         "ingested": ended,
-        "lost": False,
         "project": "default",
         "subscription": "billing",
         "generation": 0,

@@ -16,7 +16,7 @@ from tests.history.log_writer import LogWriter, envelopes
 from tests.history.test_archive_source import fill, states
 from waystation.errors import LakeDamagedError, LakeRefusedError
 from waystation.history import attach
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.schema import MESSAGES
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
@@ -97,7 +97,7 @@ def test_tables_have_what_was_committed_and_are_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake = tmp_path / "a lake"
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(4, group="g"), 1)
 
@@ -146,7 +146,7 @@ def test_attach_and_sources_in_plain_session_need_no_configuration(
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(30), 0)
     writer.append(ORDERS, envelopes(30, first=30), 1)
-    Ingest(spark, Lake(str(tmp_path / "lake")), StorePlace(store_url)).run()
+    ingest_job(spark, Lake(str(tmp_path / "lake")), StorePlace(store_url)).run()
     archive = str(tmp_path / "archive.db")
     fill("", tmp_path, states(30))
     failed = sum(state.status == "failed" for state in states(30))

@@ -21,7 +21,7 @@ from waystation import AsyncWaystation
 from waystation.client import NewMessage
 from waystation.config import Config
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 from waystation.testing.endpoint import ReceivedRequest
@@ -122,7 +122,7 @@ async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_i
         second_topic(client, hook),
     ):
         with store_access(settings) as access:
-            ingest = Ingest(spark, Lake(str(lake)), access).run
+            ingest = ingest_job(spark, Lake(str(lake)), access).run
 
             def run() -> Findings:
                 with Live(access.url()) as live:

@@ -20,7 +20,7 @@ from waystation.client import NewMessage
 from waystation.config import Config, TransactionConfig
 from waystation.errors import WaystationError
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 from waystation.runtime.clock import Clock
@@ -126,7 +126,7 @@ async def test_beside_a_station_that_works_there_is_no_false_alarm(
     )
     async with under_load(quick) as load:
         with store_access(quick) as access:
-            ingest = Ingest(spark, Lake(str(lake)), access).run
+            ingest = ingest_job(spark, Lake(str(lake)), access).run
 
             def run() -> Findings:
                 archive = archive_place("", folder=quick.data_dir)

@@ -13,7 +13,7 @@ from tests.history.log_writer import LogWriter
 from tests.history.part_life import POOL, PROJECT, PartLife
 from waystation.config import ChannelRule
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.sources.options import StorePlace
 from waystation.pools import PoolOptions
@@ -31,7 +31,7 @@ TAG = f"{{p.{PROJECT}.{POOL}}}:"
 @pytest.fixture
 def check(spark: SparkSession, store_url: str, lake: Path) -> Any:
     """Return a function that ingests and audits."""
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url)).run
+    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run
 
     def run() -> Findings:
         with Live(store_url) as live:

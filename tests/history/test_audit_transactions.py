@@ -20,7 +20,7 @@ from waystation import App, Wait, Waystation
 from waystation.archive import archive_place
 from waystation.config import Config, TransactionConfig
 from waystation.history.audit import Findings, Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 from waystation.logs.operations import OperationRecord
@@ -89,7 +89,7 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
         waiting = client.transactions.start("approval", {"n": 2})
         gone = client.transactions.start("approval", {"n": 3})
         with store_access(quick) as access:
-            ingest = Ingest(spark, Lake(str(lake)), access).run
+            ingest = ingest_job(spark, Lake(str(lake)), access).run
 
             def run(meanwhile: Any = None) -> Findings:
                 archive = archive_place("", folder=quick.data_dir)
@@ -180,7 +180,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
 
     # Nobody archives any more: what is planted stays
     with store_access(quick) as access:
-        ingest = Ingest(spark, Lake(str(lake)), access).run
+        ingest = ingest_job(spark, Lake(str(lake)), access).run
 
         def run() -> Findings:
             with Live(access.url(), archive_place("", folder=quick.data_dir)) as live:

@@ -1,4 +1,4 @@
-"""Transactions in the lake: every change once, with its steps, whatever dies between two tables."""
+"""Transactions in the lake: every change once, with the attempts of its step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from tests.helpers.server import background_station
+from tests.history.lake_check import projected_rows
+from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter
 from waystation import App, Child, Fail, Parallel, Waystation
 from waystation.config import Config, TransactionConfig
 from waystation.history.decoders.cells import cell_rows
-from waystation.history.ingest.job import Ingest
 from waystation.history.ingest.retention import SOFT
-from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.lake.projections import PROJECTIONS
+from waystation.history.lake.table import LakeTable
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
 from waystation.logs.protocol import LogBatch
+from waystation.transactions.log_entry import AttemptDetail, StepDetail
 
 _pack = msgspec.msgpack.encode
 ID = "tx-" + "0" * 40
@@ -59,7 +61,7 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_every_change_and_every_step_is_a_row_once(
-    spark: SparkSession, settings: Config, lake: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Config, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One cell, so that one record log has all changes.
     settings = msgspec.structs.replace(settings, transactions=TransactionConfig(cells=1))
@@ -76,27 +78,24 @@ def test_every_change_and_every_step_is_a_row_once(
             commit = LakeTable.commit
 
             def dies(table: LakeTable, *given: Any) -> None:
-                if table.schema.name == "steps":
-                    raise DeathError
                 commit(table, *given)
+                raise DeathError
 
-            # Given a round that died between the commits of two tables
+            # Given an ingest that died between its commit and its hold in the store
             with monkeypatch.context() as patch:
                 patch.setattr(LakeTable, "commit", dies)
                 with pytest.raises(DeathError):
-                    Ingest(spark, Lake(str(lake)), access).run()
-            assert len(rows(lake, "steps")) == 0
+                    local_ingest(lake, access.url()).run()
             assert len(rows(lake, "transactions")) > 0
 
-            # Then the next one brings what is missing, and nothing twice
-            Ingest(spark, Lake(str(lake)), access).run()
-            assert Ingest(spark, Lake(str(lake)), access).run().rows == 0
+            # Then the next one sets the hold and ingests nothing twice
+            assert local_ingest(lake, access.url()).run().rows == 0
             with LogReader(access.url()) as logs:
                 end = logs.states([("tx", 0)])["tx", 0].end
             with LogWriter(access.url()) as writer:
                 held = writer.held("tx")
 
-    changes, steps = rows(lake, "transactions"), rows(lake, "steps")
+    changes, steps = rows(lake, "transactions"), projected_rows(lake, "steps")
     assert {row["log_offset"] for row in changes} == set(range(end))
     assert held == {SOFT: end - 1}
     assert not any(row["malformed"] for row in changes)
@@ -145,7 +144,7 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
 
     made = cell_rows(OffsetRange("tx", 0, 7, 12), LogBatch(7, 12, [1000] * 5, entries))
 
-    found = made["transactions"].to_pylist()
+    found = made.to_pylist()
     assert [(row["log_offset"], row["item"]) for row in found] == [
         (7, 0),
         (8, 0),
@@ -158,4 +157,24 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
     assert [row["snapshot"] for row in found[:3]] == entries[:3]
     assert (found[3]["snapshot"], found[3]["status"]) == (_pack("oops"), "success")
     assert (found[3]["cause"], found[5]["kind"], found[5]["version"]) == ("why not", "woken", 3)
-    assert made["steps"].num_rows == 0
+    assert [row["attempts"] for row in found] == [None] * 6
+
+
+def test_attempts_of_an_entry_are_rows_of_steps_with_an_item_each() -> None:
+    def step(number: int, *places: str) -> list[Any]:
+        attempts = [
+            AttemptDetail(place, "order/pay", 1, "success", 5, 6, "n", "", 0) for place in places
+        ]
+        return [f"step {ID[:-1]}{number} {number} 1 running -", StepDetail(attempts=attempts)]
+
+    entries = [_pack([1, "ds", [step(1, "1", "2"), step(2), step(3, "1")]])]
+
+    made = cell_rows(OffsetRange("tx", 0, 7, 8), LogBatch(7, 8, [1000], entries))
+    steps = PROJECTIONS["steps"].rows(made).to_pylist()
+
+    assert [(row["log_offset"], row["item"], row["version"], row["place"]) for row in steps] == [
+        (7, 0, 1, "1"),
+        (7, 1, 1, "2"),
+        (7, 2, 3, "1"),
+    ]
+    assert {row["time"].timestamp() for row in steps} == {1.0}

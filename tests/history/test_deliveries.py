@@ -18,7 +18,8 @@ from waystation.config import Config
 from waystation.history import attach
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.decoders.shards import shard_rows
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
+from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
@@ -38,8 +39,9 @@ def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
         for block in logs.blocks(span, on_gap="fail"):
             assert isinstance(block, LogBatch)
-            for table, batch in shard_rows(span, block).items():
-                found[table] += batch.to_pylist()
+            rows = shard_rows(span, block)
+            found["deliveries"] += rows.to_pylist()
+            found["operations"] += PROJECTIONS["operations"].rows(rows).to_pylist()
     return found
 
 
@@ -126,7 +128,7 @@ async def test_a_lake_tells_how_endpoints_did_and_its_audit_finds_nothing_wrong(
 
     def look(hook: Hook) -> tuple[list[tuple[Any, ...]], list[str], Findings]:
         with store_access(settings) as access:
-            ingest = Ingest(spark, Lake(str(lake)), access)
+            ingest = ingest_job(spark, Lake(str(lake)), access)
             with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
                 findings = audit(spark, Lake(str(lake)), live=live, ingest=ingest.run)
         attach(spark, lake=str(lake))

@@ -10,20 +10,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.history import local_ingest as local
+from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import HistoryBusyError, LakeWriteError, SparkGoneError
 from waystation.history.following import Turn, follow
-from waystation.history.ingest.job import Ingest
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.lease import history_lease
 from waystation.history.session import ui_address
-from waystation.history.sources.options import StorePlace
 
 ORDERS = "t.default.orders.0"
 
 
 def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
-    spark: SparkSession,
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -47,7 +46,7 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
             case 3:
                 stop.set()
 
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = local_ingest(lake, store_url)
     follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
 
     assert [(turn.ingested.rows, turn.problem) for turn in turns] == [
@@ -59,7 +58,7 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
 
 
 def test_partitions_and_storage_topics_that_come_later_are_read_from_their_beginning(
-    spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
+    writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
@@ -81,7 +80,7 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
             case 3:
                 stop.set()
 
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = local_ingest(lake, store_url)
     follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
 
     assert rows == [3, 3, 1]
@@ -90,7 +89,6 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
 
 
 def test_without_spark_it_ends_instead_of_trying_for_ever(
-    spark: SparkSession,
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -103,30 +101,26 @@ def test_without_spark_it_ends_instead_of_trying_for_ever(
     def gone(*_: Any) -> Any:
         raise SparkGoneError("The process of Spark has ended.")
 
-    monkeypatch.setattr(Ingest, "_run_tasks", gone)
-    ingest, told = Ingest(spark, Lake(str(lake)), StorePlace(store_url)), list[Turn]()
+    monkeypatch.setattr(local, "run_task", gone)
+    ingest, told = local_ingest(lake, store_url), list[Turn]()
     with pytest.raises(SparkGoneError):
         follow(ingest, every_seconds=0.01, stop=threading.Event(), tell=told.append)
     assert told == []
 
 
-def test_it_stops_between_two_rounds(
-    spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
-) -> None:
+def test_it_stops_between_two_rounds(writer: LogWriter, store_url: str, lake: Path) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(30))
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url), round_rows=10)
+    ingest = local_ingest(lake, store_url, batch_rows=10)
     rounds: list[int] = []
     done = ingest.run(lambda so_far: rounds.append(so_far.rounds), stopping=lambda: bool(rounds))
     assert (done.rows, done.left) == (10, 20)
     assert ingest.run().rows == 20
 
 
-def test_many_rounds_leave_few_files(
-    spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
-) -> None:
+def test_many_rounds_leave_few_files(writer: LogWriter, store_url: str, lake: Path) -> None:
     writer.create(ORDERS)
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url), task_rows=2)
+    ingest = local_ingest(lake, store_url, task_rows=2)
     for number in range(5):
         writer.append(ORDERS, envelopes(16, first=16 * number))
         ingest.run()

@@ -20,7 +20,7 @@ from tests.test_examples import ROOT
 from waystation.cli.main import build_app
 from waystation.config import Config
 from waystation.history import attach
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.rollup_schema import DERIVED
 from waystation.history.lake.rollups import refresh
 from waystation.history.lake.schema import BASE
@@ -67,7 +67,7 @@ def test_the_guide_and_the_demo_ask_the_same() -> None:
 
 def fill(spark: SparkSession, settings: Config, lake: str) -> None:
     with store_access(settings) as access:
-        Ingest(spark, Lake(lake), access).run()
+        ingest_job(spark, Lake(lake), access).run()
     refresh(spark, Lake(lake))
 
 

@@ -10,11 +10,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tests.history import local_ingest as local
+from tests.history.lake_check import gaps_of
+from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.errors import HistoryBusyError, TaskFailedError
 from waystation.history.audit import Live, audit
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import IngestJob, ingest_job
 from waystation.history.ingest.retention import SOFT
+from waystation.history.ingest.task import IngestTask, TaskResult
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
@@ -27,13 +31,13 @@ class DeathError(Exception):
 
 
 @pytest.fixture
-def ingest(spark: SparkSession, store_url: str, lake: Path) -> Any:
-    """A new process, as far as ingest is concerned."""
-    return lambda **more: Ingest(spark, Lake(str(lake)), StorePlace(store_url), **more)
+def ingest(store_url: str, lake: Path) -> Any:
+    """A new process, as far as ingest is concerned; its tasks need no Spark."""
+    return lambda **more: local_ingest(lake, store_url, **more)
 
 
 def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
-    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    found = DeltaTable(str(lake / table)).to_pyarrow_table(filters=[("row_state", "!=", "gap")])
     return found.sort_by([("log", "ascending"), ("log_offset", "ascending")]).to_pylist()
 
 
@@ -46,8 +50,11 @@ def expected(*ranges: range) -> list[str]:
 
 
 def test_topics_become_rows_once_and_the_store_is_told_how_far(
-    ingest: Any, writer: LogWriter, lake: Path, spark: SparkSession
+    writer: LogWriter, store_url: str, lake: Path, spark: SparkSession
 ) -> None:
+    def ingest() -> IngestJob:
+        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
+
     writer.create(ORDERS)
     receipt = writer.append(ORDERS, envelopes(10, group="g"))
     writer.append_raw(ORDERS, [b"no envelope"])
@@ -62,7 +69,7 @@ def test_topics_become_rows_once_and_the_store_is_told_how_far(
     assert found[3]["position"] == "default/orders/0/0/3"
     assert found[3]["time"].timestamp() * 1000 == receipt.ms
     assert (found[3]["dataset"], found[3]["log"]) == ("ds-test", ORDERS)
-    assert (found[3]["lost"], found[3]["recorded"]) == (False, "full")
+    assert (found[3]["row_state"], found[3]["recorded"]) == ("live", "full")
     assert (found[10]["malformed"], found[10]["payload"]) == (True, b"no envelope")
     # The last one stays, to be compared with
     assert writer.held(ORDERS) == {SOFT: 10}
@@ -90,7 +97,7 @@ def test_rounds_are_bounded_and_add_up(ingest: Any, writer: LogWriter, lake: Pat
     def note(so_far: IngestProgress) -> None:
         told.append((so_far.rows, so_far.left))
 
-    done = ingest(round_rows=40, task_rows=16).run(note)
+    done = ingest(batch_rows=40, task_rows=16).run(note)
 
     assert (done.rows, done.rounds) == (80, 2)
     assert told == [(40, 40), (80, 0)]
@@ -126,7 +133,7 @@ def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
     assert ids(lake) == expected(range(10))
     assert writer.held(ORDERS) == {SOFT: 9}
     # Files of the first attempt lie there, and belong to nothing
-    written = list((lake / "messages").glob("day=*/*.parquet"))
+    written = list((lake / "messages").glob("day=*/*/*.parquet"))
     assert len(written) == 2
     assert len(DeltaTable(str(lake / "messages")).file_uris()) == 1
 
@@ -160,26 +167,38 @@ def test_what_was_trimmed_before_it_was_read_is_counted_once(
     first = writer.trim_to(ORDERS, 500)
     commit = LakeTable.commit
 
-    def only_gaps(table: LakeTable, *given: Any) -> None:
-        if table.schema.name == "messages":
-            raise DeathError
-        commit(table, *given)
+    def dies(table: LakeTable, *given: Any) -> None:
+        raise DeathError
 
-    # Given a round that died when it had counted the gap
+    # Given a micro-batch that died when its tasks had written the gap to a file
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "commit", only_gaps)
+        patch.setattr(LakeTable, "commit", dies)
         with pytest.raises(DeathError):
             ingest().run()
     # And more that is trimmed before the next
     second = writer.trim_to(ORDERS, 300)
     assert second > first
 
+    def dies_later(table: LakeTable, *given: Any) -> None:
+        commit(table, *given)
+        raise DeathError
+
+    # Given one that died when it had committed the gap with a first row
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "commit", dies_later)
+        with pytest.raises(DeathError):
+            ingest(batch_rows=1).run()
+    third = writer.trim_to(ORDERS, 200)
+    assert third > second
+
     done = ingest().run()
 
-    assert (done.rows, done.gap_rows) == (100 - second, second - first)
-    found = [(row["from_offset"], row["to_offset"], row["cause"]) for row in rows(lake, "gaps")]
-    assert found == [(0, first, "trimmed"), (first, second, "trimmed")]
-    assert sum(row["rows"] for row in rows(lake, "gaps")) + len(rows(lake)) == 100
+    assert (done.rows, done.gap_rows) == (100 - third, third - second - 1)
+    assert gaps_of(lake) == [
+        (ORDERS, 0, second, "trimmed"),
+        (ORDERS, second + 1, third, "trimmed"),
+    ]
+    assert [row["log_offset"] for row in rows(lake)] == [second, *range(third, 100)]
 
 
 def test_another_data_set_begins_anew_beside_the_older_one(
@@ -198,7 +217,7 @@ def test_another_data_set_begins_anew_beside_the_older_one(
 
     assert living.run().rows == 10
     assert [row["dataset"] for row in rows(lake)].count("ds-other") == 10
-    assert not any(row["lost"] for row in rows(lake))
+    assert {row["row_state"] for row in rows(lake)} == {"live"}
 
 
 def test_ingests_that_run_at_the_same_time_bring_everything_once(
@@ -211,7 +230,7 @@ def test_ingests_that_run_at_the_same_time_bring_everything_once(
         for partition in (0, 1):
             writer.append(ORDERS, envelopes(20, first=40 * turn + 20 * partition), partition)
         with ThreadPoolExecutor(3) as pool:
-            futures = [pool.submit(ingest(round_rows=16).run) for _ in range(3)]
+            futures = [pool.submit(ingest(batch_rows=16).run) for _ in range(3)]
         for future in futures:
             try:
                 done += future.result().rows
@@ -247,7 +266,7 @@ def test_a_log_that_has_ended_is_read_to_its_end_and_then_let_go(
     assert living.run().read == ingest().run().read == 0
     assert len(rows(lake)) == 2
     assert len(rows(lake, "transactions")) == 3
-    assert not any(row["lost"] for row in rows(lake))
+    assert {row["row_state"] for row in rows(lake)} == {"live"}
 
 
 def test_a_topic_that_is_purged_while_it_is_read_is_a_counted_gap(
@@ -255,17 +274,17 @@ def test_a_topic_that_is_purged_while_it_is_read_is_a_counted_gap(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
-    run_tasks = Ingest._run_tasks
+    run = local.run_task
 
-    def purged(*given: Any) -> Any:
+    def purged(task: IngestTask) -> TaskResult:
         writer.delete(ORDERS)
-        return run_tasks(*given)
+        return run(task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ingest, "_run_tasks", purged)
+        patch.setattr(local, "run_task", purged)
         done = ingest().run()
     assert (done.rows, done.gap_rows) == (0, 10)
-    assert [(row["from_offset"], row["to_offset"]) for row in rows(lake, "gaps")] == [(0, 10)]
+    assert gaps_of(lake) == [(ORDERS, 0, 10, "trimmed")]
     # Nothing is held of what is not there
     assert writer.held(ORDERS) == {}
     assert ingest().run().read == 0
@@ -294,28 +313,33 @@ def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
 
 
 def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
-    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+    writer: LogWriter,
+    store_url: str,
+    lake: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
+    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
 
     def fails(*_: Any) -> bytes:
         raise ValueError("the store is upside down")
 
     with monkeypatch.context() as patch:
-        patch.setattr("waystation.history.ingest.job.packed_report", fails)
+        patch.setattr("waystation.history.ingest.job.run_encoded", fails)
         with pytest.raises(TaskFailedError, match="ValueError: the store is upside down") as told:
-            ingest().run()
+            ingest.run()
     assert "\n" not in told.value.message
     assert writer.held(ORDERS) == {}
-    assert ingest().run().rows == 3
+    assert ingest.run().rows == 3
 
 
 def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: LogWriter) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(70))
     told: list[tuple[int, int]] = []
-    ingest(round_rows=40, task_rows=10).run(on_reading=lambda *given: told.append(given))
+    ingest(batch_rows=40, task_rows=10).run(on_reading=lambda *given: told.append(given))
     assert {total for _, total in told} == {70}
     assert [read for read, _ in told] == sorted(read for read, _ in told)
     assert {0, 40, 70} <= {read for read, _ in told}
@@ -339,11 +363,7 @@ def test_ingest_of_a_damaged_log_keeps_stored_offsets_and_writes_a_gap_with_its_
         number: f"m-{number}" for number in range(20) if number != 5
     }
     assert [row["log_offset"] for row in rows(lake, "transactions")] == [0, 1, 4, 5]
-    gaps = [
-        (row["log"], row["from_offset"], row["to_offset"], row["cause"])
-        for row in rows(lake, "gaps")
-    ]
-    assert gaps == [(ORDERS, 5, 6, "damaged"), ("tx", 2, 4, "damaged")]
+    assert gaps_of(lake) == [(ORDERS, 5, 6, "damaged"), ("tx", 2, 4, "damaged")]
     # And an entry that is removed after it was ingested is still in the lake
     writer.remove(ORDERS, 19)
     assert ingest().run().rows == 0

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.history.ingest_process import STAGES, TASK_STAGES
-from tests.history.lake_check import require_whole
+from tests.history.lake_check import gaps_of, projected_rows, require_whole
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.history.ingest.retention import SOFT
 
@@ -34,7 +34,7 @@ def ingest(url: str, lake: Path, stage: str) -> subprocess.CompletedProcess[str]
 def test_an_ingest_that_is_killed_at_any_stage_neither_loses_nor_doubles(
     writer: LogWriter, store_url: str, lake: Path
 ) -> None:
-    """With a log of two tables, and one that retention runs away with."""
+    """With three logs, one of which retention trims before ingest reads it."""
     writer.create(ORDERS, 2)
     writer.create(LEAN)
     writer.create("tx")
@@ -55,9 +55,9 @@ def test_an_ingest_that_is_killed_at_any_stage_neither_loses_nor_doubles(
     assert last.stdout.startswith("rows="), last.stderr[-2000:]
     require_whole(lake, store_url)
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows > 2 * done
-    assert DeltaTable(str(lake / "steps")).to_pyarrow_table().num_rows == done
+    assert len(projected_rows(lake, "steps")) == done
     # Retention was quicker, once for each stage at which rows were still to be read
-    assert DeltaTable(str(lake / "gaps")).to_pyarrow_table().num_rows > 0
+    assert gaps_of(lake)
     for log, partition in ((ORDERS, 0), (ORDERS, 1), ("tx", 0), (LEAN, 0)):
         assert writer.held(log, partition) == {SOFT: done - 1}
 
@@ -76,12 +76,11 @@ def test_tasks_whose_processes_are_killed_are_done_again_and_double_nothing(
 
     for stage in TASK_STAGES:
         assert (tmp_path / f"task-was-lost-{stage}").exists()
-    assert done.stdout == "rows=400\n", done.stderr[-2000:]
+    assert done.stdout == "rows=350\n", done.stderr[-2000:]
     require_whole(lake, store_url)
     # What the killed ones have written lies there, and belongs to nothing
-    assert len(list(lake.glob("*/day=*/*.parquet"))) > sum(
-        len(DeltaTable(str(lake / table)).file_uris())
-        for table in ("messages", "transactions", "steps")
+    assert len(list(lake.glob("*/day=*/*/*.parquet"))) > sum(
+        len(DeltaTable(str(lake / table)).file_uris()) for table in ("messages", "transactions")
     )
 
 
@@ -119,4 +118,4 @@ def test_a_lake_on_a_full_disk_is_told_and_whole(
     assert enough == "rows=50"
     require_whole(lake, store_url)
     # Tasks that found no room have left nothing, the commit that did not has left its files
-    assert len(list(lake.glob("messages/day=*/*.parquet"))) == 2
+    assert len(list(lake.glob("messages/day=*/*/*.parquet"))) == 2

@@ -13,15 +13,16 @@ from deltalake import DeltaTable
 from waystation.errors import HistoryBusyError, LakeDamagedError, LakeRefusedError
 from waystation.history.decoders.messages import moments
 from waystation.history.lake.files import TableWriter, WrittenFile, split_by_day
-from waystation.history.lake.schema import GAPS, MESSAGES, TRANSACTIONS
+from waystation.history.lake.schema import MESSAGES, OPERATIONS, POOLS, TRANSACTIONS
 from waystation.history.lake.table import Lake, TableOffset
 from waystation.history.log_reader import fingerprint
+from waystation.history.offsets import OffsetRange
 
 #: The last millisecond of a day, and the first of the next.
 MIDNIGHT_MS = 1_767_312_000_000
 
 
-def gap_rows(*times_ms: int, first: int = 0) -> pa.RecordBatch:
+def rows_at(*times_ms: int, first: int = 0) -> pa.RecordBatch:
     count = len(times_ms)
     offsets = list(range(first, first + count))
     columns = {
@@ -32,37 +33,39 @@ def gap_rows(*times_ms: int, first: int = 0) -> pa.RecordBatch:
         "item": [0] * count,
         "time": moments(times_ms),
         "ingested": moments(times_ms),
-        "lost": [False] * count,
-        "from_offset": offsets,
-        "to_offset": offsets,
-        "rows": [1] * count,
-        "cause": ["trimmed"] * count,
     }
-    return pa.record_batch(columns, schema=GAPS.file_schema)
+    nulls = {
+        field.name: pa.nulls(count, field.type)
+        for field in OPERATIONS.file_schema
+        if field.name not in columns
+    }
+    return pa.record_batch(columns | nulls, schema=OPERATIONS.file_schema)
 
 
 def write(lake: Lake, *times_ms: int, first: int = 0) -> list[WrittenFile]:
-    writer = TableWriter(lake.folder(GAPS), GAPS)
-    writer.write(gap_rows(*times_ms, first=first))
+    writer = TableWriter(lake.folder(OPERATIONS), OPERATIONS)
+    writer.write(rows_at(*times_ms, first=first))
     return writer.close()
 
 
 def test_rows_and_marks_come_with_one_commit(lake: Path) -> None:
     where = Lake(str(lake))
-    table = where.open(GAPS)
+    table = where.open(OPERATIONS)
     assert table.offset("ds/log/0") == TableOffset(0)
     files = write(where, MIDNIGHT_MS - 1, MIDNIGHT_MS)
     # Written is not committed
-    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 0
+    assert DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().num_rows == 0
 
     table.commit(files, {"ds/log/0": TableOffset(2, 77), "ds/log/1": TableOffset(0)})
 
-    table = where.open(GAPS)
+    table = where.open(OPERATIONS)
     assert (table.offset("ds/log/0"), table.offset("ds/log/1")) == (
         TableOffset(2, 77),
         TableOffset(0),
     )
-    found = DeltaTable(where.folder(GAPS)).to_pyarrow_table().sort_by("log_offset").to_pylist()
+    found = (
+        DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().sort_by("log_offset").to_pylist()
+    )
     assert [(row["day"], row["log_offset"]) for row in found] == [
         (date(2026, 1, 1), 0),
         (date(2026, 1, 2), 1),
@@ -72,44 +75,73 @@ def test_rows_and_marks_come_with_one_commit(lake: Path) -> None:
         "day=2026-01-01",
         "day=2026-01-02",
     ]
-    assert list(where.snapshot()) == [GAPS.name]
+    assert list(where.snapshot()) == [OPERATIONS.name]
 
 
 def test_of_two_who_bring_the_same_range_one_is_refused_whole(lake: Path) -> None:
     where = Lake(str(lake))
-    one, other = where.open(GAPS), where.open(GAPS)
+    one, other = where.open(OPERATIONS), where.open(OPERATIONS)
     files = write(where, MIDNIGHT_MS)
     one.commit(files, {"ds/log/0": TableOffset(1)})
     with pytest.raises(HistoryBusyError):
         other.commit(
             write(where, MIDNIGHT_MS), {"ds/log/9": TableOffset(5), "ds/log/0": TableOffset(1)}
         )
-    table = where.open(GAPS)
+    table = where.open(OPERATIONS)
     assert (table.offset("ds/log/0"), table.offset("ds/log/9")) == (TableOffset(1), TableOffset(0))
-    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 1
+    assert DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().num_rows == 1
 
 
 def test_those_who_bring_different_logs_do_not_disturb_each_other(lake: Path) -> None:
     where = Lake(str(lake))
-    one, other = where.open(GAPS), where.open(GAPS)
+    one, other = where.open(OPERATIONS), where.open(OPERATIONS)
     one.commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
     other.commit(write(where, MIDNIGHT_MS, first=9), {"ds/log/1": TableOffset(10)})
-    assert DeltaTable(where.folder(GAPS)).to_pyarrow_table().num_rows == 2
+    assert DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().num_rows == 2
 
 
 def test_a_mark_moves_without_rows_and_backwards_too(lake: Path) -> None:
     where = Lake(str(lake))
     for offset in (5, 3):
-        where.open(GAPS).commit([], {"ds/log/0": TableOffset(offset, offset)})
-        assert where.open(GAPS).offset("ds/log/0") == TableOffset(offset, offset)
+        where.open(OPERATIONS).commit([], {"ds/log/0": TableOffset(offset, offset)})
+        assert where.open(OPERATIONS).offset("ds/log/0") == TableOffset(offset, offset)
+
+
+def test_an_update_moves_rows_to_another_partition_with_an_offset_or_is_refused(
+    lake: Path,
+) -> None:
+    where, key = Lake(str(lake)), "ds/log/0"
+    where.open(OPERATIONS).commit(
+        write(where, *[MIDNIGHT_MS - 1, MIDNIGHT_MS] * 2), {key: TableOffset(4, 7)}
+    )
+    one, other = where.open(OPERATIONS), where.open(OPERATIONS)
+    behind, lost = "row_state = 'live' and log_offset >= 2", {"row_state": "'lost'"}
+
+    assert one.update(behind, lost, {key: TableOffset(2, 5)}) == 2
+
+    with pytest.raises(HistoryBusyError):
+        other.update(behind, lost, {key: TableOffset(2, 5)})
+    # Not even if no row matches
+    with pytest.raises(HistoryBusyError):
+        other.update("log_offset > 9", lost, {key: TableOffset(2, 5)})
+    table = where.open(OPERATIONS)
+    assert table.offset(key) == TableOffset(2, 5)
+    assert (len(table.files()), len(table.files(("lost",)))) == (2, 2)
+    live = table.rows("ds", OffsetRange("log", 0, 0, 9), ["log_offset"])
+    assert sorted(live.column("log_offset").to_pylist()) == [0, 1]
+    # Which is what DuckDB and Polars see
+    rows = DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().to_pylist()
+    assert {(row["log_offset"], row["row_state"]) for row in rows} == {
+        (0, "live"), (1, "live"), (2, "lost"), (3, "lost"),
+    }  # fmt: skip
 
 
 def test_statistics_let_readers_skip_files(lake: Path) -> None:
     where = Lake(str(lake))
     for first in (0, 100, 200):
         files = write(where, MIDNIGHT_MS, MIDNIGHT_MS + 5, first=first)
-        where.open(GAPS).commit(files, {f"ds/log/{first}": TableOffset(1)})
-    table = DeltaTable(where.folder(GAPS))
+        where.open(OPERATIONS).commit(files, {f"ds/log/{first}": TableOffset(1)})
+    table = DeltaTable(where.folder(OPERATIONS))
     added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     assert sorted((row["min.log_offset"], row["max.log_offset"]) for row in added) == [
         (0, 1),
@@ -127,57 +159,67 @@ def test_statistics_let_readers_skip_files(lake: Path) -> None:
 
 def test_a_table_of_somebody_else_is_refused(lake: Path) -> None:
     where = Lake(str(lake))
-    DeltaTable.create(where.folder(GAPS), schema=pa.schema([("x", pa.string())]))
-    with pytest.raises(LakeRefusedError, match="not partitioned by day"):
-        where.open(GAPS)
+    DeltaTable.create(where.folder(OPERATIONS), schema=pa.schema([("x", pa.string())]))
+    with pytest.raises(LakeRefusedError, match="partitioned by nothing, not by day and row_state"):
+        where.open(OPERATIONS)
+    # As an older release created it
+    DeltaTable.create(
+        where.folder(POOLS), schema=POOLS.schema.remove(1), partition_by=["day"], mode="error"
+    )
+    for read in (where.snapshot, lambda: where.open(POOLS)):
+        with pytest.raises(LakeRefusedError, match="another release") as told:
+            read()
+        assert "ingest anew" in told.value.hint
     other = [
         field if field.name != "offset" else pa.field("offset", pa.string())
         for field in MESSAGES.schema
     ]
-    DeltaTable.create(where.folder(MESSAGES), schema=pa.schema(other), partition_by=["day"])
+    DeltaTable.create(
+        where.folder(MESSAGES), schema=pa.schema(other), partition_by=["day", "row_state"]
+    )
     with pytest.raises(LakeRefusedError, match="Column offset of messages"):
         where.open(MESSAGES)
 
 
 def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> None:
     where = Lake(str(lake))
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
-    (path,) = where.open(GAPS).files()
-    file = lake / "gaps" / path
+    where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    (path,) = where.open(OPERATIONS).files()
+    file = lake / "operations" / path
     whole = file.read_bytes()
 
     file.write_bytes(whole[:100])
-    with pytest.raises(LakeDamagedError, match=f"gaps: {path} has 100 bytes, and ") as told:
+    with pytest.raises(LakeDamagedError, match=f"operations: {path} has 100 bytes, and ") as told:
         where.snapshot().verify_files()
     assert f"{len(whole):,} bytes were written" in told.value.message
     assert "from a copy of the lake" in told.value.hint
     file.unlink()
-    with pytest.raises(LakeDamagedError, match=f"gaps: {path} is missing"):
+    with pytest.raises(LakeDamagedError, match=f"operations: {path} is missing"):
         where.snapshot().verify_files()
 
     # What is new can be brought all the same, and with the file back all is there
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": TableOffset(2)})
+    where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": TableOffset(2)})
     file.write_bytes(whole)
     snapshot = where.snapshot()
     snapshot.verify_files()
-    assert len(snapshot[GAPS.name].files()) == 2
+    assert len(snapshot[OPERATIONS.name].files()) == 2
 
 
 def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:
     where = Lake(str(lake))
-    where.open(GAPS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
-    last = sorted((lake / "gaps" / "_delta_log").glob("*.json"))[-1]
+    where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    last = sorted((lake / "operations" / "_delta_log").glob("*.json"))[-1]
     whole = last.read_bytes()
     last.write_bytes(whole[:50])
-    for read in (where.snapshot, lambda: where.open(GAPS)):
-        with pytest.raises(LakeDamagedError, match="The log of gaps cannot be read: "):
+    for read in (where.snapshot, lambda: where.open(OPERATIONS)):
+        with pytest.raises(LakeDamagedError, match="The log of operations cannot be read: "):
             read()
     last.write_bytes(whole)
-    assert where.open(GAPS).offset("ds/log/0") == TableOffset(1)
+    assert where.open(OPERATIONS).offset("ds/log/0") == TableOffset(1)
 
 
 def test_rows_are_split_by_the_day_in_utc() -> None:
-    batch = gap_rows(MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS + 1)
+    batch = rows_at(MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS + 1)
     parts = {day: part.column("log_offset").to_pylist() for day, part in split_by_day(batch)}
     assert parts == {date(2026, 1, 1): [0], date(2026, 1, 2): [1, 2]}
 
@@ -216,7 +258,7 @@ def test_lake_that_open_creates_is_private(tmp_path: Path) -> None:
     """Its files follow the umask; nobody else can enter the folder."""
     root = tmp_path / "data" / "lake"
 
-    Lake(str(root)).open(GAPS)
+    Lake(str(root)).open(OPERATIONS)
 
     assert [each.stat().st_mode & 0o777 for each in (root.parent, root)] == [0o700, 0o700]
 
@@ -224,6 +266,6 @@ def test_lake_that_open_creates_is_private(tmp_path: Path) -> None:
 def test_lake_in_a_folder_that_exists_keeps_its_permissions(tmp_path: Path) -> None:
     (root := tmp_path / "shared").mkdir(mode=0o750)
 
-    Lake(str(root)).open(GAPS)
+    Lake(str(root)).open(OPERATIONS)
 
     assert root.stat().st_mode & 0o777 == 0o750

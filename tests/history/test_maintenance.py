@@ -118,7 +118,7 @@ def test_files_that_belong_to_nothing_are_deleted_when_they_are_old(lake: Path) 
     now_ms = 10 * FIRST_MS
 
     assert maintain(where.folder(MESSAGES), now_ms, vacuum_hours=2).deleted == 1
-    assert len(list((lake / "messages").glob("day=*/*.parquet"))) == 3
+    assert len(list((lake / "messages").glob("day=*/*/*.parquet"))) == 3
     assert len(rows(where, MESSAGES)) == 2
     # Once a day: to list all files may take a while
     assert maintain(where.folder(MESSAGES), now_ms + 1000, vacuum_hours=2).deleted == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.offsets import OffsetRange
 from waystation.logs.operations import OperationRecord
 from waystation.logs.protocol import LogBatch
@@ -16,10 +16,10 @@ _pack = msgspec.msgpack.encode
 
 
 def made(*payloads: bytes) -> list[dict[str, Any]]:
-    feed = feed_of("operations")
-    assert feed is not None
+    decoder = decoder_for("operations")
+    assert decoder is not None
     block = LogBatch(7, 7 + len(payloads), [1_000] * len(payloads), list(payloads))
-    return feed.rows(OffsetRange("operations", 0, 7, 99), block)["operations"].to_pylist()
+    return decoder.decode(OffsetRange("operations", 0, 7, 99), block).to_pylist()
 
 
 def test_what_was_done_is_a_row_with_its_detail() -> None:

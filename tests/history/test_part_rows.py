@@ -16,8 +16,7 @@ from waystation.channels.model import EXPIRY_MARGIN_S
 from waystation.config import ChannelRule
 from waystation.history.decoders.channels import channel_rows
 from waystation.history.decoders.pools import pool_rows
-from waystation.history.ingest.job import Ingest
-from waystation.history.lake.schema import CHANNELS, POOLS
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach
 from waystation.history.offsets import OffsetRange
@@ -41,7 +40,7 @@ def test_channel_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() ->
         [1, "default", "room", [["published 2 60", "m-2"], ["dropped 1 2", None]]],
         [1, "", "", []],
     )
-    rows = channel_rows(OffsetRange("channels.0", 0, 0, 5), entries)[CHANNELS.name].to_pylist()
+    rows = channel_rows(OffsetRange("channels.0", 0, 0, 5), entries).to_pylist()
 
     assert [(row["log_offset"], row["item"]) for row in rows] == [
         *((0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0))
@@ -64,7 +63,7 @@ def test_pool_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() -> No
         [1, "default", "agents", [["moved 3", ["k", "-", "left"]], ["closed 2", None]]],
         [1, "", "", []],
     )
-    rows = pool_rows(OffsetRange("pools.0", 0, 0, 5), entries)[POOLS.name].to_pylist()
+    rows = pool_rows(OffsetRange("pools.0", 0, 0, 5), entries).to_pylist()
 
     assert [row["malformed"] for row in rows] == [True, True, False, True, False, False, False]
     assert [row["payload"] for row in rows[:2]] == [b"\xc1", b"no envelope"]
@@ -81,7 +80,7 @@ def test_pool_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() -> No
 def test_ingest_brings_life_of_channels_and_pools_into_spark_sql(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path, tmp_path: Path
 ) -> None:
-    ingest = Ingest(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
     with PartLife(store_url, tmp_path) as life:
         life.subscribe("room", "me")
         life.publish("room", "a", "b", "a", "c")
@@ -152,7 +151,7 @@ def test_withheld_events_are_ranges_of_gaps_with_cause_policy(
         life.publish("quiet", "q-1")
         life.enqueue(("k", "hidden"))
         life.settle(*life.take())
-    done = Ingest(spark, Lake(str(lake)), StorePlace(store_url)).run()
+    done = ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run()
 
     # Two publishes and one enqueue. The second row is of the channel with `record` headers.
     assert (done.withheld_rows, done.rows) == (3, 1)

@@ -11,12 +11,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.helpers.store_faults import plain_server
+from tests.history.lake_check import gaps_of, projected_rows, require_whole
+from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
+from waystation.errors import HistoryBusyError
 from waystation.history import attach
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest import job
+from waystation.history.ingest.job import IngestJob
 from waystation.history.ingest.retention import SOFT
-from waystation.history.lake.table import Lake, LakeTable
-from waystation.history.sources.options import StorePlace
+from waystation.history.lake.table import LakeTable
 
 ORDERS = "t.default.orders.0"
 
@@ -26,23 +29,25 @@ class DeathError(Exception):
 
 
 @pytest.fixture
-def ingest(spark: SparkSession, store_url: str, lake: Path) -> Any:
-    return lambda **more: Ingest(spark, Lake(str(lake)), StorePlace(store_url), **more)
+def ingest(store_url: str, lake: Path) -> Any:
+    return lambda **more: local_ingest(lake, store_url, **more)
 
 
 def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
-    found = DeltaTable(str(lake / table)).to_pyarrow_table()
+    found = DeltaTable(str(lake / table)).to_pyarrow_table(filters=[("row_state", "!=", "gap")])
     order = [(name, "ascending") for name in ("log", "log_offset", "item", "ingested")]
-    return found.sort_by(order).to_pylist()
+    return [row for row in found.sort_by(order).to_pylist() if row["gap_end"] is None]
 
 
 def ids(lake: Path, *, lost: bool) -> list[str]:
-    return [row["id"] for row in rows(lake) if row["lost"] == lost]
+    state = "lost" if lost else "live"
+    return [row["id"] for row in rows(lake) if row["row_state"] == state]
 
 
-def gaps(lake: Path) -> list[tuple[int, int, str, bool]]:
-    names = ("from_offset", "to_offset", "cause", "lost")
-    return sorted(tuple(row[name] for name in names) for row in rows(lake, "gaps"))
+def gaps(spark: SparkSession, lake: Path) -> list[tuple[int, int, int, str]]:
+    attach(spark, lake=str(lake))
+    query = "select from_offset, to_offset, rows, cause from waystation.gaps"
+    return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
 def expected(*ranges: range) -> list[str]:
@@ -67,7 +72,7 @@ def test_what_a_restored_store_has_lost_is_marked_and_read_anew(
         expected(range(6)),
         expected(range(6, 10)),
     )
-    assert gaps(lake) == [(6, 10, "lost", False)]
+    assert gaps(spark, lake) == [(6, 10, 4, "lost")]
     assert writer.held(ORDERS) == {SOFT: 5}
     assert living.run().lost_rows == 0
 
@@ -79,12 +84,12 @@ def test_what_a_restored_store_has_lost_is_marked_and_read_anew(
     done = ingest().run()
     assert (done.rows, done.lost_rows) == (8, 4)
     assert ids(lake, lost=False) == expected(range(6), range(30, 38))
-    assert gaps(lake) == [(6, 10, "lost", False)] * 2
+    assert gaps(spark, lake) == [(6, 10, 4, "lost")] * 2
 
     # Spark sees what is true now, and all there ever was if it asks for it
-    attach(spark, lake=str(lake))
     assert spark.sql("select * from waystation.messages").count() == 14
-    assert spark.sql("select * from waystation.messages_all where lost").count() == 8
+    lost = "select * from waystation.messages_all where row_state = 'lost'"
+    assert spark.sql(lost).count() == 8
 
 
 def test_a_log_that_began_anew_has_lost_everything(
@@ -105,9 +110,14 @@ def test_a_log_that_began_anew_has_lost_everything(
 
 
 def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
-    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ingest: Any,
+    writer: LogWriter,
+    store_url: str,
+    lake: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F-05: with a log that feeds two tables, and a gap that reaches over the border."""
+    """F-05: with a gap that reaches over the divergence."""
     writer.create("tx")
     writer.append_raw("tx", [change(number) for number in range(6)])
     size = len(change(0))
@@ -147,16 +157,16 @@ def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
                 continue
         break
 
-    assert died >= 6
-    changes, steps = rows(lake, "transactions"), rows(lake, "steps")
-    alive = [row for row in changes if not row["lost"]]
+    assert died >= 2
+    changes, steps = rows(lake, "transactions"), projected_rows(lake, "steps")
+    alive = [row for row in changes if row["row_state"] == "live"]
     assert [row["log_offset"] for row in alive] == list(range(2, 9))
-    done = [row["step_type"] for row in steps if not row["lost"]]
+    done = [row["step_type"] for row in steps if row["row_state"] == "live"]
     assert done == ["step"] * 4 + ["step-anew"] * 3
-    assert [row["log_offset"] for row in changes if row["lost"]] == [7, 8, 9]
+    assert [row["log_offset"] for row in changes if row["row_state"] == "lost"] == [7, 8, 9]
     assert len(changes) == len(steps) == 10
-    assert gaps(lake) == [(0, 2, "trimmed", False), (2, 10, "lost", False)]
-    assert sum(row["rows"] for row in rows(lake, "gaps")) == 2 + 8
+    assert gaps(spark, lake) == [(0, 2, 2, "trimmed"), (7, 10, 3, "lost")]
+    require_whole(lake, store_url)
 
 
 def test_without_anything_to_compare_with_it_goes_on(
@@ -174,14 +184,14 @@ def test_without_anything_to_compare_with_it_goes_on(
     assert (done.lost_rows, done.gap_rows, done.rows) == (0, first - 10, 60 - first)
 
 
-def test_a_store_that_was_started_anew_is_compared_again(spark: SparkSession, lake: Path) -> None:
+def test_a_store_that_was_started_anew_is_compared_again(lake: Path) -> None:
     with plain_server() as server:
         url = f"unix://{server.address.path}"
         with LogWriter(url) as writer:
             writer.flush()
             writer.create(ORDERS)
             writer.append(ORDERS, envelopes(5))
-            living = Ingest(spark, Lake(str(lake)), StorePlace(url))
+            living = local_ingest(lake, url)
             assert living.run().rows == 5
         # It keeps nothing, and has more than before when it is looked at again
         server.kill()
@@ -193,3 +203,60 @@ def test_a_store_that_was_started_anew_is_compared_again(spark: SparkSession, la
             done = living.run()
     assert (done.rows, done.lost_rows) == (9, 5)
     assert ids(lake, lost=False) == expected(range(10, 19))
+
+
+def test_of_two_ingests_that_find_the_same_loss_one_repairs_it_and_the_other_is_refused(
+    ingest: Any, writer: LogWriter, store_url: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    backup = writer.backup()
+    writer.append(ORDERS, envelopes(4, first=6))
+    ingest().run()
+    writer.restore(backup)
+    writer.append(ORDERS, envelopes(4, first=20))
+    mark_lost = job.mark_lost
+
+    def overtaken(*given: Any) -> int:
+        monkeypatch.setattr(job, "mark_lost", mark_lost)
+        assert ingest().run().rows == 4
+        return mark_lost(*given)
+
+    monkeypatch.setattr(job, "mark_lost", overtaken)
+    slow = ingest()
+    with pytest.raises(HistoryBusyError):
+        slow.run()
+
+    assert slow.run().lost_rows == 0
+    assert ids(lake, lost=False) == expected(range(6), range(20, 24))
+    assert ids(lake, lost=True) == expected(range(6, 10))
+    require_whole(lake, store_url)
+
+
+def test_entries_that_another_ingest_commits_after_a_look_at_the_log_are_not_lost(
+    ingest: Any, writer: LogWriter, store_url: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    open_tables = IngestJob._open_tables
+
+    def overtaken(job: IngestJob, keys: Any) -> Any:
+        monkeypatch.setattr(IngestJob, "_open_tables", open_tables)
+        writer.append(ORDERS, envelopes(4, first=6))
+        assert ingest().run().rows == 10
+        return open_tables(job, keys)
+
+    monkeypatch.setattr(IngestJob, "_open_tables", overtaken)
+    done = ingest().run()
+
+    assert (done.rows, done.lost_rows) == (0, 0)
+    assert ids(lake, lost=False) == expected(range(10))
+    require_whole(lake, store_url)
+
+
+def test_a_lost_data_set_is_a_gap_once(ingest: Any, writer: LogWriter, lake: Path) -> None:
+    writer.command("HSET", "waystation.format", "replaces", "ds-2 ds-1")
+    writer.create(ORDERS)
+    for _ in range(2):
+        ingest().run()
+    assert sorted(gaps_of(lake)) == [("ds-1", 0, 0, "store-lost"), ("ds-2", 0, 0, "store-lost")]

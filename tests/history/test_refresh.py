@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake import rollups as refreshing
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.rollup_queries import Window
 from waystation.history.lake.rollup_schema import SLOT_SECONDS
 from waystation.history.lake.rollups import Touched, merged, refresh, touched_times
-from waystation.history.lake.schema import GAPS, STEPS, TRANSACTIONS
+from waystation.history.lake.schema import OPERATIONS, TRANSACTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.sources.options import StorePlace
 
@@ -86,18 +86,18 @@ def test_slots_of_a_time_are_whole_and_each_is_there_once() -> None:
 
 
 def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> None:
-    folder, table = str(lake / "gaps"), Lake(str(lake))
+    folder, table = str(lake / "operations"), Lake(str(lake))
 
     def touched(version: int | None) -> list[Touched]:
-        found = touched_times(table.open(GAPS).added_since(version))
+        found = touched_times(table.open(OPERATIONS).added_since(version))
         return sorted(found, key=lambda each: each.first)
 
     def add(*times: datetime) -> int:
-        writer = TableWriter(folder, GAPS)
+        writer = TableWriter(folder, OPERATIONS)
         row = {"dataset": "ds", "log": "t", "log_partition": 0, "log_offset": 0, "item": 0}
-        rows = [{**row, "time": time, "ingested": time, "lost": False} for time in times]
-        writer.write(pa.RecordBatch.from_pylist(rows, schema=GAPS.file_schema))
-        table.open(GAPS).commit(writer.close(), {})
+        rows = [{**row, "time": time, "ingested": time} for time in times]
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=OPERATIONS.file_schema))
+        table.open(OPERATIONS).commit(writer.close(), {})
         return DeltaTable(folder).version()
 
     first = add(at(0), at(7))
@@ -114,7 +114,7 @@ def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> Non
     # A version that was cleaned up: nobody knows what it had
     DeltaTable(folder).create_checkpoint()
     for version in range(second + 1):
-        (lake / "gaps" / "_delta_log" / f"{version:020}.json").unlink()
+        (lake / "operations" / "_delta_log" / f"{version:020}.json").unlink()
     assert touched(first) == [Touched(at(0), at(100))]
 
 
@@ -129,21 +129,17 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
     writer.create("t.default.orders.0")
     for number in range(20):
         writer.append("t.default.orders.0", envelopes(1, first=number, group="ab"[number % 2]))
-    Ingest(spark, Lake(str(lake)), StorePlace(store_url)).run()
+    ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run()
     shard_story.commit(spark, lake, shard_story.story())
     changes = [
         change(0, 1, "started", 1),
         change(1, 2, "started", 2),
-        change(2, 1, "finished", 4, status="success"),
+        change(2, 1, "finished", 4, status="success", attempts=[{"outcome": "success"}]),
         change(3, 2, "rescued", 50),
-        change(4, 2, "finished", 152, status="failed"),
+        change(4, 2, "finished", 152, status="failed", attempts=[{"outcome": "failed"}]),
         change(5, 2, "notified", 153, status="failed"),
     ]
     shard_story.commit(spark, lake, changes, spec=TRANSACTIONS)
-    step = change(2, 1, "step", 4, outcome="success", seconds=1)
-    shard_story.commit(
-        spark, lake, [step, {**step, "log_offset": 4, "outcome": "failed"}], spec=STEPS
-    )
 
     # A death before the first commit leaves nothing that the next one would take for done
     with monkeypatch.context() as patch:
@@ -223,12 +219,12 @@ def test_refresh_does_not_record_rows_that_were_committed_after_its_snapshot(
 def test_added_since_returns_all_files_of_a_table_that_was_created_again(lake: Path) -> None:
     table = Lake(str(lake))
     for number in range(3):
-        writer = TableWriter(str(lake / "gaps"), GAPS)
+        writer = TableWriter(str(lake / "operations"), OPERATIONS)
         row = {"dataset": "ds", "log_offset": number, "time": at(number), "ingested": at(number)}
-        writer.write(pa.RecordBatch.from_pylist([row], schema=GAPS.file_schema))
-        table.open(GAPS).commit(writer.close(), {})
+        writer.write(pa.RecordBatch.from_pylist([row], schema=OPERATIONS.file_schema))
+        table.open(OPERATIONS).commit(writer.close(), {})
 
-    opened = table.open(GAPS)
+    opened = table.open(OPERATIONS)
 
     assert len(opened.added_since(opened.version + 7)) == 3
     assert opened.added_since(opened.version) == []

@@ -26,7 +26,7 @@ from waystation.config_sources import load_config
 from waystation.errors import HistoryMissingError, IngestFailedError, PipelineOffError
 from waystation.history import packages, process, role
 from waystation.history.decoders.partitions import log_kind
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import ends_digest
 from waystation.history.process import child_environment
@@ -372,7 +372,7 @@ def test_logs_of_role_are_those_of_ingest() -> None:
     names = ["tx", "webhooks", "operations", "t.default.orders.0", "s.default.crm.1"]
     others = ["t.default.orders.x", "x.default.orders.0", "waystation", "t.a.b", "txs"]
     assert [log_kind(name) is not None for name in names + others] == [True] * 5 + [False] * 5
-    assert [feed_of(name) is not None for name in names + others] == [True] * 5 + [False] * 5
+    assert [decoder_for(name) is not None for name in names + others] == [True] * 5 + [False] * 5
 
 
 def test_digest_of_ends_ignores_order_and_empty_partitions() -> None:

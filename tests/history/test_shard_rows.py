@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter
-from waystation.history.decoders.registry import feed_of
+from waystation.history import attach
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.decoders.shards import shard_rows
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
+from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.offsets import OffsetRange
 from waystation.history.sources.options import StorePlace
@@ -68,9 +71,10 @@ STORY = [
 
 def made(*payloads: bytes) -> dict[str, list[dict[str, Any]]]:
     block = LogBatch(70, 70 + len(payloads), [1_000] * len(payloads), list(payloads))
+    deliveries = shard_rows(OffsetRange(LOG, 1, 70, 99), block)
     return {
-        name: batch.to_pylist()
-        for name, batch in shard_rows(OffsetRange(LOG, 1, 70, 99), block).items()
+        "deliveries": deliveries.to_pylist(),
+        "operations": PROJECTIONS["operations"].rows(deliveries).to_pylist(),
     }
 
 
@@ -106,30 +110,42 @@ def test_a_detail_that_cannot_be_read_leaves_the_facts() -> None:
 
 def test_logs_of_others_are_no_shards() -> None:
     for log in ("s.default.billing", "s.default.billing.x", "s.a.b.1.2", "x.default.billing.1"):
-        assert feed_of(log) is None
+        assert decoder_for(log) is None
 
 
 def test_shards_are_brought_into_the_lake_once_and_a_store_that_went_back_is_repaired(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     def ingest() -> int:
-        return Ingest(spark, Lake(str(lake)), StorePlace(store_url)).run().rows
+        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run().rows
 
     def rows(table: str) -> list[dict[str, Any]]:
         found = DeltaTable(str(lake / table)).to_pyarrow_table()
-        return [row for row in found.to_pylist() if not row["lost"]]
+        return [row for row in found.to_pylist() if row["row_state"] == "live"]
 
     writer.create(LOG, 2)
     writer.append_raw(LOG, STORY[:3], 1)
     backup = writer.backup()
     writer.append_raw(LOG, STORY[3:], 1)
 
-    # Both tables: 9 hops, 3 operations
-    assert (ingest(), ingest()) == (12, 0)
-    assert [len(rows(name)) for name in ("deliveries", "operations")] == [9, 3]
+    assert (ingest(), ingest()) == (9, 0)
+    attach(spark, lake=str(lake))
+    operations = spark.table("waystation.operations").orderBy("log_offset").collect()
+    assert [(row.kind, row.subject, row.from_position) for row in operations] == [
+        ("start", "billing", "m0.3.10"),
+        ("redriven", "billing", "d2"),
+        ("trimmed", "billing", "m0.3.19"),
+    ]
+    assert [json.loads(row.detail) for row in operations] == [
+        {"topic": "orders", "incarnation": 1, "epoch": 0},
+        {"operation": "op-1", "incarnation": 1, "epoch": 0},
+        {"incarnation": 1, "epoch": 5},
+    ]
+    assert {(row.project, row.generation, row.shard) for row in operations} == {("default", 2, 1)}
 
     writer.restore(backup)
     writer.append_raw(LOG, STORY[4:5], 1)
     assert ingest() == 1
     assert [row["was"] for row in rows("deliveries")].count("d2") == 1
-    assert [row["kind"] for row in rows("operations")] == ["start"]
+    attach(spark, lake=str(lake))
+    assert [row.kind for row in spark.table("waystation.operations").collect()] == ["start"]

@@ -27,7 +27,7 @@ from tests.helpers.http import ask
 from tests.test_examples import ROOT
 from waystation import Waystation
 from waystation.config import Config
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
 
@@ -84,7 +84,7 @@ def examples(
             wait_for_transactions(client)
         data = folder / ".waystation"
         with store_access(Config(data=str(data))) as access:
-            Ingest(spark, Lake(str(data / "lake")), access).run()
+            ingest_job(spark, Lake(str(data / "lake")), access).run()
             spark_store_file.write_text(access.url())
             yield examples
 

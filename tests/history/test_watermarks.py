@@ -11,7 +11,7 @@ from tests.history.log_writer import LogWriter, envelopes
 from waystation.config import Config
 from waystation.errors import LogFullError
 from waystation.history.audit import Live
-from waystation.history.ingest.retention import HARD, SOFT, Watermarks, register, release_all
+from waystation.history.ingest.retention import HARD, SOFT, RetentionHolds, register, release_all
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
 from waystation.history.store_access import store_access
@@ -29,9 +29,9 @@ def logs(store_url: str) -> Iterator[LogReader]:
         yield reader
 
 
-def tell(logs: LogReader, watermarks: Watermarks, offset: int) -> None:
+def tell(logs: LogReader, holds: RetentionHolds, offset: int) -> None:
     states = logs.states([(ORDERS, 0)])
-    watermarks.set(logs, {KEY: offset}, {KEY: states[ORDERS, 0]})
+    holds.hold(logs, {KEY: offset}, {KEY: states[ORDERS, 0]})
 
 
 def test_a_hard_hold_stops_producers_until_history_has_caught_up(
@@ -39,15 +39,15 @@ def test_a_hard_hold_stops_producers_until_history_has_caught_up(
 ) -> None:
     size = len(pack(envelopes(1)[0]))
     writer.create(ORDERS, max_bytes=10 * size)
-    watermarks = Watermarks("refuse")
-    tell(logs, watermarks, 0)
+    holds = RetentionHolds("refuse")
+    tell(logs, holds, 0)
     writer.append(ORDERS, envelopes(10))
     with pytest.raises(LogFullError):
         writer.append(ORDERS, envelopes(1))
     read = logs.states([(ORDERS, 0)])[ORDERS, 0]
     assert read.first == 0
 
-    tell(logs, watermarks, read.end)
+    tell(logs, holds, read.end)
 
     assert writer.held(ORDERS) == {HARD: read.end - 1}
     writer.append(ORDERS, envelopes(1))
@@ -57,11 +57,11 @@ def test_a_hard_hold_stops_producers_until_history_has_caught_up(
 def test_who_changes_the_way_of_holding_leaves_one_hold(writer: LogWriter, logs: LogReader) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
-    tell(logs, Watermarks("drop_and_count"), 4)
+    tell(logs, RetentionHolds("drop_and_count"), 4)
     assert writer.held(ORDERS) == {SOFT: 3}
-    tell(logs, Watermarks("refuse"), 6)
+    tell(logs, RetentionHolds("refuse"), 6)
     assert writer.held(ORDERS) == {HARD: 5}
-    tell(logs, Watermarks("drop_and_count"), 6)
+    tell(logs, RetentionHolds("drop_and_count"), 6)
     assert writer.held(ORDERS) == {SOFT: 5}
 
 
@@ -71,10 +71,10 @@ def test_a_sealed_log_is_let_go_once_it_was_read_to_its_end(
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
     writer.seal(ORDERS)
-    watermarks = Watermarks("drop_and_count")
-    tell(logs, watermarks, 9)
+    holds = RetentionHolds("drop_and_count")
+    tell(logs, holds, 9)
     assert writer.held(ORDERS) == {SOFT: 8}
-    tell(logs, watermarks, 10)
+    tell(logs, holds, 10)
     assert writer.held(ORDERS) == {}
 
 
@@ -83,19 +83,19 @@ def test_a_log_that_is_sealed_after_it_was_read_is_let_go_by_who_has_read_it(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
-    watermarks = Watermarks("drop_and_count")
-    tell(logs, watermarks, 10)
+    holds = RetentionHolds("drop_and_count")
+    tell(logs, holds, 10)
     assert writer.held(ORDERS) == {SOFT: 9}
     state = logs.states([(ORDERS, 0)])[ORDERS, 0]
-    assert watermarks.is_at(KEY, 10, state)
+    assert holds.unread({KEY: state}) == {}
 
     writer.seal(ORDERS)
 
     state = logs.states([(ORDERS, 0)])[ORDERS, 0]
-    assert not watermarks.is_at(KEY, 10, state)
-    tell(logs, watermarks, 10)
+    assert holds.unread({KEY: state}) == {KEY: state}
+    tell(logs, holds, 10)
     assert writer.held(ORDERS) == {}
-    assert watermarks.is_at(KEY, 10, state)
+    assert holds.unread({KEY: state}) == {}
 
 
 def test_a_log_that_is_gone_or_was_trimmed_meanwhile_is_no_problem(
@@ -105,11 +105,11 @@ def test_a_log_that_is_gone_or_was_trimmed_meanwhile_is_no_problem(
     writer.append(ORDERS, envelopes(50))
     before = logs.states([(ORDERS, 0)])[ORDERS, 0]
     first = writer.trim_to(ORDERS, 300)
-    watermarks = Watermarks("drop_and_count")
-    watermarks.set(logs, {KEY: 5}, {KEY: before})
+    holds = RetentionHolds("drop_and_count")
+    holds.hold(logs, {KEY: 5}, {KEY: before})
     assert writer.held(ORDERS) == {SOFT: first}
     writer.delete(ORDERS)
-    watermarks.set(logs, {KEY: 50}, {KEY: before})
+    holds.hold(logs, {KEY: 50}, {KEY: before})
     assert writer.held(ORDERS) == {}
 
 
@@ -122,7 +122,7 @@ def test_whoever_switches_history_off_lets_go_of_all_logs(
         writer.create(ORDERS, 2)
         with LogReader(access.url()) as logs:
             states = {f"{ORDERS}/{n}": logs.states([(ORDERS, n)])[ORDERS, n] for n in (0, 1)}
-            Watermarks("refuse").set(logs, dict.fromkeys(states, 0), states)
+            RetentionHolds("refuse").hold(logs, dict.fromkeys(states, 0), states)
         released = [
             run("history", "release", "--data", settings.data, "--json").stdout for _ in range(2)
         ]

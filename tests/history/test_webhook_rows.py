@@ -10,7 +10,7 @@ import pytest
 from waystation import App, AsyncWaystation
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.attempt_log import LOG
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.decoders.webhooks import webhook_rows
 from waystation.history.lake.schema import WEBHOOK_ATTEMPTS
 from waystation.history.offsets import OffsetRange
@@ -25,7 +25,7 @@ async def rows(running: Serving, wanted: int) -> list[dict[str, Any]]:
     for partition in range(4):
         block = await running.node.logs.read(LOG, partition, 0, limit=1000)
         made = webhook_rows(OffsetRange(LOG, partition, 0, 1000), block)
-        found += made[WEBHOOK_ATTEMPTS.name].to_pylist()
+        found += made.to_pylist()
     assert len(found) == wanted
     return sorted(found, key=lambda row: (row["endpoint"], row["attempt"]))
 
@@ -70,9 +70,8 @@ async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -
     "payload", [b"no entry", b"\x92\x02\x90", b"\x92\x01\x91\x92\xa1l\xc4\x01x"]
 )
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
-    feed = feed_of(LOG)
-    assert feed is not None
-    made = feed.rows(OffsetRange(LOG, 0, 5, 6), LogBatch(5, 6, [1], [payload]))[
-        WEBHOOK_ATTEMPTS.name
-    ]
+    decoder = decoder_for(LOG)
+    assert decoder is not None
+    assert decoder.table is WEBHOOK_ATTEMPTS
+    made = decoder.decode(OffsetRange(LOG, 0, 5, 6), LogBatch(5, 6, [1], [payload]))
     assert [(row["malformed"], row["excerpt"]) for row in made.to_pylist()] == [(True, payload)]

@@ -121,7 +121,7 @@ def _ingest(
 ) -> None:
     # Late: Spark takes seconds to import, and other commands do not need it.
     from waystation.history.following import Turn, follow  # noqa: PLC0415
-    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     settings = target.settings
@@ -140,14 +140,7 @@ def _ingest(
         history_lease(access.url(), waiting=waiting),
         session(settings, ui=ui, quiet=as_json) as (spark, lake),
     ):
-        work = Ingest(
-            spark,
-            lake,
-            access,
-            full=wanted.full,
-            round_rows=wanted.round_rows,
-            vacuum_hours=wanted.vacuum_hours,
-        )
+        work = ingest_job(spark, lake, access, wanted)
 
         def reading(read: int, total: int) -> None:
             tell(read, total, "rows")

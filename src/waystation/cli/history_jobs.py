@@ -118,7 +118,7 @@ def audit(
 def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
-    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
     from waystation.history.progress import part_watch  # noqa: PLC0415
 
     settings = target.settings
@@ -129,14 +129,7 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
         Live(access.url(), archive).close()
 
     with _job(target, "audit", ui=ui, quiet=quiet, check=check) as (spark, lake, access):
-        ingest = Ingest(
-            spark,
-            lake,
-            access,
-            full=settings.history.full,
-            round_rows=settings.history.round_rows,
-            vacuum_hours=settings.history.vacuum_hours,
-        )
+        ingest = ingest_job(spark, lake, access, settings.history)
         before_ms = Clock().now_ms() - delay_ms
 
         def reading(read: int, total: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from waystation.errors import BusyError, HistoryError, LogError, SparkGoneError, StoreError
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import IngestJob
 from waystation.history.jobs import IngestProgress
 from waystation.runtime.logging import logger
 
@@ -31,7 +31,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def follow(
-    ingest: Ingest,
+    ingest: IngestJob,
     *,
     every_seconds: float,
     stop: threading.Event,

@@ -26,7 +26,7 @@ from waystation.errors import SparkGoneError, WaystationError
 from waystation.runtime.logging import configure_logging, logger
 
 if TYPE_CHECKING:
-    from waystation.history.ingest.job import Ingest
+    from waystation.history.ingest.job import IngestJob
 
 _log = logger("history")
 #: Time for the batch in progress after standard input has ended. Then the process ends without it,
@@ -150,7 +150,7 @@ class JobRequests:
 
 def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
     # Import here, because the role imports this module without Spark.
-    from waystation.history.ingest.job import Ingest  # noqa: PLC0415
+    from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
     from waystation.history.lake.table import Lake  # noqa: PLC0415
     from waystation.history.session import running_session, session_plan  # noqa: PLC0415
     from waystation.history.store_access import store_access  # noqa: PLC0415
@@ -158,21 +158,14 @@ def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
     with store_access(settings) as access, running_session(session_plan(settings)) as spark:
         requests.started.set()
         send(JobStarted(spark.version))
-        ingest = Ingest(
-            spark,
-            Lake(settings.lake_place),
-            access,
-            full=settings.history.full,
-            round_rows=settings.history.round_rows,
-            vacuum_hours=settings.history.vacuum_hours,
-        )
+        ingest = ingest_job(spark, Lake(settings.lake_place), access, settings.history)
         while requests.next():
             event = _ingest(ingest, requests, send)
             if not requests.ended:
                 send(event)
 
 
-def _ingest(ingest: Ingest, requests: JobRequests, send: Send) -> JobEvent:
+def _ingest(ingest: IngestJob, requests: JobRequests, send: Send) -> JobEvent:
     from waystation.history.following import PASSING  # noqa: PLC0415 (as above)
 
     try:

@@ -1,7 +1,6 @@
-"""Reading logs from where there is no event loop: a task of Spark, or its planner.
+"""Log reader: blocking access to logs, for Spark tasks and planners without an event loop.
 
-It speaks the protocol of logs and nothing below it. A reader belongs to one thread, and is made
-where it is used: it cannot be sent to another process.
+A reader belongs to one thread, and cannot be sent to another process.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from waystation.store.keys import FORMAT
 
 _log = logger("history")
 
-#: Messages that are asked for at once: the store serves nobody else meanwhile, about 3 ms.
+#: Entries of one request. The store serves no other client meanwhile, for about 3 ms.
 _BLOCK_ROWS = 8_192
-#: Partitions that are asked about in one turn.
+#: Requests that are sent at once.
 _AT_ONCE = 512
 _CALL_SECONDS_MAX = 30.0
 
@@ -43,10 +42,10 @@ _T = TypeVar("_T")
 
 
 class LogReader:
-    """Logs of a store, for one thread; close it when done."""
+    """Logs of a store. A context manager; `close` ends its connections."""
 
     def __init__(self, url: str) -> None:
-        # Not a Runner: for each call, that would make a text of the reply of the one before.
+        # Not asyncio.Runner, because it formats the reply of each call for its debug output.
         self._loop = uvloop.new_event_loop()
         self._store = Store(parse_address(url), call_seconds_max=_CALL_SECONDS_MAX)
         self._logs = StreamLogs(self._store)
@@ -63,12 +62,12 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connections."""
         self._run(self._store.close())
         self._loop.close()
 
     def dataset(self) -> str:
-        """The id of the data set; empty where no station was started yet."""
+        """Return the id of the data set; an empty text if no station has used the store."""
         (found,) = self.fields([FORMAT], "dataset")
         return found.decode() if found else ""
 
@@ -78,18 +77,18 @@ class LogReader:
         return found.decode().split() if found else []
 
     def stamp_history(self, reader: str) -> None:
-        """Write down under which reader history holds logs; empty: history does not read them."""
+        """Store the name under which history holds logs; with an empty name, remove it."""
         if reader:
             self._run(self._ask("HSET", FORMAT, "history", reader))
         else:
             self._run(self._ask("HDEL", FORMAT, "history"))
 
     def fields(self, keys: Iterable[str], field: str) -> list[bytes | None]:
-        """A field of each of some hashes; None where there is none."""
+        """Return a field of each hash; None if the hash or the field does not exist."""
         return self._each(self._ask("HGET", key, field) for key in keys)
 
     def replies(self, commands: Iterable[tuple[str, ...]]) -> list[Any]:
-        """What the store answers to commands that only read."""
+        """Return the replies of the store to commands that only read."""
         return self._each(self._ask(*command) for command in commands)
 
     def use(self, work: Callable[[Store], Coroutine[Any, Any, _T]]) -> _T:
@@ -97,16 +96,16 @@ class LogReader:
         return self._run(work(self._store))
 
     def run_id(self) -> str:
-        """Names this run of the store: after a restart it is another."""
+        """Return the id of the store process, which changes with a restart."""
         info = self._run(self._ask("INFO", "server")).decode()
         return next((line[7:] for line in info.splitlines() if line.startswith("run_id:")), "")
 
     def names(self) -> dict[str, int]:
-        """All logs with their numbers of partitions, in the order of their names."""
+        """Return all logs in the order of their names, with their numbers of partitions."""
         return dict(sorted(self._run(self._logs.names()).items()))
 
     def states(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogState]:
-        """How partitions are; those that are gone, or half created, are left out."""
+        """Return the states of partitions. Leave out deleted and incompletely created ones."""
 
         async def look(log: str, partition: int) -> LogState | None:
             try:
@@ -119,7 +118,10 @@ class LogReader:
         return {each: state for each, state in zip(wanted, found, strict=True) if state}
 
     def offsets_at(self, moments: Iterable[tuple[str, int, int]]) -> list[int]:
-        """Offsets of the first messages at or after a time, for triples with that time in ms."""
+        """Return the offset of the first entry at or after each moment.
+
+        A moment is a log, a partition and a time in milliseconds.
+        """
         return self._each(self._logs.offset_at(*each) for each in moments)
 
     def holes(self, partitions: Iterable[tuple[str, int]]) -> list[Gap]:
@@ -142,13 +144,13 @@ class LogReader:
         return [gap for gap in found if gap.cause == "damaged"]
 
     def hold(self, span: OffsetRange, reader: str) -> None:
-        """Says that a reader needs the log from the start of a span on, or what is left of it."""
+        """Keep entries from the start of a range on for a reader, or those that are left."""
 
         async def hold() -> None:
             try:
                 await self._logs.hold(span.log, span.partition, reader, span.start)
             except OffsetOutOfRangeError as gone:
-                # Retention was quicker: a later hold is true as well.
+                # Retention removed the first entries meanwhile; hold the others.
                 if span.start < gone.first:
                     await self._logs.hold(span.log, span.partition, reader, gone.first)
             except LogNotFoundError:
@@ -157,7 +159,7 @@ class LogReader:
         self._run(hold())
 
     def release(self, span: OffsetRange, reader: str) -> bool:
-        """Says that a reader needs nothing of a log any more; whether it had needed something."""
+        """Remove the hold of a reader. Return whether there was one."""
         return self._run(self._logs.release(span.log, span.partition, reader))
 
     def fingerprint_before(self, span: OffsetRange) -> int:
@@ -173,10 +175,10 @@ class LogReader:
     def blocks(
         self, span: OffsetRange, *, on_gap: OnGap, log_gaps: bool = True
     ) -> Iterator[LogBatch | Gap]:
-        """Yield the messages of a span in blocks, and with `on_gap="count"` gaps in their order.
+        """Yield the entries of a range in blocks, and with `on_gap="count"` gaps in their order.
 
-        With `on_gap="fail"`, raise TrimmedError where retention removed messages, LogDamagedError
-        where they are missing. Raise StoreWentBackError if the log ends before the span.
+        With `on_gap="fail"`, raise TrimmedError if retention removed entries, LogDamagedError if
+        entries are missing. Raise StoreWentBackError if the log ends before the range.
         """
         offset = span.start
         while offset < span.end:
@@ -256,7 +258,7 @@ def log_damaged(gap: OffsetRange) -> None:
 
 
 def went_back(span: OffsetRange, end: int) -> StoreWentBackError:
-    """What is said of a log that ends before what is asked of it."""
+    """Return the error for a log that ends before a range that it once had."""
     return StoreWentBackError(
         f"Partition {span.partition} of {span.log} ends at offset {end}, and {span.end} was there"
         " before.",

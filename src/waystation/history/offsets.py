@@ -1,7 +1,6 @@
-"""Spans: ranges of offsets of logs, and how they are cut for tasks and micro-batches.
+"""Offset ranges: split and packed for tasks, limited for micro-batches.
 
-Offsets are dense, so all of this is arithmetic. A task of Spark costs about 50 ms however little it
-reads: many small logs go into one, and only large ones are split.
+Offsets of a log partition are dense, so the number of entries is arithmetic.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from typing import Literal
 
 import msgspec
 
-#: Why offsets are not in the lake. `trimmed`: retention removed them before they were read.
-#: `damaged`: they are missing from the log, and retention did not remove them. `policy`: their
-#: topic is not recorded. `lost`: they are in the lake, marked as lost, and the store gave their
-#: offsets to other entries. `store-lost`: the store lost a whole data set, which the column `log`
-#: names, and an operator accepted that.
+#: Why the lake has no live rows of a range. `trimmed`: retention removed the entries before they
+#: were read. `damaged`: they are missing from the log, and retention did not remove them. `policy`:
+#: their topic, channel or pool withholds them. `lost`: a restored store lost them after they were
+#: ingested; their rows are marked as lost. `store-lost`: the store lost a whole data set, whose id
+#: is in the column `log`, and an operator accepted that.
 GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost"]
 
-#: Rows of a task.
+#: Entries of a task.
 TASK_ROWS = 65_536
-#: Tasks for each core: more would only wait.
+#: Tasks of a micro-batch per core. More tasks would only wait.
 TASKS_PER_CORE = 4
 
 
 class OffsetRange(msgspec.Struct, frozen=True, gc=False):
-    """The messages of a partition from `start` up to, but not with, `end`."""
+    """Entries of a log partition from `start` up to, but excluding, `end`."""
 
     log: str
     partition: int
@@ -34,31 +33,32 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rows(self) -> int:
-        """How many messages it has."""
+        """Number of entries."""
         return self.end - self.start
 
     @property
     def key(self) -> str:
-        """The partition, in one word."""
+        """Name of the partition: `<log>/<number>`."""
         return f"{self.log}/{self.partition}"
 
 
 class Gap(OffsetRange, frozen=True, gc=False):
-    """Offsets of a partition that a reader did not find."""
+    """Entries that a reader does not find, or does not keep."""
 
     cause: GapCause = "trimmed"
 
 
 def parse_key(key: str) -> tuple[str, int]:
-    """Log and partition of `OffsetRange.key`."""
+    """Return log and number of a partition, which `OffsetRange.key` names."""
     log, _, partition = key.rpartition("/")
     return log, int(partition)
 
 
 def pack_ranges(spans: Iterable[OffsetRange], *, rows: int, most: int) -> list[list[OffsetRange]]:
-    """Spans for each task: as if all stood in one line that is cut after every so many rows.
+    """Return the ranges of each task: all ranges in one line, cut after every `rows` entries.
 
-    A task has `rows` of them, or more where there would be more than `most` tasks.
+    Tasks get more entries if there would be more than `most` tasks. A Spark task costs about 50 ms
+    however little it reads, so one task reads many small partitions.
     """
     spans = [span for span in spans if span.rows > 0]
     total = sum(span.rows for span in spans)
@@ -81,19 +81,19 @@ def pack_ranges(spans: Iterable[OffsetRange], *, rows: int, most: int) -> list[l
 def limit_batch(
     start: Mapping[str, int], ends: Mapping[str, int], rows_max: int | None
 ) -> dict[str, int]:
-    """How far a micro-batch goes in each partition: to its end, or `rows_max` rows together.
+    """Return the offset that each partition reaches in a micro-batch of up to `rows_max` entries.
 
-    The same share for each partition, and what some do not need for the others: a small one never
-    waits for a large one.
+    Each partition gets the same share, and a partition that needs less leaves the rest to others.
+    So a small partition never waits for a large one.
     """
     reached = {**start, **{key: start.get(key, 0) for key in ends}}
     waiting = {key: end - reached[key] for key, end in ends.items() if end > reached[key]}
     if rows_max is None:
         return {**reached, **{key: ends[key] for key in waiting}}
     left = rows_max
-    # The shortest first, so that what it leaves is shared by the rest.
+    # The shortest first, so that all others share the entries that it does not need.
     for place, (key, rows) in enumerate(sorted(waiting.items(), key=lambda each: each[1])):
-        # Rounded up: the last rows are not left over for ever.
+        # Rounded up, or a share of less than one entry would never be read.
         share = min(rows, -(-left // (len(waiting) - place)), left)
         reached[key] += share
         left -= share

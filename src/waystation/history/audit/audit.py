@@ -1,8 +1,8 @@
-"""The course of an audit.
+"""Audit: prove from a lake snapshot that nothing was lost, doubled or overtaken.
 
-With the store: what the logs have now is ingested first, so that all up to there is in the lake.
-What has no end in it must be alive, and is looked up. What is not found either has ended since:
-then its end is in what is ingested after the look-up. Anything else is lost.
+With a store, the audit ingests the logs first. Messages and transactions without an end in the lake
+must be in the store or the archive. If one is in neither, its end must be in what the audit ingests
+after the look-up; otherwise it is lost.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def audit(
     archived_before_ms: int = 0,
     on_part: Callable[[str], None] | None = None,
 ) -> Findings:
-    """Checks a lake; with `live` and `ingest`, against what is in the store.
+    """Audit a lake; with `live` and `ingest`, also against the store.
 
-    Transactions that ended before `archived_before_ms` have to be in the archive. `on_part` is
-    called with the name of each part as it begins, for whoever shows how far it is.
+    Transactions that ended before `archived_before_ms` must be in the archive. `on_part` is called
+    with the name of each part of the audit when it begins.
     """
     findings = Findings()
 
@@ -52,7 +52,7 @@ def audit(
     tables = AuditTables(spark, lake, dataset, unrecorded=unrecorded.keys())
 
     def renew() -> AuditTables:
-        assert ingest is not None, "only asked for with it"
+        assert ingest is not None, "without it, nobody gets this function"
         ingest()
         return AuditTables(spark, lake, dataset, unrecorded=unrecorded.keys())
 
@@ -86,7 +86,7 @@ def _check_damage(tables: AuditTables, live: Live | None, findings: Findings) ->
     Entries that were ingested before they were removed are in the lake, but a subscription that had
     not read them by then never delivers them.
     """
-    holes = [gap.span for gap in tables.gaps if gap.cause == DAMAGED]
+    holes: list[OffsetRange] = [gap for gap in tables.gaps if gap.cause == DAMAGED]
     holes += live.holes() if live is not None else []
     merged: list[OffsetRange] = []
     for hole in sorted(holes, key=lambda each: (each.log, each.partition, each.start)):
@@ -114,7 +114,7 @@ def _check_damage(tables: AuditTables, live: Live | None, findings: Findings) ->
 
 
 def _note_gaps(tables: AuditTables, findings: Findings) -> None:
-    """What nobody can say anything about."""
+    """Note the ranges that the audit cannot check."""
     told = {
         "policy": "not recorded, as its topic says",
         "trimmed": "gone before it was read",
@@ -129,7 +129,7 @@ def _note_gaps(tables: AuditTables, findings: Findings) -> None:
     for gap in (*tables.gaps, *tables.lost):
         if gap.cause == DAMAGED:
             continue  # A finding, not a note.
-        key = (gap.span.log, gap.cause)
-        counted[key] = counted.get(key, 0) + gap.span.rows
+        key = (gap.log, gap.cause)
+        counted[key] = counted.get(key, 0) + gap.rows
     for (log, cause), rows in sorted(counted.items()):
         findings.note(f"{log}: {rows:,} {told.get(cause, cause)}.")

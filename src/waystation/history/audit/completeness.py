@@ -1,8 +1,8 @@
-"""Whether every entry of every log is in the lake once.
+"""Check that every entry of every log is in the lake once.
 
-For each block of 65,536 offsets, how many there are, their sum and the sum of their squares are
-compared with what these must be: one pass, and no entry is sorted or sent anywhere. Only blocks
-that fail are looked into.
+For each block of 65,536 offsets, the number of rows, the sum of their offsets and the sum of the
+squares must be those of all offsets of the block. This takes one pass without sorting. Only blocks
+with other sums are searched for the entries.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from waystation.history.decoders.partitions import topic_place
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TRANSACTIONS, TableSchema
 from waystation.history.offsets import OffsetRange
 
-#: Squares of offsets within a block add up to less than an integer holds.
+#: The sum of the squares of all offsets within a block fits into an integer.
 BLOCK = 65_536
 #: Blocks that are searched for examples.
 _SEARCHED_MAX = 20
 _LOG = ["log", "log_partition"]
 _KEY = (*_LOG, "block")
 _BEFORE = "log_offset < end"
-#: Column with the id of what an entry is about.
+#: Column with the id of the message or transaction of an entry.
 _IDS = {
     MESSAGES.name: "id",
     TRANSACTIONS.name: "transaction_id",
@@ -38,7 +38,7 @@ Key = tuple[str, int, int]
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """What tells a set of offsets of a block."""
+    """Sums of a set of offsets of a block, which tell whether it is complete."""
 
     count: int = 0
     first: int = 0
@@ -49,7 +49,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 def range_sums(start: int, end: int) -> Sums:
-    """The sums of all whole numbers from `start` up to `end`, without it."""
+    """Return the sums of all integers from `start` up to, but excluding, `end`."""
 
     def below(n: int) -> Sums:
         return Sums(n, n * (n - 1) // 2, (n - 1) * n * (2 * n - 1) // 6)
@@ -59,14 +59,14 @@ def range_sums(start: int, end: int) -> Sums:
 
 
 def check_offsets(tables: AuditTables, live: Live | None, findings: Findings) -> None:
-    """Looks at all tables that have every entry of their logs."""
+    """Report entries that are missing from their table, or in it more than once."""
     known = live.partitions() if live is not None else set()
     for spec in WHOLE:
         logs = {(log, partition) for log, partition, table in known if table == spec.name}
         found = _summed(_rows(tables, spec)) if tables.has(spec) else []
         failed = _failed(tables, spec, found, logs)
         if failed:
-            # Not those that came since the marks were read.
+            # Without rows behind the committed offset.
             found = _summed(_rows(tables, spec).join(tables.end_frame(spec), _LOG).where(_BEFORE))
             failed = _failed(tables, spec, found, logs)
         findings.seen(f"entries of {spec.name}", sum(row.rows for row in found))
@@ -79,7 +79,7 @@ def check_offsets(tables: AuditTables, live: Live | None, findings: Findings) ->
 def _failed(
     tables: AuditTables, spec: TableSchema, found: list[Row], known: set[tuple[str, int]]
 ) -> list[Key]:
-    """Blocks that are not as they should be."""
+    """Return the blocks whose sums differ from those of their offsets."""
     sums = {_key(row): Sums(row.rows, row.first, row.second) for row in found if row.rows}
     expected: dict[Key, Sums] = {}
     for log, partition in known | {key[:2] for key in sums}:
@@ -92,7 +92,7 @@ def _failed(
 def present(
     tables: AuditTables, spec: TableSchema, log: str, partition: int
 ) -> Iterator[OffsetRange]:
-    """What of a partition has to be in a table: all up to its mark but the gaps."""
+    """Yield the ranges that a table must have: up to its committed offset, without gaps."""
     offset, mark = 0, tables.mark(spec, log, partition)
     for gap in tables.gaps_of(log, partition):
         if gap.start >= mark:
@@ -105,7 +105,7 @@ def present(
 
 
 def _rows(tables: AuditTables, spec: TableSchema) -> DataFrame:
-    """All rows but those of gaps, with their blocks."""
+    """Return the rows outside of gaps, with their blocks."""
     rows = (
         tables.frame(spec)
         .withColumn("block", f.expr(f"log_offset div {BLOCK}"))
@@ -117,7 +117,7 @@ def _rows(tables: AuditTables, spec: TableSchema) -> DataFrame:
 
 
 def in_gap(log: str, partition: str, offset: str) -> Column:
-    """Whether an entry is written down as a gap."""
+    """Return whether an entry is in a gap."""
     return (
         (f.col(log) == f.col("gap_log"))
         & (f.col(partition) == f.col("gap_partition"))
@@ -158,7 +158,7 @@ def _search(
     live: Live | None,
     findings: Findings,
 ) -> None:
-    """Finds what is missing from blocks, and what is there more than once."""
+    """Report the entries that blocks lack, or have more than once."""
     wanted = tables.spark.createDataFrame(failed, "log string, log_partition int, block bigint")
     rows = _rows(tables, spec).where("item = 0").join(tables.end_frame(spec), _LOG).where(_BEFORE)
     there = rows.join(f.broadcast(wanted), list(_KEY))
@@ -212,7 +212,7 @@ def _holes(by_offset: DataFrame, key: Key, inside: list[OffsetRange]) -> Iterato
 def _told_missing(
     tables: AuditTables, spec: TableSchema, lost: list[OffsetRange], live: Live | None
 ) -> Iterator[Finding]:
-    """Of what is missing, the store or another table may know the id."""
+    """Yield findings of missing entries, with the id if the store or another table has it."""
     for span in lost:
         known = live.message_id(span) if live is not None and spec is MESSAGES else ""
         position = entry_position(span.log, span.partition, span.start)
@@ -243,13 +243,13 @@ def _delivered_id(tables: AuditTables, span: OffsetRange) -> str:
 
 
 def entry_position(log: str, partition: int, offset: int) -> str:
-    """How an entry is called: a message by its position."""
+    """Return the position of a message, or partition and offset of another entry."""
     place = topic_place(log, partition)
     return f"{place.prefix}{offset}" if place is not None else f"{log}/{partition}/{offset}"
 
 
 def _check_items(tables: AuditTables, spec: TableSchema, findings: Findings) -> None:
-    """Whether an entry that became several rows has each of them once."""
+    """Report entries of several rows that lack one of them, or have one twice."""
     last, squares = f.col("last"), f.col("last") * (f.col("last") + 1) * (2 * f.col("last") + 1)
     bad = (
         tables.frame(spec)

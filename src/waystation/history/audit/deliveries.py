@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from waystation.history.audit.completeness import in_gap
 from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
 from waystation.history.audit.live_state import Live, Owed
-from waystation.history.audit.read_ranges import Scope, read_scopes
+from waystation.history.audit.read_ranges import ReadRange, read_ranges
 from waystation.history.audit.snapshot import AuditTables
 from waystation.history.lake.lifecycle import POSITION, followed, journeys, ranges, strays
 from waystation.history.lake.schema import DELIVERIES, MESSAGES
@@ -55,7 +55,7 @@ def check_messages(
         return
     for log in sorted({log for log, _ in tables.broken if log.startswith("s.")}):
         findings.note(f"Deliveries of {log} were not all recorded: it is not checked.")
-    scopes = _scopes(tables, live)
+    scopes = _ranges(tables, live)
     for project, subscription in sorted({each.whose for each in scopes if not each.topic}):
         findings.note(
             f"{project}/{subscription}: its record does not name its topic: it is not checked."
@@ -147,16 +147,16 @@ def _left_out(tables: AuditTables) -> set[tuple[str, ...]]:
     return {tuple(log.split(".")[1:3]) for log, _ in tables.broken if log.startswith("s.")}
 
 
-def _scopes(tables: AuditTables, live: Live | None) -> list[Scope]:
+def _ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
     left_out = _left_out(tables)
-    return [each for each in read_scopes(tables, live) if each.whose not in left_out]
+    return [each for each in read_ranges(tables, live) if each.whose not in left_out]
 
 
 def _wanted(tables: AuditTables) -> Column:
     return _every(~_is(project, subscription) for project, subscription in _left_out(tables))
 
 
-def _owed(tables: AuditTables, scopes: Sequence[Scope], taken: DataFrame) -> DataFrame:
+def _owed(tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame) -> DataFrame:
     """Messages that a subscription has, or had, to deal with: one row for each incarnation."""
     schema = (
         "project string, subscription string, topic string, storage int, partition int,"
@@ -218,7 +218,7 @@ def _check_order(owed: DataFrame, findings: Findings) -> None:
 
 
 def _check_unknown(
-    tables: AuditTables, scopes: Sequence[Scope], taken: DataFrame, findings: Findings
+    tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame, findings: Findings
 ) -> None:
     """Deliveries of positions that are no message, of those that are in the lake as a whole."""
     topics = tables.small(
@@ -351,7 +351,7 @@ def _still_open(tables: AuditTables, live: Live, gone: Sequence[Row]) -> list[Ro
     )
     asked = tables.small(map(_journey, gone), schema)
     taken = journeys(tables.frame(DELIVERIES)).join(asked, _JOURNEY)
-    owed = _owed(tables, _scopes(tables, live), taken)
+    owed = _owed(tables, _ranges(tables, live), taken)
     return owed.join(asked, _JOURNEY).where(_OPEN).dropDuplicates(_JOURNEY).collect()
 
 

@@ -1,4 +1,4 @@
-"""What an audit says: what is wrong, by id, and what could not be looked at."""
+"""Findings of an audit: errors with examples, and notes on what was not checked."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Iterable
 
 import msgspec
 
-#: Findings of one check that are told one by one; all are counted.
+#: Examples of one check. All findings are counted.
 EXAMPLES_MAX = 20
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong."""
+    """One error."""
 
-    #: What was looked for, in a word or two: `missing`, `doubled`, `overtaken`, …
+    #: Name of the check: `missing`, `doubled`, `overtaken`, …
     check: str
-    #: Whose it is: a log, a subscription, a pipeline.
+    #: Log, subscription, channel or pool of the error.
     subject: str
-    #: Of the message or the transaction; empty where nobody knows it any more.
+    #: Id of the message or transaction; empty if it is unknown.
     id: str
-    #: Of a message, or of an entry of a log.
+    #: Position of the message or of the entry.
     position: str
     text: str
 
 
 class Findings(msgspec.Struct):
-    """All that an audit found."""
+    """Findings of one audit."""
 
-    #: Check -> how many.
+    #: Number of findings, by check.
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     examples: list[Finding] = msgspec.field(default_factory=list)
-    #: What is as it should be, but could not be checked, each a sentence.
+    #: Sentences on what was not checked, and why.
     notes: list[str] = msgspec.field(default_factory=list)
-    #: What was looked at -> how many.
+    #: Number of checked things, by kind.
     checked: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """How many things are wrong."""
+        """Number of all findings."""
         return sum(self.counts.values())
 
     def add(self, check: str, count: int, examples: Iterable[Finding]) -> None:
-        """Takes note of what a check found."""
+        """Add findings of a check."""
         if not count:
             return
         self.counts[check] = self.counts.get(check, 0) + count
@@ -49,9 +49,9 @@ class Findings(msgspec.Struct):
         self.examples += list(examples)[: EXAMPLES_MAX - told]
 
     def note(self, text: str) -> None:
-        """Takes note of what could not be checked."""
+        """Add a note."""
         self.notes.append(text)
 
     def seen(self, what: str, count: int) -> None:
-        """Counts what was looked at."""
+        """Count checked things."""
         self.checked[what] = self.checked.get(what, 0) + count

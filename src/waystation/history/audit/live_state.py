@@ -17,7 +17,7 @@ from waystation.archive.scan import ArchiveScan
 from waystation.channels.queries import FoundMessages, find_messages
 from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.decoders.partitions import topic_place
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.messages.envelope import unpack
@@ -108,9 +108,9 @@ class Live:
     def partitions(self) -> set[tuple[str, int, str]]:
         """Partitions of logs that are recorded, each with the table that has all its entries."""
         return {
-            (log, partition, feed.tables[0].name)
+            (log, partition, decoder.table.name)
             for log, partitions in self._logs.names().items()
-            if (feed := feed_of(log)) is not None
+            if (decoder := decoder_for(log)) is not None
             for partition in range(partitions)
         }
 

@@ -1,9 +1,9 @@
-"""Scopes: from where on a subscription reads each partition of its topic, by its own record.
+"""Read ranges: the part of each partition of a topic that a subscription has to deliver.
 
-A subscription says where it begins, and where each reset takes it. Storage topics that were added
-to its topic later are read from their beginning, and nothing says so. An incarnation that is over,
-by a reset or because the subscription was deleted, has no end on record: it ends with the last
-message that it has taken.
+The record log of a subscription has the offsets at which it started and to which each reset moved
+it. It reads later storage topics of its topic from their beginning, without a record. Each start
+and reset begins an incarnation. An incarnation that ended, because of a reset or because the
+subscription was deleted, covers the messages up to the last one that it took.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql import functions as f
 from waystation.history.audit.live_state import Live
 from waystation.history.audit.snapshot import AuditTables
 from waystation.history.decoders.partitions import topic_place
-from waystation.history.lake.lifecycle import ranges
+from waystation.history.lake.lifecycle import ranges as recorded_ranges
 from waystation.history.lake.schema import DELIVERIES, MESSAGES
 from waystation.topics.router import shard_of_partition
 
-#: Of a scope that has no end.
+#: End of a range without an end.
 _ENDLESS = (1 << 63) - 1
 
 #: Project, subscription, incarnation.
@@ -30,24 +30,24 @@ _Incarnation = tuple[str, str, int]
 _At = tuple[int, int]
 
 
-class Scope(msgspec.Struct, frozen=True):
-    """A partition in an incarnation of a subscription: that begins anew with each reset."""
+class ReadRange(msgspec.Struct, frozen=True):
+    """Part of a partition that an incarnation of a subscription reads."""
 
     project: str
     subscription: str
-    #: Empty where the record does not name it.
+    #: Empty if the record log does not name it.
     topic: str
     storage: int
     partition: int
     incarnation: int
-    #: Whether it is to deliver all of it: it is the newest one here, and was not deleted.
+    #: Whether the incarnation still reads: it is the newest one, and was not deleted.
     lasts: bool
-    #: Whether all that it has is gone by now.
+    #: Whether the subscription was deleted, with all its messages.
     deleted: bool
-    #: The first offset that it reads, and the first behind all that it has to do with.
+    #: The first offset of the range, and the first behind it.
     begin: int
     upto: int
-    #: Where the partition is read now.
+    #: Generation and shard that read the partition now.
     last_generation: int
     last_shard: int
 
@@ -58,29 +58,29 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, int, int, int]:
-        """Which partition in which incarnation."""
+        """Incarnation and partition."""
         return *self.whose, self.incarnation, self.storage, self.partition
 
 
-def read_scopes(tables: AuditTables, live: Live | None) -> list[Scope]:
-    """All of them. There are few: one for each partition, start and reset."""
-    rows = ranges(tables.frame(DELIVERIES)).where("kind in ('start', 'reset')").collect()
+def read_ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
+    """Return the ranges of all subscriptions: one for each partition and incarnation."""
+    rows = recorded_ranges(tables.frame(DELIVERIES)).where("kind in ('start', 'reset')").collect()
     by_incarnation: dict[_Incarnation, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.generation):
         key = (row.project, row.subscription, row.incarnation)
         by_incarnation.setdefault(key, []).append(row)
-    # A name that was used again has another topic in another generation.
+    # Another subscription of the same name has another generation, and may have another topic.
     topics = {(*_whose(row), row.generation): row.topic for row in rows if row.topic}
-    scopes: list[Scope] = []
+    ranges: list[ReadRange] = []
     for key, some in by_incarnation.items():
         topic = topics.get((*_whose(some[-1]), some[-1].generation), "")
-        scopes += _scopes_of(tables, live, key, topic, some)
-    return _ended(tables, live, scopes)
+        ranges += _ranges_of(tables, live, key, topic, some)
+    return _with_ends(tables, live, ranges)
 
 
-def _scopes_of(
+def _ranges_of(
     tables: AuditTables, live: Live | None, key: _Incarnation, topic: str, rows: list[Row]
-) -> Iterable[Scope]:
+) -> Iterable[ReadRange]:
     project, subscription, incarnation = key
     generation = rows[-1].generation
     begins: dict[_At, int] = {}
@@ -97,7 +97,7 @@ def _scopes_of(
         shard = known.get(at)
         if shard is None:
             shard = _shard(live, f"t.{project}.{topic}.{at[0]}", at[1], rows[-1])
-        yield Scope(
+        yield ReadRange(
             project,
             subscription,
             topic,
@@ -113,7 +113,10 @@ def _scopes_of(
 
 
 def _shard(live: Live | None, log: str, partition: int, row: Row) -> int:
-    """The shard of a partition that none has said to read; only who asks the store needs it."""
+    """Return the shard that reads a partition of a later storage topic.
+
+    Only look-ups in the store need it.
+    """
     if live is None:
         return 0
     partitions = live.count(log)
@@ -121,16 +124,16 @@ def _shard(live: Live | None, log: str, partition: int, row: Row) -> int:
     return shard_of_partition(partition, partitions, shards) if partitions and shards else 0
 
 
-def _ended(tables: AuditTables, live: Live | None, scopes: list[Scope]) -> list[Scope]:
-    """The same, with the ends of those that are over."""
+def _with_ends(tables: AuditTables, live: Live | None, ranges: list[ReadRange]) -> list[ReadRange]:
+    """Return the same ranges, with the ends of incarnations that ended."""
     newest: dict[tuple[object, ...], int] = {}
-    for each in scopes:
+    for each in ranges:
         place = (*each.whose, each.topic, each.storage, each.partition)
         newest[place] = max(newest.get(place, 0), each.incarnation)
-    generations = {(*each.whose, each.last_generation) for each in scopes}
+    generations = {(*each.whose, each.last_generation) for each in ranges}
     gone = {each for each in generations if live is not None and live.has_left(*each)}
-    marked: list[Scope] = []
-    for each in scopes:
+    marked: list[ReadRange] = []
+    for each in ranges:
         place = (*each.whose, each.topic, each.storage, each.partition)
         deleted = (*each.whose, each.last_generation) in gone
         lasts = newest[place] == each.incarnation and not deleted
@@ -145,7 +148,7 @@ def _ended(tables: AuditTables, live: Live | None, scopes: list[Scope]) -> list[
 
 
 def _taken(tables: AuditTables) -> dict[tuple[str, str, int, int, int], int]:
-    """Behind the last message that each incarnation has taken from each partition."""
+    """Return the offset behind the last message that each incarnation took, by partition."""
     rows = (
         tables.frame(DELIVERIES)
         .where("was like 'm%' and (now = '-' or now rlike '^[rd]')")

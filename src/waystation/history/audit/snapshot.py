@@ -1,10 +1,10 @@
-"""The tables of an audit: one data set, in one version, with how far each log is in them."""
+"""Tables of an audit: the rows of one data set in one lake snapshot, with committed offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from typing import Final
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -12,36 +12,31 @@ from waystation.history.lake.schema import (
     BASE,
     CHANNELS,
     DELIVERIES,
-    GAPS,
     MESSAGES,
+    OPERATIONS,
     POOLS,
+    STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
 )
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach, open_snapshot
-from waystation.history.offsets import OffsetRange
+from waystation.history.offsets import Gap, OffsetRange
+from waystation.logs.operations import LOG as OPERATIONS_LOG
 
-#: Those that have a row of every entry of their logs.
-WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS)
-#: The cause of a gap that is none: its rows are in the lake, and the store has lost them.
-LOST = "lost"
-#: The cause of a gap that is a finding: entries are missing from their log.
+#: Tables that have rows of every entry of their logs.
+WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS, OPERATIONS)
+#: Cause of ranges whose rows are in the lake, and whose entries a restored store lost.
+LOST: Final = "lost"
+#: Cause of gaps that are findings: entries are missing from their log.
 DAMAGED = "damaged"
-#: The cause of a gap that is a whole data set, which the store lost.
-STORE_LOST = "store-lost"
-
-
-class Gap(msgspec.Struct, frozen=True):
-    """What is not in the lake."""
-
-    span: OffsetRange
-    cause: str
+#: Cause of the gap of a data set that the store lost as a whole.
+STORE_LOST: Final = "store-lost"
 
 
 class AuditTables:
-    """Frames of the tables as they were when this was made."""
+    """Rows, gaps and committed offsets of one lake snapshot."""
 
     def __init__(
         self,
@@ -55,35 +50,46 @@ class AuditTables:
         # One version for rows and committed offsets, so that both agree while an ingest commits.
         self._snapshot = open_snapshot(lake.root)
         attach(spark, lake=self._snapshot)
-        self._frames = {spec.name: spark.table(f"waystation.{spec.name}") for spec in BASE}
+        self._frames = {
+            spec.name: spark.table(f"waystation.{spec.name}") for spec in (*BASE, STEPS)
+        }
+        # Without the rows of the view that are in `deliveries`.
+        own = self._frames[OPERATIONS.name].where(f.col("log") == OPERATIONS_LOG)
+        self._frames[OPERATIONS.name] = own
         self.dataset = dataset or self._newest()
-        told = self._read_gaps()
-        # What is in the lake as lost is not missing: the store has given these offsets anew.
-        self.gaps = [gap for gap in told if gap.cause not in (LOST, STORE_LOST)]
-        self.lost = [gap for gap in told if gap.cause == LOST]
+        gaps = [
+            gap
+            for spec in BASE
+            if spec.name in self._snapshot
+            for gap in self._snapshot[spec.name].gaps(self.dataset)
+        ]
+        #: Ranges of which the lake has no rows.
+        self.gaps = [gap for gap in gaps if gap.cause != STORE_LOST]
         #: Ids of data sets that the store lost before it had this one.
-        self.lost_datasets = [gap.span.log for gap in told if gap.cause == STORE_LOST]
-        #: Partitions of record logs that do not tell all: what they are about cannot be checked.
+        self.lost_datasets = [gap.log for gap in gaps if gap.cause == STORE_LOST]
+        #: Ranges that a restored store lost. It has assigned their offsets again.
+        self.lost = self._read_lost()
+        #: Partitions of record logs that lack events which settings withheld.
         self.unrecorded = frozenset(unrecorded)
-        self.broken = unrecorded | {(gap.span.log, gap.span.partition) for gap in self.gaps}
+        self.broken = unrecorded | {(gap.log, gap.partition) for gap in self.gaps}
         self._ends: dict[str, dict[tuple[str, int], int]] = {}
 
     def has(self, spec: TableSchema) -> bool:
-        """Whether a table has files."""
+        """Return whether a table has live rows."""
         return spec.name in self._snapshot and bool(self._snapshot[spec.name].files())
 
     def frame(self, spec: TableSchema) -> DataFrame:
-        """The rows of a table."""
+        """Return the live rows of a table or view."""
         return self._frames[spec.name].where(f.col("dataset") == self.dataset)
 
     def mark(self, spec: TableSchema, log: str, partition: int) -> int:
-        """How far a table has come in a log."""
-        if not self.has(spec):
+        """Return the committed offset of a table in a partition."""
+        if spec.name not in self._snapshot:
             return 0
         return self._snapshot[spec.name].offset(f"{self.dataset}/{log}/{partition}").offset
 
     def ends(self, spec: TableSchema) -> dict[tuple[str, int], int]:
-        """How far a table has come in each log that it has rows of."""
+        """Return the committed offset of each partition that has rows in a table."""
         if spec.name not in self._ends:
             logs = self.frame(spec).select("log", "log_partition").distinct().collect()
             self._ends[spec.name] = {
@@ -93,51 +99,41 @@ class AuditTables:
         return self._ends[spec.name]
 
     def end_frame(self, spec: TableSchema) -> DataFrame:
-        """The same, for a join."""
+        """Return the same for a join."""
         rows = [(*key, end) for key, end in self.ends(spec).items()]
         return self.small(rows, "log string, log_partition int, end bigint")
 
     def gaps_of(self, log: str, partition: int) -> list[OffsetRange]:
-        """What is missing of a partition, and written down as such, in its order."""
+        """Return the gaps of a partition in the order of their offsets."""
         return sorted(
-            (
-                gap.span
-                for gap in self.gaps
-                if (gap.span.log, gap.span.partition) == (log, partition)
-            ),
-            key=lambda span: span.start,
+            (gap for gap in self.gaps if (gap.log, gap.partition) == (log, partition)),
+            key=lambda gap: gap.start,
         )
 
     def gap_frame(self) -> DataFrame:
-        """All gaps, for a join."""
+        """Return all gaps for a join."""
         return self.small(
-            ((gap.span.log, gap.span.partition, gap.span.start, gap.span.end) for gap in self.gaps),
+            ((gap.log, gap.partition, gap.start, gap.end) for gap in self.gaps),
             "gap_log string, gap_partition int, gap_from bigint, gap_to bigint",
         )
 
     def small(self, rows: Iterable[tuple[object, ...]], schema: str) -> DataFrame:
-        """A few rows, for a join with many."""
+        """Return a few rows for a join with many."""
         return f.broadcast(self.spark.createDataFrame(list(rows), schema))
 
     def withheld(self, spec: TableSchema) -> int:
         """Return how many calls of channels or pools the rows of a table withhold."""
         return self.frame(spec).where("kind = 'withheld'").count()
 
-    def _read_gaps(self) -> list[Gap]:
-        # Not the view `gaps`, because its ranges of withheld events have rows in their tables.
-        gaps = self.spark.table(f"waystation.{GAPS.name}_all")
-        rows = (
-            gaps.where((f.col("dataset") == self.dataset) & ~f.col("lost")).collect()
-            if self.has(GAPS)
-            else []
-        )
+    def _read_lost(self) -> list[Gap]:
+        lost = self.spark.table("waystation.gaps").where(f.col("cause") == LOST)
         return [
-            Gap(OffsetRange(row.log, row.log_partition, row.from_offset, row.to_offset), row.cause)
-            for row in rows
+            Gap(row.log, row.log_partition, row.from_offset, row.to_offset, cause=LOST)
+            for row in lost.where(f.col("dataset") == self.dataset).collect()
         ]
 
     def _newest(self) -> str:
-        """The data set that something was ingested of last."""
+        """Return the data set of the rows that were ingested last."""
         newest = [
             row
             for spec in WHOLE

@@ -1,4 +1,4 @@
-"""Whether every transaction that was started has ended once, or is alive; and is archived then."""
+"""Checks of transactions: each starts once, and ends once or is alive; ended ones are archived."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from waystation.history.audit.snapshot import AuditTables
 from waystation.history.lake.schema import OPERATIONS, STEPS, TRANSACTIONS
 from waystation.transactions.states import Status
 
-#: Kinds of changes that come after the end, and repeat its status.
+#: Kinds of changes that follow the end, and have its status.
 _AFTER = ("notified", "lifted")
 _STATUSES = [each.value for each in Status]
-#: Looked up at a time.
+#: Transactions of one look-up.
 _AT_ONCE = 5_000
 _PARTITIONS = 8
 _CELL_LOG = "tx"
@@ -34,7 +34,7 @@ def check_transactions(
     *,
     archived_before_ms: int,
 ) -> None:
-    """Starts, ends, versions and steps; with the store also what is alive and archived."""
+    """Check starts, ends, versions and steps; with the store, also open and archived ones."""
     if not tables.has(TRANSACTIONS):
         findings.note("Transactions: nothing recorded.")
         return
@@ -43,8 +43,7 @@ def check_transactions(
     try:
         _check_counts(lives, findings)
         _check_versions(tables, findings)
-        if tables.has(STEPS):
-            _check_steps(tables, lives, findings)
+        _check_steps(tables, lives, findings)
         _check_open(lives, live, renew, findings)
         _check_archive(tables, lives, live, findings, archived_before_ms)
     finally:
@@ -52,19 +51,19 @@ def check_transactions(
 
 
 def _changes(tables: AuditTables) -> DataFrame:
-    """Changes of cells that were recorded as a whole."""
+    """Return the changes of cells without gaps."""
     rows = tables.frame(TRANSACTIONS).where("transaction_id is not null")
     broken = _broken(tables)
     return rows.where(~f.col("log_partition").isin(broken)) if broken else rows
 
 
 def _broken(tables: AuditTables) -> list[int]:
-    """Cells that were not recorded as a whole."""
+    """Return the cells with gaps or withheld events."""
     return sorted(partition for log, partition in tables.broken if log == _CELL_LOG)
 
 
 def _note_unrecorded(tables: AuditTables, findings: Findings) -> None:
-    """Of some, their pipelines want nothing to be kept but that they began and ended."""
+    """Note cells with gaps, and transactions whose pipelines record only starts and ends."""
     for partition in _broken(tables):
         findings.note(f"Transactions of cell {partition} were not all recorded: not checked.")
     kept = tables.frame(TRANSACTIONS).where("kind = 'started' and recorded = 'none'")
@@ -76,7 +75,7 @@ def _note_unrecorded(tables: AuditTables, findings: Findings) -> None:
 
 
 def _lives(tables: AuditTables) -> DataFrame:
-    """A row for each transaction."""
+    """Return a row for each transaction."""
     is_end = f.col("status").isNotNull() & ~f.col("kind").isin(*_AFTER)
     status = f.array_position(f.array(*map(f.lit, _STATUSES)), f.col("status"))
     return (
@@ -120,13 +119,8 @@ def _check_versions(tables: AuditTables, findings: Findings) -> None:
 
 def _check_steps(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
     steps = tables.frame(STEPS).where(~f.col("log_partition").isin(_broken(tables) or [-1]))
-    # A step may be the first of its entry to be in the lake only within one commit of two tables.
-    ends = tables.end_frame(TRANSACTIONS)
-    orphans = (
-        steps.join(ends, ["log", "log_partition"])
-        .where("log_offset < end")
-        .join(lives.where("started > 0").select("transaction_id"), "transaction_id", "anti")
-    )
+    started = lives.where("started > 0").select("transaction_id")
+    orphans = steps.join(started, "transaction_id", "anti")
     _report("unknown transaction", orphans, "A step of it ran, and it never started.", findings)
 
 
@@ -178,7 +172,7 @@ def _check_archive(
     findings: Findings,
     archived_before_ms: int,
 ) -> None:
-    """What ended long enough ago is in the archive, as it ended."""
+    """Report transactions that ended long ago and are not in the archive as they ended."""
     if live is None or not live.has_archive:
         findings.note("The archive was not looked into.")
         return
@@ -191,7 +185,7 @@ def _check_archive(
         left = _not_archived(rows, live)
         heads = live.heads([row.transaction_id for row in left])
         late += len(heads)
-        # It may have gone there between the two looks.
+        # The archiver may have moved it between the two look-ups.
         left = _not_archived([row for row in left if row.transaction_id not in heads], live)
         wrong += len(left)
         examples = left[: EXAMPLES_MAX - len(wrong_rows)]
@@ -225,15 +219,15 @@ def _archive_finding(row: Row, live: Live) -> Finding:
 
 
 def _pruned_before_ms(tables: AuditTables) -> int:
-    """The archive may have let go of what had ended before, and this is on record."""
+    """Return the time before which the archive may have deleted ended transactions."""
     before = f.get_json_object("detail", "$.before_ms").cast("bigint")
     (row,) = tables.frame(OPERATIONS).where("kind = 'prune'").select(f.max(before)).collect()
-    # An entry of a log is not older than the one before it: it may be behind what it tells of.
+    # The time of an entry can be later than that of the deletion which it records.
     return row[0] + _BEHIND_MS if row[0] else 0
 
 
 def _erased(tables: AuditTables) -> DataFrame:
-    """Transactions that were taken out of the archive one by one, and this is on record."""
+    """Return the transactions that were deleted from the archive one by one."""
     return (
         tables.frame(OPERATIONS)
         .where("kind = 'erase'")
@@ -243,7 +237,7 @@ def _erased(tables: AuditTables) -> DataFrame:
 
 def _batches(rows: DataFrame) -> Iterator[list[Row]]:
     batch: list[Row] = []
-    # A job for each partition: few, and none is too large to be held.
+    # Spark runs one job per partition, so few; each must fit into memory.
     for row in rows.coalesce(_PARTITIONS).toLocalIterator():
         batch.append(row)
         if len(batch) == _AT_ONCE:

@@ -1,7 +1,8 @@
-"""Rows of transactions and of steps, from the record log of a cell.
+"""Rows of the table `transactions`, from the record logs of cells.
 
-An entry has all that one script call did. A fact becomes a row of `transactions`, its attempts rows
-of `steps`. What cannot be read is a row too: marked as malformed, with its bytes in `snapshot`.
+An entry has the facts of one script call. Each fact becomes a row, with the attempts of its step in
+the column `attempts`; the view `steps` has a row for each attempt. An entry or a detail that cannot
+be decoded becomes a malformed row with its bytes in `snapshot`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from waystation.history.decoders.facts import Row, moment, own_columns
-from waystation.history.lake.schema import STEPS, TRANSACTIONS
+from waystation.history.decoders.facts import Row, decode_entries, moment
+from waystation.history.lake.schema import TRANSACTIONS
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
@@ -22,31 +23,18 @@ _decode_started = msgspec.msgpack.Decoder(StartedDetail).decode
 _decode_step = msgspec.msgpack.Decoder(StepDetail).decode
 
 
-def cell_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """The rows of a block, by table."""
-    changes: list[Row] = []
-    steps: list[Row] = []
-    for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
-        at = {"log_offset": block.offset + number, "time": moment(ms)}
-        for item, (change, attempts) in enumerate(_facts(payload)):
-            changes.append({**at, "item": item, "recorded": FULL.label, **change})
-            # Counted over the whole entry, so that no two rows of it have the same place.
-            same = bool(steps) and steps[-1]["log_offset"] == at["log_offset"]
-            first = steps[-1]["item"] + 1 if same else 0
-            steps += [{**at, "item": first + n, **each} for n, each in enumerate(attempts)]
-    return {
-        TRANSACTIONS.name: pa.RecordBatch.from_pylist(changes, schema=own_columns(TRANSACTIONS)),
-        STEPS.name: pa.RecordBatch.from_pylist(steps, schema=own_columns(STEPS)),
-    }
+def cell_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    return decode_entries(TRANSACTIONS, block, lambda payload, ms: _facts(payload))
 
 
-def _facts(payload: bytes) -> Iterator[tuple[Row, list[Row]]]:
-    """Each fact of an entry as a row, with the rows of its attempts."""
+def _facts(payload: bytes) -> Iterator[Row]:
     try:
         facts = unpack(payload).facts
     except (ValueError, TypeError):
-        yield {"malformed": True, "snapshot": payload}, []
+        yield {"malformed": True, "snapshot": payload, "recorded": FULL.label}
         return
+    attempts = 0
     for fact in facts:
         row: Row = {
             "transaction_id": fact.id,
@@ -57,46 +45,44 @@ def _facts(payload: bytes) -> Iterator[tuple[Row, list[Row]]]:
             "status": fact.status or None,
             "cause": fact.cause or None,
             "malformed": False,
+            "recorded": FULL.label,
         }
-        attempts: list[Row] = []
         if fact.detail is not None:
             try:
-                told, attempts = _detail(fact, fact.detail)
-                row |= told
+                row |= _detail(fact, fact.detail, attempts)
             except (msgspec.DecodeError, ValueError):
                 row |= {"malformed": True, "snapshot": fact.detail}
-        yield row, attempts
+        attempts += len(row.get("attempts") or ())
+        yield row
 
 
-def _detail(fact: Fact, packed: bytes) -> tuple[Row, list[Row]]:
+def _detail(fact: Fact, packed: bytes, attempts_before: int) -> Row:
     if fact.kind == "started":
-        return _started(_decode_started(packed)), []
+        return _started(_decode_started(packed))
     step = _decode_step(packed)
-    told = {
+    return {
         "output": _text(step.output),
         "delay_ms": step.delay_ms,
         "switch": step.switch or None,
         "snapshot": step.state,
         "recorded": step.recorded or FULL.label,
+        "attempts": [
+            {
+                "item": item,
+                "place": each.place,
+                "step_type": each.step_type,
+                "attempt": each.number,
+                "outcome": each.outcome,
+                "begun": moment(each.begun_ms),
+                "ended": moment(each.ended_ms),
+                "begun_after": each.begun_after,
+                "node": each.node,
+                "note": each.note or None,
+            }
+            for item, each in enumerate(step.attempts, attempts_before)
+        ]
+        or None,
     }
-    attempts = [
-        {
-            "transaction_id": fact.id,
-            "version": fact.version,
-            "epoch": fact.epoch,
-            "place": each.place,
-            "step_type": each.step_type,
-            "attempt": each.number,
-            "outcome": each.outcome,
-            "begun": moment(each.begun_ms),
-            "ended": moment(each.ended_ms),
-            "begun_after": each.begun_after,
-            "node": each.node,
-            "note": each.note or None,
-        }
-        for each in step.attempts
-    ]
-    return told, attempts
 
 
 def _started(detail: StartedDetail) -> Row:
@@ -118,5 +104,5 @@ def _started(detail: StartedDetail) -> Row:
 
 
 def _text(json: bytes | None) -> str | None:
-    """JSON of users, byte for byte; ValueError for what is no text."""
+    """Return JSON of a user byte for byte. Raise ValueError if it is not UTF-8."""
     return None if json is None else json.decode()

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from waystation.channels.model import decode_message
-from waystation.history.decoders.facts import WITHHELD, Row, moment, own_columns
+from waystation.history.decoders.facts import WITHHELD, Row, decode_entries, moment
 from waystation.history.lake.schema import CHANNELS
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
@@ -24,14 +24,9 @@ from waystation.messages.redaction import FULL, RedactionPolicy
 _HEADERS = RedactionPolicy(record="headers")
 
 
-def channel_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """Return the rows of a block, by table."""
-    rows: list[Row] = []
-    for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
-        at = {"log_offset": block.offset + number, "time": moment(ms)}
-        rows += [{**at, "item": item, **row} for item, row in enumerate(_events(payload, ms))]
-    batch = pa.RecordBatch.from_pylist(rows, schema=own_columns(CHANNELS))
-    return {CHANNELS.name: batch}
+def channel_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    return decode_entries(CHANNELS, block, _events)
 
 
 def _events(payload: bytes, ms: int) -> Iterator[Row]:

@@ -1,14 +1,15 @@
-"""Messages of a topic as Arrow: a block of packed envelopes becomes a batch of rows.
+"""Rows of the table `messages`, from the logs of topics.
 
-No Python runs for each row. The payloads of a block are joined to one msgpack array, which one call
-decodes; its rows are turned into columns by `zip`, and these into Arrow by C++. What cannot be
-unpacked is a row too: its bytes as they are, marked as malformed.
+No Python runs per row: the payloads of a block are joined to one msgpack array, which one call
+decodes, `zip` turns the rows into columns, and Arrow copies the columns. A payload that is no
+envelope becomes a malformed row with its bytes in `payload`.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,10 +24,10 @@ from waystation.messages.redaction import RedactionPolicy
 _T = TypeVar("_T")
 
 TIME = pa.timestamp("us", "UTC")
-#: Named as Spark names the element of an array, else it refuses a batch.
+#: Spark refuses a batch unless the element of an array has this name.
 HEADERS = pa.list_(pa.field("element", pa.struct([("name", pa.string()), ("value", pa.string())])))
 
-#: What the Spark source gives.
+#: Columns of the data source.
 MESSAGE_SCHEMA = pa.schema(
     [
         ("position", pa.string()),
@@ -49,8 +50,8 @@ MESSAGE_SCHEMA = pa.schema(
     ]
 )
 
-#: The layout of a packed envelope (`envelope.py`), with headers left packed: format, id, payload,
-#: group, headers, not before, cause, traceparent.
+#: Fields of a packed envelope (`messages/envelope.py`): format, id, payload, group, packed headers,
+#: not before, cause, traceparent.
 _Row = tuple[int, str, bytes, str | None, msgspec.Raw, int, str | None, str | None]
 _FORMAT = 1
 _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
@@ -60,7 +61,7 @@ _NO_HEADERS = b"\x90"
 
 
 def message_batch(place: TopicPlace, block: LogBatch) -> pa.RecordBatch:
-    """The rows of a block."""
+    """Return the rows of a block, with the columns of the data source."""
     columns, headers, malformed = _unpacked(block.payloads)
     count = len(block.payloads)
     _, ids, payloads, groups, _, not_before, causes, traces = columns
@@ -89,10 +90,10 @@ def message_batch(place: TopicPlace, block: LogBatch) -> pa.RecordBatch:
 
 
 def kept(batch: pa.RecordBatch, recording: RedactionPolicy) -> pa.RecordBatch:
-    """Messages as they are recorded: `size` is of the payload as it was."""
+    """Return messages with redacted payloads. `size` stays that of the whole payload."""
     malformed = batch.column("malformed").to_pylist()
     payloads = [
-        # What is no envelope may have anything anywhere.
+        # A payload that is no envelope may have a withheld value anywhere.
         recording.keep_opaque(payload) if bad else recording.keep_json(payload)
         for payload, bad in zip(batch.column("payload").to_pylist(), malformed, strict=True)
     ]
@@ -106,7 +107,7 @@ def kept(batch: pa.RecordBatch, recording: RedactionPolicy) -> pa.RecordBatch:
 
 
 def gap_batch(place: TopicPlace, start: int, end: int) -> pa.RecordBatch:
-    """One row that stands for messages that were gone before they were read."""
+    """Return one row for a range of messages that a reader did not find."""
     row = {name: [None] for name in MESSAGE_SCHEMA.names} | {
         "position": [f"{place.prefix}{start}"],
         "project": [place.project],
@@ -121,27 +122,34 @@ def gap_batch(place: TopicPlace, start: int, end: int) -> pa.RecordBatch:
 
 
 def moments(times_ms: Iterable[int]) -> pa.Array:
-    """Times in ms as timestamps."""
+    """Return times in milliseconds as timestamps."""
     return pc.multiply(pa.array(times_ms, pa.int64()), 1000).view(TIME)
 
 
-def without_collections(made: Iterator[_T]) -> Iterator[_T]:
-    """The same, with Python's garbage collector off while it is made.
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """Disable the garbage collector of Python while a block decodes.
 
-    It would look at millions of short-lived rows again and again, which have no cycles: three
+    It would examine millions of short-lived rows without cycles again and again, which takes three
     quarters of the time.
     """
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield from made
+        yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
+def without_collections(batches: Iterator[_T]) -> Iterator[_T]:
+    """Yield batches, with the garbage collector disabled while they are made."""
+    with gc_disabled():
+        yield from batches
+
+
 def _unpacked(payloads: list[bytes]) -> tuple[list[tuple[Any, ...]], pa.Array, pa.Array]:
-    """The columns of packed rows, their headers, and which rows are none."""
+    """Return the columns of packed envelopes, their headers, and which ones are malformed."""
     count = len(payloads)
     try:
         rows = _decode_rows(b"\xdd" + count.to_bytes(4, "big") + b"".join(payloads))
@@ -150,7 +158,7 @@ def _unpacked(payloads: list[bytes]) -> tuple[list[tuple[Any, ...]], pa.Array, p
             return columns, _headers(columns[4]), pa.repeat(pa.scalar(False), count)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    # Something among them is no envelope, or of another release: one by one then.
+    # At least one payload is no envelope, or of another release, so decode one by one.
     single = [_row(payload) for payload in payloads]
     columns = list(zip(*(row for row, _ in single), strict=True))
     return columns, _headers(columns[4]), pa.array([bad for _, bad in single], pa.bool_())
@@ -168,11 +176,11 @@ def _row(payload: bytes) -> tuple[tuple[Any, ...], bool]:
 
 
 def _headers(packed: Iterable[Any]) -> pa.Array:
-    """Most messages of a topic have one of few lists of headers: each is decoded once."""
+    """Return decoded headers. Decode each distinct value once, because few differ in a topic."""
     texts = list(map(bytes, packed))
     distinct = set(texts)
     if len(distinct) == 1:
-        # By far the most: nothing needs to be looked up for each.
+        # The most frequent case needs no dictionary.
         which = pa.array(np.zeros(len(texts), np.int32))
     else:
         encoded = pa.array(texts, pa.binary()).dictionary_encode()
@@ -181,7 +189,7 @@ def _headers(packed: Iterable[Any]) -> pa.Array:
 
 
 def _later(not_before_ms: Iterable[int]) -> pa.Array:
-    """When messages may be delivered; null for those that may at once."""
+    """Return the times before which messages are not delivered; null without such a time."""
     times = pa.array(not_before_ms, pa.int64())
     wanted = pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)
     return pc.multiply(wanted, 1000).view(TIME)

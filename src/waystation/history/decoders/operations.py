@@ -1,34 +1,34 @@
-"""Rows of operations that belong to no shard and no cell, from the log that has them."""
+"""Rows of the table `operations`, from the record log of what operators did.
+
+An entry that cannot be decoded becomes a row of kind `unknown` with its bytes as hex in `detail`.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pyarrow as pa
 
-from waystation.history.decoders.facts import Row, moment, own_columns
+from waystation.history.decoders.facts import Row, decode_entries
 from waystation.history.lake.schema import OPERATIONS
 from waystation.history.offsets import OffsetRange
 from waystation.logs.operations import unpack
 from waystation.logs.protocol import LogBatch
 
 
-def operation_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """The rows of a block; of an entry that cannot be read, `detail` has its bytes as hex."""
-    rows = [
-        {"log_offset": block.offset + number, "item": 0, "time": moment(ms), **_told(payload)}
-        for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True))
-    ]
-    schema = own_columns(OPERATIONS)
-    return {OPERATIONS.name: pa.RecordBatch.from_pylist(rows, schema=schema)}
+def operation_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    return decode_entries(OPERATIONS, block, lambda payload, ms: _operation(payload))
 
 
-def _told(payload: bytes) -> Row:
+def _operation(payload: bytes) -> Iterator[Row]:
     try:
         record = unpack(payload)
     except ValueError:
-        return {"kind": "unknown", "detail": json.dumps({"bytes": payload.hex()})}
-    return {
+        yield {"kind": "unknown", "detail": json.dumps({"bytes": payload.hex()})}
+        return
+    yield {
         "project": record.project or None,
         "kind": record.kind,
         "subject": record.subject or None,

@@ -1,4 +1,4 @@
-"""Places: which part of the system a log belongs to, told from its name."""
+"""Names of logs: the kind of a log, and the topic or subscription that it belongs to."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def log_kind(log: str) -> LogKind | None:
 
 
 class TopicPlace(msgspec.Struct, frozen=True, gc=False):
-    """A partition of a topic."""
+    """Partition of a topic."""
 
     project: str
     topic: str
-    #: Number of the storage topic; never used twice.
+    #: Number of the storage topic. A topic never uses a number twice.
     storage: int
     partition: int
 
     @property
     def prefix(self) -> str:
-        """The position of a message, without its offset."""
+        """Positions of messages, without the offset."""
         return f"{self.project}/{self.topic}/{self.storage}/{self.partition}/"
 
 
 def topic_place(log: str, partition: int) -> TopicPlace | None:
-    """The place of a log `t.<project>.<topic>.<number>`; None for what is no topic's."""
+    """Return the partition of a log `t.<project>.<topic>.<number>`; None for other logs."""
     match log.split("."):
         case ["t", project, topic, number] if number.isdigit():
             return TopicPlace(project, topic, int(number), partition)
@@ -59,7 +59,7 @@ def topic_place(log: str, partition: int) -> TopicPlace | None:
 
 
 class ShardPlace(msgspec.Struct, frozen=True, gc=False):
-    """A shard of a generation of a subscription."""
+    """Shard of a generation of a subscription."""
 
     project: str
     subscription: str
@@ -68,7 +68,7 @@ class ShardPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 def shard_place(log: str, partition: int) -> ShardPlace | None:
-    """The place of a log `s.<project>.<subscription>.<generation>`; None for what is no shard's."""
+    """Return the shard of a log `s.<project>.<subscription>.<generation>`; None for others."""
     match log.split("."):
         case ["s", project, subscription, generation] if generation.isdigit():
             return ShardPlace(project, subscription, int(generation), partition)

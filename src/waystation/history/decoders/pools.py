@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from waystation.history.decoders.facts import WITHHELD, Row, moment, own_columns
+from waystation.history.decoders.facts import WITHHELD, Row, decode_entries
 from waystation.history.lake.schema import POOLS
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
@@ -46,13 +46,9 @@ _KEY_AND_WORKER = ("recipient_key", "worker")
 _HEADERS = RedactionPolicy(record="headers")
 
 
-def pool_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """Return the rows of a block, by table."""
-    rows: list[Row] = []
-    for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
-        at = {"log_offset": block.offset + number, "time": moment(ms)}
-        rows += [{**at, "item": item, **row} for item, row in enumerate(_events(payload))]
-    return {POOLS.name: pa.RecordBatch.from_pylist(rows, schema=own_columns(POOLS))}
+def pool_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    return decode_entries(POOLS, block, lambda payload, ms: _events(payload))
 
 
 def _events(payload: bytes) -> Iterator[Row]:

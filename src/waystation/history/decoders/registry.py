@@ -1,7 +1,7 @@
-"""Feeds: which tables a log is the source of, and how its entries become their rows.
+"""The decoder of each kind of log: the table that the log feeds, and the rows of its entries.
 
-A feed gives rows with `log_offset`, `item`, `time` and the columns of the table's own; ingest adds
-the rest of the stamp. An entry may become no row of a table, or several.
+A log feeds one table, and each of its entries becomes one row or more. A decoder returns rows with
+`log_offset`, `item`, `time` and the table's own columns; ingest adds the rest of the stamp.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from waystation.history.lake.schema import (
     MESSAGES,
     OPERATIONS,
     POOLS,
-    STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
@@ -35,24 +34,23 @@ from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL
 
 
-class Feed(msgspec.Struct, frozen=True):
-    """One kind of log."""
+class LogDecoder(msgspec.Struct, frozen=True):
+    """Decoder of one kind of log."""
 
-    #: The first has a row of every entry.
-    tables: tuple[TableSchema, ...]
-    #: Table -> rows of a block, in the order of their offsets.
-    rows: Callable[[OffsetRange, LogBatch], dict[str, pa.RecordBatch]]
+    table: TableSchema
+    #: Return the rows of a block of a range, in the order of their offsets.
+    decode: Callable[[OffsetRange, LogBatch], pa.RecordBatch]
 
 
-def feed_of(log: str) -> Feed | None:
-    """The feed of a log, told by its name; None for what is not recorded."""
+def decoder_for(log: str) -> LogDecoder | None:
+    """Return the decoder of a log by its name; None if history does not ingest the log."""
     kind = log_kind(log)
-    return None if kind is None else _FEEDS[kind]
+    return None if kind is None else _DECODERS[kind]
 
 
-def _message_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    place = topic_place(span.log, span.partition)
-    assert place is not None, "the feed of topics has their logs alone"
+def _message_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    place = topic_place(offsets.log, offsets.partition)
+    assert place is not None, "only logs of topics have this decoder"
     batch = message_batch(place, block).drop_columns(["gap"])
     added = {
         "log_offset": batch.column("offset"),
@@ -61,15 +59,15 @@ def _message_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatc
     }
     for name, column in added.items():
         batch = batch.append_column(name, column)
-    return {MESSAGES.name: batch}
+    return batch
 
 
-_FEEDS: dict[LogKind, Feed] = {
-    "cells": Feed((TRANSACTIONS, STEPS), cell_rows),
-    "channels": Feed((CHANNELS,), channel_rows),
-    "operations": Feed((OPERATIONS,), operation_rows),
-    "pools": Feed((POOLS,), pool_rows),
-    "shards": Feed((DELIVERIES, OPERATIONS), shard_rows),
-    "topics": Feed((MESSAGES,), _message_rows),
-    "webhooks": Feed((WEBHOOK_ATTEMPTS,), webhook_rows),
+_DECODERS: dict[LogKind, LogDecoder] = {
+    "cells": LogDecoder(TRANSACTIONS, cell_rows),
+    "channels": LogDecoder(CHANNELS, channel_rows),
+    "operations": LogDecoder(OPERATIONS, operation_rows),
+    "pools": LogDecoder(POOLS, pool_rows),
+    "shards": LogDecoder(DELIVERIES, shard_rows),
+    "topics": LogDecoder(MESSAGES, _message_rows),
+    "webhooks": LogDecoder(WEBHOOK_ATTEMPTS, webhook_rows),
 }

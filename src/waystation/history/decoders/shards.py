@@ -1,26 +1,26 @@
-"""Rows of deliveries and of operations, from the record log of a shard of a subscription.
+"""Rows of the table `deliveries`, from the record logs of shards of subscriptions.
 
-An entry has all that one script call did: `[1, data set, [[facts, detail], …]]`. Every fact becomes
-a row of `deliveries`: a hop of a message from where it was (`m0.3.17`: storage topic, partition and
-offset; `r5`: in retry; `d2`: a dead letter) to where it is from then on, `-` when it is settled.
-The first hop tells the offset, so the way of a message is a chain of hops. A request has the whole
-`position` of its message, as `messages` has it, wherever it was made from. What was done to a
-range, or by an operation, is a row of `operations` too. What cannot be read is a row all the same:
-marked as malformed, with its bytes in `excerpt`.
+An entry has the facts of one script call. Each fact becomes a row. The fact of a message leads from
+the place where the message was to the place where it is from then on: `m0.3.17` is its storage
+topic, partition and offset, `r5` its number in retry, `d2` its number among dead letters, and `-`
+means settled. Only a fact that begins in the topic has the offset, so the facts of a message form a
+chain. The fact of a request has the whole `position` of its message. The view `operations` has the
+facts of ranges and the facts that operators caused. An entry or a detail that cannot be decoded
+becomes a malformed row with its bytes in `excerpt`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
-from waystation.history.decoders.facts import Row, moment, own_columns
+from waystation.history.decoders.facts import Row, decode_entries, moment
 from waystation.history.decoders.partitions import ShardPlace, shard_place
-from waystation.history.lake.schema import DELIVERIES, OPERATIONS
+from waystation.history.lake.projections import BY_OPERATION
+from waystation.history.lake.schema import DELIVERIES
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
@@ -31,44 +31,27 @@ from waystation.subscriptions.log_entry import (
     unpack_start,
 )
 
-#: Facts about a range: both ends are offsets, the second is not of the range.
-RANGES = frozenset({"start", "passed", "trimmed", "damaged", "reset"})
-#: Facts about a message that an operation did; the detail is its id.
-_BY_OPERATION = frozenset({"redriven", "skipped", "purged"})
+
+def shard_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    place = shard_place(offsets.log, offsets.partition)
+    assert place is not None, "the registry decodes only logs of shards with this"
+    return decode_entries(DELIVERIES, block, partial(_facts, place))
 
 
-def shard_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """The rows of a block, by table."""
-    place = shard_place(span.log, span.partition)
-    assert place is not None, "the feed of shards has their logs alone"
-    whose = {
+def _facts(place: ShardPlace, payload: bytes, ms: int) -> Iterator[Row]:
+    shard: Row = {
         "project": place.project,
         "subscription": place.subscription,
         "generation": place.generation,
         "shard": place.shard,
     }
-    deliveries: list[Row] = []
-    operations: list[Row] = []
-    for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
-        at = {"log_offset": block.offset + number, "time": moment(ms)}
-        for item, fact in enumerate(_facts(place, payload)):
-            deliveries.append({**at, "item": item, **whose, **fact})
-            if fact.get("kind") in RANGES | _BY_OPERATION:
-                operations.append({**at, "item": item, **_operation(place, fact)})
-    return {
-        DELIVERIES.name: pa.RecordBatch.from_pylist(deliveries, schema=own_columns(DELIVERIES)),
-        OPERATIONS.name: pa.RecordBatch.from_pylist(operations, schema=own_columns(OPERATIONS)),
-    }
-
-
-def _facts(place: ShardPlace, payload: bytes) -> Iterator[Row]:
-    """Each fact of an entry as a row; one of an entry that is none, or of a newer release."""
     try:
-        rows = [(_hop(fact), fact.detail) for fact in unpack(payload).facts]
+        facts = [(shard | _fact(fact), fact.detail) for fact in unpack(payload).facts]
     except ValueError:
-        yield {"malformed": True, "excerpt": payload}
+        yield shard | {"malformed": True, "excerpt": payload}
         return
-    for row, detail in rows:
+    for row, detail in facts:
         if detail is None:
             yield row
             continue
@@ -78,7 +61,7 @@ def _facts(place: ShardPlace, payload: bytes) -> Iterator[Row]:
             yield row | {"malformed": True, "excerpt": detail}
 
 
-def _hop(fact: Fact) -> Row:
+def _fact(fact: Fact) -> Row:
     row = {
         "kind": fact.kind,
         "was": fact.was,
@@ -99,39 +82,21 @@ def _hop(fact: Fact) -> Row:
 def _detail(place: ShardPlace, kind: str, packed: bytes) -> Row:
     if kind == "start":
         return {"topic": unpack_start(packed).topic}
-    if kind in _BY_OPERATION:
+    if kind in BY_OPERATION:
         return {"operation": unpack_operation(packed).operation}
-    told = unpack_attempt(packed)
-    by_status = told.failure.isdigit()
+    attempt = unpack_attempt(packed)
+    is_status = attempt.failure.isdigit()
     return {
-        "position": f"{place.project}/{told.position}" if told.position else None,
-        "message_id": told.id or None,
-        "group": told.group or None,
-        "status": int(told.failure) if by_status else None,
-        "failure": None if by_status else told.failure or None,
-        "cause": told.cause or None,
-        "excerpt": told.excerpt or None,
-        "begun": moment(told.begun_ms) if told.begun_ms else None,
-        "ended": moment(told.ended_ms) if told.ended_ms else None,
-        "begun_after": told.begun_after if told.begun_ms else None,
-        "node": told.node or None,
-        "endpoint": told.endpoint or None,
-    }
-
-
-def _operation(place: ShardPlace, fact: Row) -> Row:
-    told: dict[str, Any] = {
-        name: fact[name]
-        for name in ("operation", "topic", "incarnation", "epoch")
-        if fact.get(name) is not None
-    }
-    return {
-        "project": place.project,
-        "kind": fact["kind"],
-        "subject": place.subscription,
-        "generation": place.generation,
-        "shard": place.shard,
-        "from_position": fact["was"],
-        "to_position": fact["now"],
-        "detail": json.dumps(told),
+        "position": f"{place.project}/{attempt.position}" if attempt.position else None,
+        "message_id": attempt.id or None,
+        "group": attempt.group or None,
+        "status": int(attempt.failure) if is_status else None,
+        "failure": None if is_status else attempt.failure or None,
+        "cause": attempt.cause or None,
+        "excerpt": attempt.excerpt or None,
+        "begun": moment(attempt.begun_ms) if attempt.begun_ms else None,
+        "ended": moment(attempt.ended_ms) if attempt.ended_ms else None,
+        "begun_after": attempt.begun_after if attempt.begun_ms else None,
+        "node": attempt.node or None,
+        "endpoint": attempt.endpoint or None,
     }

@@ -1,4 +1,8 @@
-"""Rows of webhook attempts, from the log that those who deliver write them down in."""
+"""Rows of the table `webhook_attempts`, from the record log of webhook attempts.
+
+An entry has the attempts of all lanes that were settled at once. Each attempt becomes a row. An
+entry that cannot be decoded becomes a malformed row with its bytes in `excerpt`.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,16 @@ import pyarrow as pa
 from waystation.delivery.attempt_log import unpack
 from waystation.delivery.keys import channel_of_lane
 from waystation.delivery.outbox import endpoint_of
-from waystation.history.decoders.facts import Row, moment, own_columns
+from waystation.history.decoders.facts import Row, decode_entries, moment
 from waystation.history.lake.schema import WEBHOOK_ATTEMPTS
 from waystation.history.offsets import OffsetRange
 from waystation.logs.protocol import LogBatch
 from waystation.transactions.reply_lanes import parse_receiver, receiver_of_lane
 
 
-def webhook_rows(span: OffsetRange, block: LogBatch) -> dict[str, pa.RecordBatch]:
-    """The rows of a block; an entry that cannot be read is one, with its bytes in `excerpt`."""
-    rows: list[Row] = []
-    for number, (ms, payload) in enumerate(zip(block.times_ms, block.payloads, strict=True)):
-        at = {"log_offset": block.offset + number, "time": moment(ms)}
-        rows += [{**at, "item": item, **told} for item, told in enumerate(_attempts(payload))]
-    schema = own_columns(WEBHOOK_ATTEMPTS)
-    return {WEBHOOK_ATTEMPTS.name: pa.RecordBatch.from_pylist(rows, schema=schema)}
+def webhook_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
+    """Return the rows of a block."""
+    return decode_entries(WEBHOOK_ATTEMPTS, block, lambda payload, ms: _attempts(payload))
 
 
 def _attempts(payload: bytes) -> Iterator[Row]:
@@ -32,24 +31,24 @@ def _attempts(payload: bytes) -> Iterator[Row]:
     except ValueError:
         yield {"malformed": True, "excerpt": payload}
         return
-    for lane, told in attempts:
+    for lane, attempt in attempts:
         yield {
-            **_place(lane),
+            **_endpoint(lane),
             "lane": lane,
-            "delivery_id": told.id,
-            "attempt": told.attempt,
-            "verdict": told.verdict,
-            "status": told.status or None,
-            "failure": told.failure or None,
-            "ended": moment(told.at_ms),
-            "seconds": told.seconds,
-            "excerpt": told.excerpt or None,
+            "delivery_id": attempt.id,
+            "attempt": attempt.attempt,
+            "verdict": attempt.verdict,
+            "status": attempt.status or None,
+            "failure": attempt.failure or None,
+            "ended": moment(attempt.at_ms),
+            "seconds": attempt.seconds,
+            "excerpt": attempt.excerpt or None,
             "malformed": False,
         }
 
 
-def _place(lane: str) -> Row:
-    """Whose a lane is: a receiver's of a project, or a webhook's of a channel."""
+def _endpoint(lane: str) -> Row:
+    """Return project, channel and endpoint of a lane: a webhook's, or a receiver's of replies."""
     if found := channel_of_lane(lane):
         return {"project": found[0], "channel": found[1], "endpoint": endpoint_of(lane)}
     name = receiver_of_lane(lane)

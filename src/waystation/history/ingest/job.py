@@ -1,92 +1,100 @@
-"""Ingest: logs into the lake, every entry once.
+"""Ingest: copy the logs of a store into the lake, every entry exactly once.
 
-A round plans from the marks of the tables to the ends of the logs, lets Spark's tasks read and
-write, and commits files with the new marks. The lake alone says how far it came: a process may die
-at any line, and the next round plans from what was committed. The watermark in the store is a copy,
-set afterwards; it only keeps retention from what is still to be read.
+A micro-batch reads a range of each log partition and commits the rows of a table together with the
+offsets that they reach, in one Delta commit. The tables are the only record of progress: a process
+may crash at any line, and the next micro-batch plans from what was committed. Spark runs the tasks;
+this process plans and commits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.config import WhenFull
+from waystation.config import HistoryConfig
 from waystation.errors import LakeWriteError, StoreError
-from waystation.history.decoders.registry import feed_of
-from waystation.history.ingest.gaps import GapBook
-from waystation.history.ingest.recordings import recordings
-from waystation.history.ingest.recovery import find_border, mark_lost
-from waystation.history.ingest.retention import Watermarks, register
-from waystation.history.ingest.round_tables import RoundTables
+from waystation.history.decoders.registry import decoder_for
+from waystation.history.ingest.planner import (
+    BatchPlan,
+    IngestOptions,
+    ingested_states,
+    plan_batch,
+    recording_policies,
+)
+from waystation.history.ingest.recovery import Recovery, mark_lost
+from waystation.history.ingest.retention import RetentionHolds, register
 from waystation.history.ingest.task import (
-    IngestPlan,
-    TaskReport,
-    decode_report,
-    packed_report,
+    IngestTask,
+    RangeReceipt,
+    TableWriters,
+    TaskResult,
+    decode_result,
+    gap_row,
+    run_encoded,
 )
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.maintenance import maintain
-from waystation.history.lake.schema import BASE
-from waystation.history.lake.table import ROOM_HINT, Lake, TableOffset
+from waystation.history.lake.schema import BASE, OPERATIONS
+from waystation.history.lake.table import ROOM_HINT, Lake, LakeTable, TableOffset
 from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import (
-    TASK_ROWS,
-    TASKS_PER_CORE,
-    OffsetRange,
-    limit_batch,
-    pack_ranges,
-    parse_key,
-)
+from waystation.history.offsets import TASKS_PER_CORE, Gap, parse_key
 from waystation.history.progress import task_watch
 from waystation.history.sources.options import StorePlace
 from waystation.history.spark_errors import spark_errors
 from waystation.history.status import count_batch, finish_ingest, read_status
-from waystation.logs.protocol import LogState
+from waystation.messages.redaction import RedactionPolicy
 from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 
 _log = logger("history")
 
-#: Rows of a round: what a crash costs at most, and what is in one commit.
-ROUND_ROWS = 4_000_000
-#: Rounds after which tables are tidied while it goes on.
-_TIDY_ROUNDS = 20
+#: Micro-batches after which a long ingest maintains the tables.
+_MAINTAIN_BATCHES = 20
+
+#: Called with the number of tasks of a micro-batch that have ended.
+OnEnded = Callable[[int], None]
+#: Run the tasks of a micro-batch, anywhere, and return their results in any order.
+RunTasks = Callable[[Sequence[IngestTask], OnEnded], Iterable[TaskResult]]
 
 
-class Ingest:
-    """Brings the logs of a store into a lake."""
+def ingest_job(
+    spark: SparkSession, lake: Lake, store: StorePlace, settings: HistoryConfig | None = None
+) -> IngestJob:
+    """Return an ingest whose tasks run on Spark."""
+    settings = settings or HistoryConfig()
+    options = IngestOptions(
+        full=settings.full,
+        batch_rows=settings.round_rows,
+        tasks_max=TASKS_PER_CORE * _cores(spark),
+        vacuum_hours=settings.vacuum_hours,
+    )
+    return IngestJob(lake, store, spark_tasks(spark), options)
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        lake: Lake,
-        store: StorePlace,
-        *,
-        clock: Clock | None = None,
-        full: WhenFull = "drop_and_count",
-        round_rows: int = ROUND_ROWS,
-        task_rows: int = TASK_ROWS,
-        vacuum_hours: int = 168,
-    ) -> None:
-        self._spark = spark
-        self._lake = lake
-        self._store = store
-        self._clock = clock or Clock()
-        self._round_rows = round_rows
-        self._task_rows = task_rows
-        self._vacuum_hours = vacuum_hours
-        #: Data set and run of the store that the two below are about.
-        self._about = ("", "")
-        #: Partitions whose last entry was compared with the store's.
-        self._compared: set[str] = set()
-        #: What has one at the end of its log is not looked up again: a look costs about 2 ms.
-        self._watermarks = Watermarks(full)
-        self._on_reading: Callable[[int, int], None] = lambda read, total: None
+
+@dataclass
+class IngestJob:
+    """Ingest of one store into one lake.
+
+    `run_tasks` is `spark_tasks(spark)`, or a function that runs the tasks in this process.
+    """
+
+    lake: Lake
+    store: StorePlace
+    run_tasks: RunTasks
+    options: IngestOptions = field(default_factory=IngestOptions)
+    clock: Clock = field(default_factory=Clock)
+    _recovery: Recovery = field(default_factory=Recovery, init=False)
+    _holds: RetentionHolds = field(init=False)
+    #: Data set, and run of the store process, that holds and recovery know about.
+    _seen: tuple[str, str] = field(default=("", ""), init=False)
+
+    def __post_init__(self) -> None:
+        self._holds = RetentionHolds(self.options.full)
 
     def run(
         self,
@@ -95,209 +103,230 @@ class Ingest:
         on_reading: Callable[[int, int], None] = lambda read, total: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> IngestProgress:
-        """Reads all that is there now; returns when it is in the lake, or between two rounds.
+        """Ingest all entries that the logs contain now; if stopped, return between micro-batches.
 
-        `on_progress` is called after each round, `on_reading` also while tasks run, with how many
-        entries were read of how many. HistoryBusyError if another ingest commits at the same time,
-        LakeWriteError if the lake takes nothing more, TaskFailedError and SparkGoneError.
+        Call `on_progress` after each micro-batch, and `on_reading` while tasks run, with the
+        entries that were read and their total. Raise HistoryBusyError if another ingest commits
+        first, LakeWriteError if the lake cannot be written, TaskFailedError and SparkGoneError.
+        None of them leaves a partial commit.
         """
-        self._on_reading = on_reading
-        done = IngestProgress()
-        with LogReader(self._store.url()) as logs:
-            dataset, run_id = logs.dataset(), logs.run_id()
+        progress = IngestProgress()
+        with LogReader(self.store.url()) as logs:
+            dataset = logs.dataset()
             if not dataset:
-                return done  # No station has ever used this store.
-            if (dataset, run_id) != self._about:
-                # Another data set has other logs of the same names; a new run may have lost some.
-                self._about = (dataset, run_id)
-                self._compared.clear()
-                self._watermarks.clear()
-                if replaced := logs.replaced_datasets():
-                    book = GapBook(self._lake, dataset)
-                    book.commit_replaced(replaced, self._clock.now_ms())
-                register(logs, self._watermarks.reader, _states(logs))
-            # Read before the ends, so that these include what a client has waited for.
+                return progress  # No station has ever used this store.
+            self._notice_restart(logs, dataset)
+            # Read before the ends, so that these include the entries that a client waits for.
             asked = logs.use(read_status).asked
-            ends = {key: state.end for key, state in _states(logs).items()}
+            ends = {key: state.end for key, state in ingested_states(logs).items()}
             while not stopping():
-                rows, begun_s = done.rows, self._clock.uptime_s()
-                if not self._round(logs, dataset, ends, done):
+                rows, started_s = progress.rows, self.clock.uptime_s()
+                if not self._run_batch(logs, dataset, ends, progress, on_reading):
                     _finish(logs, ends, asked)
                     break
-                self._count(logs, done.rows - rows, self._clock.uptime_s() - begun_s)
+                _count(logs, progress.rows - rows, self.clock.uptime_s() - started_s)
                 if on_progress is not None:
-                    on_progress(done)
-                if done.rounds % _TIDY_ROUNDS == 0:
-                    self._tidy(done)
-        if done.rounds % _TIDY_ROUNDS:
-            self._tidy(done)
-        return done
+                    on_progress(progress)
+                if progress.rounds % _MAINTAIN_BATCHES == 0:
+                    self._maintain(progress)
+        if progress.rounds % _MAINTAIN_BATCHES:
+            self._maintain(progress)
+        return progress
 
-    def _count(self, logs: LogReader, rows: int, seconds: float) -> None:
-        """Count a committed batch in the status of the store, which is information only."""
-        try:
-            logs.use(lambda store: count_batch(store, rows, seconds))
-        except StoreError as error:
-            _log.warning("ingest batch not counted", rows=rows, reason=str(error))
+    def _notice_restart(self, logs: LogReader, dataset: str) -> None:
+        """Forget what is known of a store that was replaced or restarted since the last run."""
+        store = dataset, logs.run_id()
+        if store == self._seen:
+            return
+        # A restarted store may have lost its tail and assigned its offsets again.
+        self._holds.clear()
+        self._recovery.clear()
+        self._record_lost_datasets(dataset, logs.replaced_datasets())
+        register(logs, self._holds.reader, ingested_states(logs))
+        self._seen = store
 
-    def _tidy(self, done: IngestProgress) -> None:
-        for spec in BASE:
-            tidied = maintain(
-                self._lake.folder(spec), self._clock.now_ms(), vacuum_hours=self._vacuum_hours
-            )
-            done.compacted_files += tidied.compacted
-            done.deleted_files += tidied.deleted
-
-    def _round(
-        self, logs: LogReader, dataset: str, ends: dict[str, int], done: IngestProgress
-    ) -> bool:
-        """One round; false when there was nothing left to do."""
-        # After the ends were taken: what was produced since a topic was changed is never in the
-        # round of before.
-        recorded = recordings(logs, {parse_key(key)[0] for key in ends})
-        states = {
-            key: state
-            for key, state in _states(logs).items()
-            if key in ends
-            and parse_key(key)[0] in recorded
-            and not self._watermarks.is_at(key, state.end, state)
-        }
-        now_ms = self._clock.now_ms()
-        tables = self._compare(logs, dataset, states, now_ms, done)
-        gaps = GapBook(self._lake, dataset)
-        spans = self._plan(tables, gaps, states, ends, done)
-        moved = [span for span in spans if tables.mark(span.key).offset < span.end]
-        if not moved:
-            # Also of what another process has committed, and died before it could say so.
-            marks = {key: tables.mark(key).offset for key in states}
-            self._watermarks.set(logs, marks, states)
-            return False
-        withheld = [span for span in moved if recorded[span.log].record == "none"]
-        for span in withheld:
-            gaps.add(span, "policy")
-        partly = {log: each for log, each in recorded.items() if not each.keeps_all}
-        plan = IngestPlan(
-            self._lake.root, self._store, dataset, now_ms, tables.wanted(), recordings=partly
-        )
-        reports = self._run_tasks(plan, [span for span in moved if span not in withheld], done)
-        fingerprints = {(span.key, span.end): logs.fingerprint_before(span) for span in withheld}
-        for report in (each for task in reports for each in task.spans):
-            fingerprints[report.span.key, report.span.end] = report.fingerprint
-            done.rows += report.rows
-            done.malformed += report.malformed
-            done.withheld_rows += report.withheld
-            for gap in report.gaps:
-                gaps.add(gap, gap.cause)
-        # Before the rows: when these are there, nobody looks for the gap again.
-        counted = gaps.commit(now_ms)
-        done.gap_rows += counted["trimmed"]
-        done.damaged_rows += counted["damaged"]
-        done.withheld_rows += counted["policy"]
-        tables.commit(
-            reports,
-            {
-                span.key: TableOffset(span.end, fingerprints.get((span.key, span.end), 0))
-                for span in moved
-            },
-        )
-        done.rounds += 1
-        done.read += sum(span.rows for span in moved)
-        self._on_reading(done.read, done.read + done.left)
-        self._watermarks.set(logs, {span.key: span.end for span in moved}, states)
-        return True
-
-    def _compare(
+    def _run_batch(
         self,
         logs: LogReader,
         dataset: str,
-        states: Mapping[str, LogState],
-        now_ms: int,
-        done: IngestProgress,
-    ) -> RoundTables:
-        """The tables, once they have nothing that the store has lost."""
-        tables = RoundTables(self._lake, dataset, states)
-        went_back = False
-        for key, state in states.items():
-            if key in self._compared and tables.reached(key) <= state.end:
-                continue
-            border = find_border(logs, dataset, tables, key, state)
-            if border is not None:
-                went_back = True
-                fresh = RoundTables(self._lake, dataset, [key])
-                done.lost_rows += mark_lost(self._lake, dataset, fresh, border, now_ms)
-            self._compared.add(key)
-        return RoundTables(self._lake, dataset, states) if went_back else tables
-
-    def _plan(
-        self,
-        tables: RoundTables,
-        gaps: GapBook,
-        states: Mapping[str, LogState],
         ends: Mapping[str, int],
-        done: IngestProgress,
-    ) -> list[OffsetRange]:
-        """What this round reads of each partition."""
-        starts = {}
-        for key, state in states.items():
-            log, partition = parse_key(key)
-            end, offset = min(ends[key], state.end), tables.mark(key).offset
-            start = min(max(offset, state.first), end)
-            if start > offset:
-                gaps.add(OffsetRange(log, partition, offset, start), "trimmed")
-            starts[key] = gaps.after(OffsetRange(log, partition, start, end))
-        reached = limit_batch(starts, {key: ends[key] for key in starts}, self._round_rows)
-        done.left = sum(max(0, ends[key] - reached[key]) for key in starts)
-        return [OffsetRange(*parse_key(key), start, reached[key]) for key, start in starts.items()]
+        progress: IngestProgress,
+        on_reading: Callable[[int, int], None],
+    ) -> bool:
+        """Ingest one micro-batch. Return False if all partitions were read to their ends."""
+        # Read after the ends, so that a micro-batch has no message that was produced after its
+        # topic began to withhold.
+        policies = recording_policies(logs, {parse_key(key)[0] for key in ends})
+        states = {
+            key: state
+            for key, state in self._holds.unread(ingested_states(logs)).items()
+            if key in ends and parse_key(key)[0] in policies
+        }
+        if not states:
+            return False  # An idle run opens no table.
+        # One version of each table for the whole micro-batch: Delta refuses the commit if another
+        # ingest moves one of these offsets in the meantime.
+        tables = self._open_tables(states)
+        divergences = self._recovery.divergences(logs, dataset, tables, states)
+        for divergence in divergences:
+            progress.lost_rows += mark_lost(self.lake, dataset, divergence)
+        if divergences:
+            tables = self._open_tables(states)
+        committed = {key: tables[key].offset(f"{dataset}/{key}") for key in states}
+        plan = plan_batch(committed, states, ends, policies, self.options)
+        progress.left = plan.left
+        receipts, reached = list[RangeReceipt](), dict[str, TableOffset]()
+        if plan.tasks:
+            tasks = self._tasks(dataset, plan, policies)
+            results = self._run_tasks(tasks, plan, progress, on_reading)
+            receipts = [receipt for result in results for receipt in result.receipts]
+            reached = reached_offsets(receipts)
+            _commit(dataset, tables, results, reached)
+        offsets = {key: offset.offset for key, offset in (committed | reached).items()}
+        # A copy of the committed offsets: if the process crashes here, the next run repeats it.
+        self._holds.hold(logs, offsets, states)
+        if plan.tasks:
+            _add(progress, receipts)
+            on_reading(progress.read, progress.read + progress.left)
+        return bool(plan.tasks)
+
+    def _open_tables(self, keys: Iterable[str]) -> dict[str, LakeTable]:
+        """Return the table of each partition. Partitions of one table share its version."""
+        tables: dict[str, LakeTable] = {}
+        found: dict[str, LakeTable] = {}
+        for key in keys:
+            decoder = decoder_for(parse_key(key)[0])
+            assert decoder is not None, "only logs with a decoder have a state"
+            if decoder.table.name not in tables:
+                tables[decoder.table.name] = self.lake.open(decoder.table)
+            found[key] = tables[decoder.table.name]
+        return found
+
+    def _tasks(
+        self, dataset: str, plan: BatchPlan, policies: Mapping[str, RedactionPolicy]
+    ) -> list[IngestTask]:
+        now_ms = self.clock.now_ms()
+        partial_policies = {log: each for log, each in policies.items() if not each.keeps_all}
+        return [
+            IngestTask(self.store, self.lake.root, dataset, now_ms, ranges, partial_policies)
+            for ranges in plan.tasks
+        ]
 
     def _run_tasks(
-        self, plan: IngestPlan, spans: list[OffsetRange], done: IngestProgress
-    ) -> list[TaskReport]:
-        tasks = pack_ranges(spans, rows=self._task_rows, most=TASKS_PER_CORE * self._cores())
-        if not tasks:
-            return []
+        self,
+        tasks: Sequence[IngestTask],
+        plan: BatchPlan,
+        progress: IngestProgress,
+        on_reading: Callable[[int, int], None],
+    ) -> list[TaskResult]:
+        total = progress.read + plan.entries + plan.left
 
+        def on_ended(ended: int) -> None:
+            on_reading(progress.read + plan.entries * ended // len(tasks), total)
+
+        on_ended(0)
+        results = list(self.run_tasks(tasks, on_ended))
+        for result in results:
+            if result.error:
+                raise LakeWriteError(result.error, hint=ROOM_HINT)
+        return results
+
+    def _record_lost_datasets(self, dataset: str, lost: Iterable[str]) -> None:
+        """Record the data sets that the store lost before this one, each once."""
+        new = {each: f"{dataset}/replaced/{each}" for each in lost}
+        if not new:
+            return
+        table = self.lake.open(OPERATIONS)
+        new = {each: key for each, key in new.items() if not table.offset(key).offset}
+        if new:
+            task = IngestTask(self.store, self.lake.root, dataset, self.clock.now_ms(), [], {})
+            with TableWriters(self.lake.root) as writers:
+                for each in new:
+                    row = gap_row(task, OPERATIONS, Gap(each, 0, 0, 0, cause="store-lost"))
+                    writers.write(OPERATIONS, row, "gap")
+                files = writers.close()[OPERATIONS.name]
+            table.commit(files, {key: TableOffset(1) for key in new.values()})
+
+    def _maintain(self, progress: IngestProgress) -> None:
+        for schema in BASE:
+            result = maintain(
+                self.lake.folder(schema),
+                self.clock.now_ms(),
+                vacuum_hours=self.options.vacuum_hours,
+            )
+            progress.compacted_files += result.compacted
+            progress.deleted_files += result.deleted
+
+
+def reached_offsets(receipts: Iterable[RangeReceipt]) -> dict[str, TableOffset]:
+    """Return the offset that each partition reaches. Several tasks may share a partition."""
+    in_order = sorted(receipts, key=lambda receipt: receipt.range.end)
+    return {each.range.key: TableOffset(each.range.end, each.fingerprint) for each in in_order}
+
+
+def spark_tasks(spark: SparkSession) -> RunTasks:
+    """Return a runner that executes tasks on Spark, which repeats a task whose process crashes."""
+
+    def run(tasks: Sequence[IngestTask], on_ended: OnEnded) -> list[TaskResult]:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    report = pa.array([packed_report(plan, tasks[number])], pa.binary())
-                    yield pa.record_batch({"report": report})
+                for index in batch.column("id").to_pylist():
+                    result = pa.array([run_encoded(tasks[index])], pa.binary())
+                    yield pa.record_batch({"result": result})
 
-        entries = sum(span.rows for span in spans)
-        total = done.read + entries + done.left
+        watch = task_watch(spark, "ingest", lambda ended, _: on_ended(ended))
+        with spark_errors(), watch:
+            indexes = spark.range(0, len(tasks), 1, len(tasks))
+            rows = indexes.mapInArrow(work, "result binary").collect()
+        return [decode_result(bytes(row.result)) for row in rows]
 
-        def tell(ended: int, _: int) -> None:
-            self._on_reading(done.read + entries * ended // len(tasks), total)
+    return run
 
-        tell(0, 0)
-        with spark_errors(), task_watch(self._spark, "ingest", tell):
-            numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-            rows = numbers.mapInArrow(work, "report binary").collect()
-        reports = [decode_report(bytes(row.report)) for row in rows]
-        for report in reports:
-            if report.problem:
-                raise LakeWriteError(report.problem, hint=ROOM_HINT)
-        return reports
 
-    def _cores(self) -> int:
-        try:
-            return self._spark.sparkContext.defaultParallelism
-        except Exception:
-            return os.cpu_count() or 1
+def _cores(spark: SparkSession) -> int:
+    try:
+        return spark.sparkContext.defaultParallelism
+    except Exception:
+        return os.cpu_count() or 1  # A session of Spark Connect does not tell.
+
+
+def _commit(
+    dataset: str,
+    tables: Mapping[str, LakeTable],
+    results: Sequence[TaskResult],
+    reached: Mapping[str, TableOffset],
+) -> None:
+    """Commit the files and offsets of each table."""
+    by_table: dict[str, dict[str, TableOffset]] = {}
+    for key, offset in reached.items():
+        by_table.setdefault(tables[key].schema.name, {})[key] = offset
+    for name, offsets in by_table.items():
+        files = [file for result in results for file in result.files.get(name, ())]
+        table = tables[next(iter(offsets))]
+        table.commit(files, {f"{dataset}/{key}": offset for key, offset in offsets.items()})
+
+
+def _add(progress: IngestProgress, receipts: Iterable[RangeReceipt]) -> None:
+    """Add the counts of a micro-batch."""
+    progress.rounds += 1
+    for receipt in receipts:
+        progress.read += receipt.range.rows
+        progress.rows += receipt.rows
+        progress.malformed += receipt.malformed_rows
+        progress.gap_rows += receipt.trimmed
+        progress.damaged_rows += receipt.damaged
+        progress.withheld_rows += receipt.withheld
+
+
+def _count(logs: LogReader, rows: int, seconds: float) -> None:
+    """Count a micro-batch in the status of the store, which is information only."""
+    try:
+        logs.use(lambda store: count_batch(store, rows, seconds))
+    except StoreError as error:
+        _log.warning("ingest batch not counted", rows=rows, reason=str(error))
 
 
 def _finish(logs: LogReader, ends: Mapping[str, int], asked: int) -> None:
-    """Store that all logs were read to their ends, for clients that have asked."""
+    """Store that all logs were read to their ends, for clients that wait for it."""
     digest = ends_digest(ends)
     logs.use(lambda store: finish_ingest(store, served=asked, ends=digest))
-
-
-def _states(logs: LogReader) -> dict[str, LogState]:
-    """All partitions of all logs that have a feed."""
-    wanted = [
-        (log, partition)
-        for log, partitions in logs.names().items()
-        if feed_of(log) is not None
-        for partition in range(partitions)
-    ]
-    found = logs.states(wanted)
-    return {f"{log}/{partition}": state for (log, partition), state in found.items()}

@@ -1,24 +1,23 @@
-"""A store that went back: what history has and the store has lost is marked as lost, once.
+"""Recovery: find logs of which the store has lost entries, and mark their rows as lost.
 
-A store that was restored from a backup, or has lost its tail, gives offsets anew. It is known by
-the last entry that was read: that is not there any more, or is another one. The border is behind
-the last entry that both have. Rows from there on stay in the lake, marked as lost, and all is read
-again from the border.
-
-The gap is written down first, the table that has a row of every entry comes last: until that has
-changed, whoever does it again finds the same border.
+A store that was restored from a backup, or that lost its tail, assigns offsets again. The last
+ingested entry of such a log is missing, or its fingerprint has changed. The divergence is the first
+offset behind the last entry that lake and store have in common. One update of the table marks the
+rows from there on as lost, cuts gaps that reach beyond it, and moves the committed offset back, so
+that the next micro-batch ingests what the store has now.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from waystation.history.decoders.registry import feed_of
-from waystation.history.ingest.gaps import GapBook
-from waystation.history.ingest.round_tables import RoundTables
-from waystation.history.lake.table import AnySchema, Lake, LakeTable, TableOffset
+from waystation.errors import HistoryBusyError
+from waystation.history.decoders.registry import decoder_for
+from waystation.history.lake.schema import TableSchema
+from waystation.history.lake.table import Lake, LakeTable, TableOffset
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import TASK_ROWS, Gap, OffsetRange, parse_key
 from waystation.logs.protocol import LogState
@@ -26,114 +25,152 @@ from waystation.runtime.logging import logger
 
 _log = logger("history")
 
-#: What tells entries apart that have the same offset and time.
-_NAMING = (
+#: Columns that tell entries apart that have the same offset and time.
+_IDENTITY = (
     *("id", "transaction_id", "version", "message_id", "was", "delivery_id"),
     *("channel", "clock", "pool", "number"),
 )
 
 
-class Border(msgspec.Struct, frozen=True):
-    """From where on a partition has others than the lake."""
+class Divergence(msgspec.Struct, frozen=True):
+    """A partition of which the store lacks entries that the lake has."""
 
     key: str
-    offset: int
-    #: How far the lake had come.
-    reached: int
-    #: Of the entry before it.
-    fingerprint: int
+    table: TableSchema
+    #: Committed offset of the version of the table that was compared.
+    committed: TableOffset
+    #: First offset of which lake and store have no common entry, and the entry before it.
+    reset: TableOffset
 
 
-def find_border(
-    logs: LogReader, dataset: str, tables: RoundTables, key: str, state: LogState
-) -> Border | None:
-    """Compares a partition with what was read of it; None: it still has that."""
-    marks = {mark for _, mark in tables.of(key)}
-    if not any(_is_other(logs, key, state, mark) for mark in marks):
-        return None
-    log, partition = parse_key(key)
-    reached = max(mark.offset for mark in marks)
-    offset = min(reached, state.end)
-    table, _ = tables.of(key)[0]
-    while offset > state.first:
-        span = OffsetRange(log, partition, max(state.first, offset - TASK_ROWS), offset)
-        same = _read(logs, span, table.schema) & _rows(table, dataset, span)
-        if same:
-            offset = max(entry[0] for entry in same) + 1
-            break
-        offset = span.start
-    return Border(
-        key, offset, reached, logs.fingerprint_before(OffsetRange(log, partition, 0, offset))
+class Recovery:
+    """Comparison of the last ingested entries with the store, once in each run of the store."""
+
+    def __init__(self) -> None:
+        self._compared: set[str] = set()
+
+    def clear(self) -> None:
+        """Compare all partitions again, because the store may have lost entries."""
+        self._compared.clear()
+
+    def divergences(
+        self,
+        logs: LogReader,
+        dataset: str,
+        tables: Mapping[str, LakeTable],
+        states: Mapping[str, LogState],
+    ) -> list[Divergence]:
+        """Return the partitions of which the store lacks ingested entries."""
+        found = []
+        for key, known in states.items():
+            table = tables[key]
+            committed = table.offset(f"{dataset}/{key}")
+            if key in self._compared and committed.offset <= known.end:
+                continue
+            state: LogState | None = known
+            if committed.offset > known.end:
+                # Another ingest may have committed entries that came after `known` was read. The
+                # log has these entries now, unless the store has lost them.
+                state = logs.states([parse_key(key)]).get(parse_key(key))
+            if state is None:
+                continue  # The log was deleted.
+            if _differs(logs, key, state, committed):
+                assert isinstance(table.schema, TableSchema), "ingest does not write rollups"
+                reset = _reset(logs, dataset, table, key, committed, state)
+                found.append(Divergence(key, table.schema, committed, reset))
+            self._compared.add(key)
+        return found
+
+
+def mark_lost(lake: Lake, dataset: str, divergence: Divergence) -> int:
+    """Mark rows behind a divergence as lost, and move the committed offset back to it.
+
+    Return the number of rows. Raise HistoryBusyError if another ingest moved the offset meanwhile.
+    """
+    log, partition = parse_key(divergence.key)
+    key, start = f"{dataset}/{divergence.key}", divergence.reset.offset
+    # The newest version, because the divergence before this one may have updated the same table.
+    table = lake.open(divergence.table)
+    if table.offset(key) != divergence.committed:
+        raise HistoryBusyError(
+            f"Another ingest committed to {divergence.table.name} in the meantime.",
+            hint="Nothing was written. Run the command again; it continues from that commit.",
+        )
+    lost = OffsetRange(log, partition, start, max(start, divergence.committed.offset))
+    rows: int = table.rows(dataset, lost, ["log_offset"]).num_rows
+    table.update(
+        f"dataset = '{dataset}' and log = '{log}' and log_partition = {partition}"
+        f" and row_state <> 'lost' and (log_offset >= {start} or gap_end > {start})",
+        {
+            "row_state": f"case when log_offset >= {start} then 'lost' else row_state end",
+            "gap_end": f"case when log_offset >= {start} then gap_end else {start} end",
+        },
+        {key: divergence.reset},
     )
-
-
-def mark_lost(lake: Lake, dataset: str, tables: RoundTables, border: Border, now_ms: int) -> int:
-    """Marks what is behind a border as lost, and lets reading begin there; how many rows."""
-    log, partition = parse_key(border.key)
-    first, *others = tables.of(border.key)
-    gap = OffsetRange(log, partition, border.offset, border.reached)
-    if gap.rows:
-        GapBook(lake, dataset).commit_lost(gap, first[0].version, now_ms)
-    ours = f"dataset = '{dataset}' and log = '{log}' and log_partition = {partition} and not lost"
-    _cut_gaps(lake, dataset, border, ours)
-    behind = f"{ours} and log_offset >= {border.offset}"
-    back, lost = TableOffset(border.offset, border.fingerprint), 0
-    for table, mark in (*others, first):
-        if mark != back and mark.offset >= border.offset:
-            lost += table.update(behind, {"lost": "true"}, {f"{dataset}/{border.key}": back})
     _log.error(
-        "the store went back: what it has lost is marked in the lake",
+        "rows marked as lost",
+        reason="the store lost entries that were ingested",
         log=log,
         partition=partition,
-        from_offset=border.offset,
-        to_offset=border.reached,
-        rows=lost,
+        from_offset=start,
+        to_offset=divergence.committed.offset,
+        rows=rows,
     )
-    return lost
+    return rows
 
 
-def _cut_gaps(lake: Lake, dataset: str, border: Border, ours: str) -> None:
-    """Gaps end at the border, too: what is behind it can be read."""
-    table, at, key = GapBook(lake, dataset).table, border.offset, f"{dataset}/{border.key}"
-    before = table.offset(key)
-    if before.offset > at:
-        updates = {
-            "lost": f"from_offset >= {at}",
-            "to_offset": f"case when from_offset < {at} then {at} else to_offset end",
-            "rows": f"case when from_offset < {at} then {at} - from_offset else rows end",
-        }
-        behind = f"{ours} and cause != 'lost' and to_offset > {at}"
-        table.update(behind, updates, {key: TableOffset(at, before.fingerprint + 1)})
-
-
-def _is_other(logs: LogReader, key: str, state: LogState, mark: TableOffset) -> bool:
-    """Whether the last entry before a mark is not there, or is another one than it was."""
-    if state.end < mark.offset:
+def _differs(logs: LogReader, key: str, state: LogState, committed: TableOffset) -> bool:
+    """Return whether the last ingested entry is missing from its log, or is another one."""
+    if state.end < committed.offset:
         return True
-    if not mark.fingerprint or mark.offset - 1 < state.first:
-        return False  # There is nothing to compare with, and nothing that could come twice.
-    found = logs.fingerprint_before(OffsetRange(*parse_key(key), 0, mark.offset))
-    return found not in (0, mark.fingerprint)
+    if not committed.fingerprint or committed.offset - 1 < state.first:
+        return False  # Nothing to compare with, and no offset that the store could assign again.
+    found = logs.fingerprint_before(OffsetRange(*parse_key(key), 0, committed.offset))
+    return found not in (0, committed.fingerprint)
 
 
-def _columns(spec: AnySchema) -> list[str]:
-    return ["log_offset", "time", *(name for name in _NAMING if name in spec.schema.names)]
+def _reset(
+    logs: LogReader,
+    dataset: str,
+    table: LakeTable,
+    key: str,
+    committed: TableOffset,
+    state: LogState,
+) -> TableOffset:
+    """Return the offset behind the last common entry; the first offset of the log without any."""
+    log, partition = parse_key(key)
+    offset = min(committed.offset, state.end)
+    while offset > state.first:
+        chunk = OffsetRange(log, partition, max(state.first, offset - TASK_ROWS), offset)
+        common = _stored(logs, chunk, table) & _ingested(table, dataset, chunk)
+        if common:
+            offset = max(entry[0] for entry in common) + 1
+            break
+        offset = chunk.start
+    return TableOffset(offset, logs.fingerprint_before(OffsetRange(log, partition, 0, offset)))
 
 
-def _read(logs: LogReader, span: OffsetRange, spec: AnySchema) -> set[tuple[Any, ...]]:
-    """The entries of a span as the store has them."""
-    feed = feed_of(span.log)
-    assert feed is not None, "only logs with a feed are looked at"
-    found: set[tuple[Any, ...]] = set()
-    for block in logs.blocks(span, on_gap="count"):
+def _columns(table: LakeTable) -> list[str]:
+    return [
+        "log_offset",
+        "time",
+        *(name for name in _IDENTITY if name in table.schema.schema.names),
+    ]
+
+
+def _stored(logs: LogReader, chunk: OffsetRange, table: LakeTable) -> set[tuple[Any, ...]]:
+    """Return the entries of a range of a log."""
+    decoder = decoder_for(chunk.log)
+    assert decoder is not None, "only logs with a decoder are compared"
+    entries: set[tuple[Any, ...]] = set()
+    for block in logs.blocks(chunk, on_gap="count"):
         if not isinstance(block, Gap):
-            columns = feed.rows(span, block)[spec.name].select(_columns(spec)).columns
-            found |= set(zip(*(column.to_pylist() for column in columns), strict=True))
-    return found
+            rows = decoder.decode(chunk, block).select(_columns(table))
+            entries |= set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    return entries
 
 
-def _rows(table: LakeTable, dataset: str, span: OffsetRange) -> set[tuple[Any, ...]]:
-    """The entries of a span as the lake has them."""
-    rows = table.rows(dataset, span, [*_columns(table.schema), "lost"])
-    columns = [rows.column(name).to_pylist() for name in rows.column_names]
-    return {entry[:-1] for entry in zip(*columns, strict=True) if not entry[-1]}
+def _ingested(table: LakeTable, dataset: str, chunk: OffsetRange) -> set[tuple[Any, ...]]:
+    """Return the entries of a range that are in the lake."""
+    rows = table.rows(dataset, chunk, _columns(table))
+    return set(zip(*(rows.column(name).to_pylist() for name in _columns(table)), strict=True))

@@ -1,7 +1,8 @@
-"""Watermarks: what the store is told of how far history has come, so that it keeps the rest.
+"""Retention holds of history: the offsets from which the store keeps entries for it.
 
-They are copies. The last entry that was read is held, too, to be compared with: a store that went
-back is known by it. A log that takes nothing more and was read to its end is let go.
+A hold is a copy of the committed offset in the lake. It is set one entry before that offset, so
+that the last ingested entry stays in the store: after a restart of the store, recovery compares the
+entry. A sealed log that was read to its end is released.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from waystation.logs import keys as log_names
 from waystation.logs.protocol import LogState
 from waystation.logs.records import FIRM_READER, YIELDING_READER, history_reader_name
 
-#: The hold of history on a log. What begins with `~` yields to a log's limit of bytes.
+#: Names under which history holds logs. A log over its limit of bytes drops entries that only a
+#: soft hold keeps, and refuses new entries for a hard one.
 SOFT, HARD = YIELDING_READER, FIRM_READER
 
 
 def register(logs: LogReader, reader: str, states: Mapping[str, LogState]) -> None:
-    """Register history as a reader: record logs keep from now on what it has not read.
+    """Register history as a reader of record logs, which drop their entries early without one.
 
-    Before that, they keep little. New ones are registered by the node that creates them. Topics
-    keep what their own retention says, and are held once something was read of them.
+    The node that creates a record log later registers history for it. Topics keep entries by their
+    own retention, and are held when something was read from them.
     """
     logs.stamp_history(reader)
     records = [
@@ -40,57 +42,56 @@ def register(logs: LogReader, reader: str, states: Mapping[str, LogState]) -> No
             logs.hold(OffsetRange(log, partition, first, first), reader)
 
 
-class Watermarks:
-    """Sets watermarks, each once."""
+class RetentionHolds:
+    """Holds that this process has set, so that it sets none twice."""
 
     def __init__(self, full: WhenFull) -> None:
         self._reader = history_reader_name(full)
         self._other = SOFT if full == "refuse" else HARD
-        #: Partition -> how far it was read, and whether it was let go.
-        self._set: dict[str, tuple[int, bool]] = {}
+        #: Partition → offset that was read, and whether the partition was released.
+        self._held: dict[str, tuple[int, bool]] = {}
 
     @property
     def reader(self) -> str:
-        """The reader under which history holds logs."""
+        """Name under which history holds logs."""
         return self._reader
 
     def clear(self) -> None:
-        """Forgets what was set: it is another store."""
-        self._set.clear()
+        """Set all holds again, because the store may have lost them."""
+        self._held.clear()
 
-    def is_at(self, key: str, offset: int, state: LogState) -> bool:
-        """Whether this process has said that a partition was read up to here.
+    def unread(self, states: Mapping[str, LogState]) -> dict[str, LogState]:
+        """Return the partitions that this process has not read to their end.
 
-        One that was sealed since has to be told again: it is let go.
+        A partition that was sealed since counts as not read, because it has to be released.
         """
-        return self._set.get(key) == (offset, _is_over(state, offset))
+        return {
+            key: state
+            for key, state in states.items()
+            if self._held.get(key) != (state.end, state.sealed is not None)
+        }
 
-    def set(
+    def hold(
         self, logs: LogReader, offsets: Mapping[str, int], states: Mapping[str, LogState]
     ) -> None:
-        """Says how far partitions were read."""
+        """Hold partitions at the offsets up to which they were read."""
         for key, offset in offsets.items():
-            if self.is_at(key, offset, states[key]):
+            is_over = states[key].sealed is not None and offset == states[key].end
+            if self._held.get(key) == (offset, is_over):
                 continue
-            span = OffsetRange(*parse_key(key), max(0, offset - 1), offset)
-            over = _is_over(states[key], offset)
-            if over:
-                logs.release(span, self._reader)
+            last = OffsetRange(*parse_key(key), max(0, offset - 1), offset)
+            if is_over:
+                logs.release(last, self._reader)
             else:
-                logs.hold(span, self._reader)
-            if key not in self._set:
-                # Of a time when history held in the other way.
-                logs.release(span, self._other)
-            self._set[key] = offset, over
-
-
-def _is_over(state: LogState, offset: int) -> bool:
-    """Whether nothing will ever come behind an offset."""
-    return state.sealed is not None and offset == state.end
+                logs.hold(last, self._reader)
+            if key not in self._held:
+                # A process with another setting may have held it under the other name.
+                logs.release(last, self._other)
+            self._held[key] = offset, is_over
 
 
 def release_all(logs: LogReader) -> int:
-    """Lets go of all logs, so that none waits for history; how many it had held."""
+    """Release all logs, so that none waits for history. Return how many were held."""
     logs.stamp_history("")
     return sum(
         logs.release(OffsetRange(log, partition, 0, 0), reader)

@@ -1,12 +1,14 @@
-"""What a task of ingest does: reads spans of logs, writes files, says what came of it.
+"""Ingest tasks: read ranges of logs and write their rows to Parquet files.
 
-It commits nothing. A task that dies, or is run twice, leaves files that belong to no table.
+A task commits nothing. A task that crashes, or that Spark runs twice, leaves files that belong to
+no table; maintenance deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 import msgspec
 import pyarrow as pa
@@ -14,108 +16,208 @@ import pyarrow.compute as pc
 
 from waystation.errors import LakeWriteError
 from waystation.history.decoders.facts import WITHHELD
-from waystation.history.decoders.messages import TIME, kept, without_collections
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.messages import TIME, gc_disabled, kept
+from waystation.history.decoders.registry import LogDecoder, decoder_for
 from waystation.history.lake.files import TableWriter, WrittenFile
-from waystation.history.lake.schema import TableSchema
+from waystation.history.lake.schema import GAP_COLUMNS, RowState, TableSchema
 from waystation.history.lake.table import Lake, lake_write
 from waystation.history.log_reader import LogReader, fingerprint
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.history.sources.options import StorePlace
+from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL, RedactionPolicy
 
 
-class IngestPlan(msgspec.Struct, frozen=True):
-    """What all tasks of a round have to know."""
+class IngestTask(msgspec.Struct, frozen=True):
+    """Work of one Spark task."""
 
-    lake: str
     store: StorePlace
+    lake: str
     dataset: str
-    #: When the round began.
     ingested_ms: int
-    #: Partition -> table -> the first offset that it lacks. They differ where a round died between
-    #: the commits of two tables.
-    wanted: dict[str, dict[str, int]]
-    #: Logs of which not all is recorded.
-    recordings: dict[str, RedactionPolicy]
+    #: A gap is recorded and not read.
+    ranges: list[OffsetRange | Gap]
+    #: Policies of logs whose topics withhold payloads or parts of them.
+    policies: dict[str, RedactionPolicy]
 
 
-class SpanReport(msgspec.Struct, frozen=True):
-    """What came of a span."""
+class RangeReceipt(msgspec.Struct, kw_only=True):
+    """Outcome of one range."""
 
-    span: OffsetRange
-    #: Of all its tables.
-    rows: int
-    malformed: int
-    #: Rows of calls whose events the channel or pool withholds. `rows` does not include them.
-    withheld: int
-    #: Of the last entry; 0 if it was gone.
-    fingerprint: int
-    #: Entries that were not there when the task read the span, each gap with its cause.
-    gaps: list[Gap]
+    range: OffsetRange
+    table: str
+    #: Rows of entries, without those of calls that a channel or pool withholds.
+    rows: int = 0
+    malformed_rows: int = 0
+    #: Entries that retention trimmed.
+    trimmed: int = 0
+    #: Entries that are missing, and that retention did not trim.
+    damaged: int = 0
+    #: Entries of topics, and calls of channels and pools, that `record` none withholds.
+    withheld: int = 0
+    #: Fingerprint of the last entry; 0 if the task did not find the entry.
+    fingerprint: int = 0
+
+    def count(self, part: pa.RecordBatch) -> None:
+        """Count rows of entries."""
+        withheld = 0
+        if "kind" in part.schema.names:
+            withheld = pc.sum(pc.equal(part.column("kind"), WITHHELD["kind"])).as_py() or 0
+        self.rows += part.num_rows - withheld
+        self.withheld += withheld
+        if "malformed" in part.schema.names:
+            self.malformed_rows += pc.sum(part.column("malformed")).as_py() or 0
+
+    def count_gap(self, gap: Gap) -> None:
+        """Count entries without rows."""
+        match gap.cause:
+            case "damaged":
+                self.damaged += gap.rows
+            case "policy":
+                self.withheld += gap.rows
+            case _:
+                self.trimmed += gap.rows
 
 
-class TaskReport(msgspec.Struct, frozen=True):
-    """What came of a task."""
+class TaskResult(msgspec.Struct, frozen=True):
+    """Outcome of a task: receipts, and the files that it wrote, by table."""
 
-    #: Table -> files.
-    files: dict[str, list[WrittenFile]]
-    spans: list[SpanReport]
-    #: Why the lake could not be written to; empty if it could.
-    problem: str = ""
+    receipts: list[RangeReceipt] = []
+    files: dict[str, list[WrittenFile]] = {}
+    #: Why the lake could not be written; empty if it could.
+    error: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_report = msgspec.msgpack.Decoder(TaskReport).decode
+decode_result = msgspec.msgpack.Decoder(TaskResult).decode
 
 
-def packed_report(plan: IngestPlan, spans: Iterable[OffsetRange]) -> bytes:
-    """What a task answers. A name of this module: Spark sends that, and not what it stands for."""
+def run_encoded(task: IngestTask) -> bytes:
+    """Run a task and return its encoded result.
+
+    A function of this module, so that Spark sends its name to the workers and not its code.
+    """
+    return _encode(run_task(task))
+
+
+def run_task(task: IngestTask) -> TaskResult:
+    """Write the rows of all ranges to files. If the lake is full, delete the files and say so."""
     try:
-        return _encode(ingest_spans(plan, spans))
+        with LogReader(task.store.url()) as logs, TableWriters(task.lake) as writers:
+            receipts = [_copy_range(logs, writers, task, each) for each in task.ranges]
+            return TaskResult(receipts, writers.close())
     except LakeWriteError as error:
-        # Told, not raised: Spark would make a page of text of it.
-        return _encode(TaskReport({}, [], error.message))
+        # Returned, because Spark would repeat the task three times and print its traceback.
+        return TaskResult(error=error.message)
 
 
-def ingest_spans(plan: IngestPlan, spans: Iterable[OffsetRange]) -> TaskReport:
-    """Reads and writes."""
-    writers: dict[str, TableWriter] = {}
-    try:
-        return _ingest(plan, spans, writers)
-    except LakeWriteError:
-        for writer in writers.values():
-            writer.abandon()
-        raise
+def _copy_range(
+    logs: LogReader, writers: TableWriters, task: IngestTask, offsets: OffsetRange
+) -> RangeReceipt:
+    decoder = decoder_for(offsets.log)
+    assert decoder is not None, "the planner plans only logs with a decoder"
+    receipt = RangeReceipt(
+        range=OffsetRange(offsets.log, offsets.partition, offsets.start, offsets.end),
+        table=decoder.table.name,
+    )
+    if isinstance(offsets, Gap):
+        writers.write(decoder.table, gap_row(task, decoder.table, offsets), "gap")
+        receipt.count_gap(offsets)
+        if offsets.cause == "policy":
+            receipt.fingerprint = logs.fingerprint_before(offsets)
+        return receipt
+    with gc_disabled():
+        for part in logs.blocks(offsets, on_gap="count"):
+            if isinstance(part, Gap):
+                writers.write(decoder.table, gap_row(task, decoder.table, part), "gap")
+                receipt.count_gap(part)
+                receipt.fingerprint = 0
+            else:
+                rows = _decoded(decoder, offsets, part, task.policies.get(offsets.log, FULL))
+                writers.write(decoder.table, stamped(task, decoder.table, offsets, rows), "live")
+                receipt.count(rows)
+                receipt.fingerprint = fingerprint(part.times_ms[-1], part.payloads[-1])
+    return receipt
 
 
-def _ingest(
-    plan: IngestPlan, spans: Iterable[OffsetRange], writers: dict[str, TableWriter]
-) -> TaskReport:
-    lake, reports = Lake(plan.lake), []
-    with LogReader(plan.store.url()) as logs:
-        for span in spans:
-            tally = _Tally()
-            for spec, batch in without_collections(_rows(plan, logs, span, tally)):
-                with _writing(spec.name):
-                    if spec.name not in writers:
-                        writers[spec.name] = TableWriter(lake.folder(spec), spec)
-                    writers[spec.name].write(batch)
-            reports.append(
-                SpanReport(
-                    span,
-                    tally.rows,
-                    tally.malformed,
-                    tally.withheld,
-                    tally.last_fingerprint,
-                    tally.gaps,
-                )
-            )
-    files: dict[str, list[WrittenFile]] = {}
-    for name, writer in writers.items():
-        with _writing(name):
-            files[name] = writer.close()
-    return TaskReport(files, reports)
+def _decoded(
+    decoder: LogDecoder, offsets: OffsetRange, block: LogBatch, policy: RedactionPolicy
+) -> pa.RecordBatch:
+    rows = decoder.decode(offsets, block)
+    # Redact here, so that no withheld byte reaches a file of the lake.
+    return rows if policy is FULL else kept(rows, policy)
+
+
+def stamped(
+    task: IngestTask, table: TableSchema, offsets: OffsetRange, rows: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return decoded rows with all columns of a file."""
+    shared = {
+        "dataset": pa.scalar(task.dataset),
+        "log": pa.scalar(offsets.log),
+        "log_partition": pa.scalar(offsets.partition, pa.int32()),
+        "ingested": pa.scalar(task.ingested_ms * 1000, pa.int64()).cast(TIME),
+        **{name: pa.scalar(None, table.schema.field(name).type) for name in GAP_COLUMNS},
+    }
+    columns = [
+        pa.repeat(shared[name], rows.num_rows) if name in shared else rows.column(name)
+        for name in table.file_schema.names
+    ]
+    return pa.record_batch(columns, schema=table.file_schema)
+
+
+def gap_row(task: IngestTask, table: TableSchema, gap: Gap) -> pa.RecordBatch:
+    """Return the row of a gap."""
+    row = {
+        "dataset": task.dataset,
+        "log": gap.log,
+        "log_partition": gap.partition,
+        "log_offset": gap.start,
+        "item": 0,
+        "time": task.ingested_ms * 1000,
+        "ingested": task.ingested_ms * 1000,
+        "gap_end": gap.end,
+        "gap_cause": gap.cause,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=table.file_schema)
+
+
+class TableWriters:
+    """Writers of the tables of a lake. If the block raises, they delete their files."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = Lake(lake)
+        self._writers: dict[str, TableWriter] = {}
+
+    def __enter__(self) -> TableWriters:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            for writer in self._writers.values():
+                writer.abandon()
+
+    def write(self, table: TableSchema, rows: pa.RecordBatch, row_state: RowState) -> None:
+        """Write rows of a table. Raise LakeWriteError if the lake cannot be written."""
+        if not rows.num_rows:
+            return
+        with _writing(table.name):
+            if table.name not in self._writers:
+                self._writers[table.name] = TableWriter(self._lake.folder(table), table)
+            self._writers[table.name].write(rows, row_state)
+
+    def close(self) -> dict[str, list[WrittenFile]]:
+        """Close all files and return them by table. Raise the error of `write`."""
+        files = {}
+        for name, writer in self._writers.items():
+            with _writing(name):
+                files[name] = writer.close()
+        return files
 
 
 @contextmanager
@@ -124,74 +226,3 @@ def _writing(table: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise lake_write(table, error) from error
-
-
-class _Tally:
-    """Counts of one span."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.malformed = 0
-        self.withheld = 0
-        self.last_fingerprint = 0
-        self.gaps: list[Gap] = []
-
-
-def _rows(
-    plan: IngestPlan, logs: LogReader, span: OffsetRange, tally: _Tally
-) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    feed = feed_of(span.log)
-    assert feed is not None, "only logs with a feed are planned"
-    recording = plan.recordings.get(span.log, FULL)
-    for part in logs.blocks(span, on_gap="count"):
-        if isinstance(part, Gap):
-            tally.gaps.append(part)
-            tally.last_fingerprint = 0
-            continue
-        tally.last_fingerprint = fingerprint(part.times_ms[-1], part.payloads[-1])
-        made = feed.rows(span, part)
-        if recording is not FULL:
-            made = {name: kept(batch, recording) for name, batch in made.items()}
-        for spec in feed.tables:
-            batch = _from(made[spec.name], plan.wanted[span.key][spec.name])
-            if not batch.num_rows:
-                continue
-            withheld = _withheld(batch)
-            tally.rows += batch.num_rows - withheld
-            tally.withheld += withheld
-            if "malformed" in batch.schema.names:
-                tally.malformed += pc.sum(batch.column("malformed")).as_py()
-            yield spec, stamped(plan, span, batch, spec)
-
-
-def _withheld(batch: pa.RecordBatch) -> int:
-    """Return how many rows stand for events that a channel or pool withholds."""
-    if "kind" not in batch.schema.names:
-        return 0
-    kinds = batch.column("kind")
-    return pc.sum(pc.equal(kinds, WITHHELD["kind"])).as_py() or 0
-
-
-def _from(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
-    """Rows from an offset on: those before it are in the table already."""
-    if not batch.num_rows or batch.column("log_offset")[0].as_py() >= offset:
-        return batch
-    return batch.filter(pc.greater_equal(batch.column("log_offset"), offset))
-
-
-def stamped(
-    plan: IngestPlan, span: OffsetRange, batch: pa.RecordBatch, spec: TableSchema
-) -> pa.RecordBatch:
-    """Rows of a feed as they are in a table."""
-    same = {
-        "dataset": pa.scalar(plan.dataset),
-        "log": pa.scalar(span.log),
-        "log_partition": pa.scalar(span.partition, pa.int32()),
-        "ingested": pa.scalar(plan.ingested_ms * 1000, pa.int64()).cast(TIME),
-        "lost": pa.scalar(False),
-    }
-    columns = [
-        pa.repeat(same[name], batch.num_rows) if name in same else batch.column(name)
-        for name in spec.file_schema.names
-    ]
-    return pa.record_batch(columns, schema=spec.file_schema)

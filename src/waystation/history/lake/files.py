@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from waystation.history.lake.schema import DAY, TableSchema
+from waystation.history.lake.schema import DAY, ROW_STATE, RowState, TableSchema
 from waystation.runtime.ids import IdSource, RandomIds
 
 #: Rows of a row group, the unit that a reader can skip within a file.
@@ -34,6 +34,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
     #: Path relative to the folder of the table.
     path: str
     day: str
+    row_state: RowState
     size: int
     modified_ms: int
     rows: int
@@ -55,41 +56,42 @@ class AddedFile(msgspec.Struct, frozen=True):
 
 
 class TableWriter:
-    """Write rows of one table to files, one file per day."""
+    """Write rows of one table to files, one file per day and row state."""
 
     def __init__(self, folder: str, schema: TableSchema, *, ids: IdSource | None = None) -> None:
         self._schema = schema
         self._ids = ids or RandomIds()
         self._files, self._folder = _file_system(folder)
-        self._days: dict[date, _DayFile] = {}
+        self._open: dict[tuple[date, RowState], _PartitionFile] = {}
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that have all columns of the table except the day."""
+    def write(self, batch: pa.RecordBatch, row_state: RowState = "live") -> None:
+        """Write rows that have all columns of the table except those of its partitions."""
         for day, part in split_by_day(batch):
-            if day not in self._days:
-                self._days[day] = self._create(day)
-            self._days[day].write(part)
+            if (day, row_state) not in self._open:
+                self._open[day, row_state] = self._create(day, row_state)
+            self._open[day, row_state].write(part)
 
     def declare(self) -> None:
         """Write a file without rows, for a day before all others, because it has all columns."""
         day = date.fromisoformat(DECLARED)
-        self._days[day] = self._create(day)
+        self._open[day, "live"] = self._create(day, "live")
 
     def close(self) -> list[WrittenFile]:
         """Close all files and return them."""
-        return [file.close(day) for day, file in self._days.items()]
+        return [file.close(*partition) for partition, file in self._open.items()]
 
     def abandon(self) -> None:
         """Delete the files, because they take space on a disk that is full. Ignore failures."""
-        for file in self._days.values():
+        for file in self._open.values():
             file.abandon()
 
-    def _create(self, day: date) -> _DayFile:
-        path = f"{DAY}={day.isoformat()}/{self._ids.token(16)}.parquet"
-        return _DayFile(self._files, self._folder, path, self._schema)
+    def _create(self, day: date, row_state: RowState) -> _PartitionFile:
+        folder = f"{DAY}={day.isoformat()}/{ROW_STATE}={row_state}"
+        path = f"{folder}/{self._ids.token(16)}.parquet"
+        return _PartitionFile(self._files, self._folder, path, self._schema)
 
 
-class _DayFile:
+class _PartitionFile:
     """One open file."""
 
     def __init__(self, files: fs.FileSystem, folder: str, path: str, schema: TableSchema) -> None:
@@ -115,7 +117,7 @@ class _DayFile:
         if self._pending_rows >= _GROUP_ROWS:
             self._flush()
 
-    def close(self, day: date) -> WrittenFile:
+    def close(self, day: date, row_state: RowState) -> WrittenFile:
         self._flush()
         self._writer.close()
         info = self._files.get_file_info(self._place)
@@ -123,6 +125,7 @@ class _DayFile:
         return WrittenFile(
             path=self._path,
             day=day.isoformat(),
+            row_state=row_state,
             size=info.size,
             modified_ms=info.mtime_ns // 1_000_000,
             rows=self._metadata[0].num_rows,

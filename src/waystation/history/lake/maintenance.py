@@ -65,7 +65,7 @@ def _compact(folder: str) -> int:
     newest = max(found, default=())
     crowded = sum(found.values()) >= FILES_MAX
     for values, files in found.items():
-        most = _NEWEST_FILES if values == newest else 1 if crowded else _PARTITION_FILES
+        most = _NEWEST_FILES if values[0] == newest[0] else 1 if crowded else _PARTITION_FILES
         if files > most:
             done = DeltaTable(folder).optimize.compact(
                 partition_filters=[(name, "=", str(value)) for name, value in values],

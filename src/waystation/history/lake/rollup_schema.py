@@ -13,7 +13,6 @@ from waystation.history.decoders.messages import TIME
 from waystation.history.lake.schema import (
     DELIVERIES,
     MESSAGES,
-    STEPS,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
@@ -45,7 +44,7 @@ def _spec(name: str, bases: tuple[TableSchema, ...], columns: str, *more: pa.Fie
 
 PIPELINE_SLOTS = _spec(
     "pipeline_slots",
-    (TRANSACTIONS, STEPS),
+    (TRANSACTIONS,),
     """project string, pipeline string, started bigint, success bigint, failed bigint,
     aborted bigint, internal_error bigint, timeout bigint, cancelled bigint, steps bigint,
     step_failures bigint, rescued bigint, seconds_p50 double, seconds_p95 double,

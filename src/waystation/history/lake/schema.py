@@ -1,16 +1,24 @@
-"""The tables of the lake: columns and types, and of which columns files have statistics."""
+"""Tables of the lake: columns, types, partitions, and columns with statistics."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
 from waystation.history.decoders.messages import HEADERS, MESSAGE_SCHEMA, TIME
 
-#: First in all tables that are made from logs: which entry a row is of, and when it came.
+#: State of a row. `live`: row of an entry of a log. `gap`: range of offsets without rows, from
+#: `log_offset` up to `gap_end`. `lost`: former `live` or `gap` row; a store that was restored does
+#: not have its entries any more.
+RowState = Literal["live", "gap", "lost"]
+
+#: First columns of all tables that ingest writes: the entry and the state of a row.
 STAMP = pa.schema(
     [
         ("day", pa.date32()),
+        ("row_state", pa.string()),
         ("dataset", pa.string()),
         ("log", pa.string()),
         ("log_partition", pa.int32()),
@@ -18,25 +26,29 @@ STAMP = pa.schema(
         ("item", pa.int32()),
         ("time", TIME),
         ("ingested", TIME),
-        ("lost", pa.bool_()),
+        ("gap_end", pa.int64()),
+        ("gap_cause", pa.string()),
     ]
 )
-#: The column that tables are partitioned by; it is in the path of a file, and not in the file.
-DAY = "day"
+#: Columns of the stamp that only rows of gaps have.
+GAP_COLUMNS = ("gap_end", "gap_cause")
+DAY, ROW_STATE = "day", "row_state"
+#: Columns that tables are partitioned by. They are in the path of a file, and not in the file.
+PARTITIONS = (DAY, ROW_STATE)
 
 
 class TableSchema(msgspec.Struct, frozen=True):
-    """One table."""
+    """A table that ingest writes, or a view with the same stamp."""
 
     name: str
     schema: pa.Schema
 
     @property
     def measured(self) -> list[str]:
-        """Columns with least and greatest value in the log of the table, to skip files by.
+        """Columns with smallest and largest value in the Delta log, by which readers skip files.
 
-        All that can be: what has none where others do, some readers take for a column of nulls, and
-        skip the file for any other value.
+        All scalar columns have them. If a file has statistics of some columns only, delta-rs takes
+        the others for columns of nulls, so that a filter on them finds nothing.
         """
         return [
             field.name
@@ -46,15 +58,20 @@ class TableSchema(msgspec.Struct, frozen=True):
 
     @property
     def file_schema(self) -> pa.Schema:
-        """What is in a file."""
-        return pa.schema([field for field in self.schema if field.name != DAY])
+        """Columns of a file."""
+        return pa.schema([field for field in self.schema if field.name not in PARTITIONS])
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the view of live rows."""
+        return [name for name in self.schema.names if name not in (ROW_STATE, *GAP_COLUMNS)]
 
 
 def _spec(name: str, fields: list[pa.Field]) -> TableSchema:
     return TableSchema(name, pa.schema([*STAMP, *fields]))
 
 
-#: What a message has in the lake and not in the source is its stamp; a gap is no message.
+#: A row for each message. The stamp replaces the columns `time` and `gap` of the data source.
 MESSAGES = _spec(
     "messages",
     [
@@ -62,19 +79,10 @@ MESSAGES = _spec(
         pa.field("recorded", pa.string()),
     ],
 )
-GAPS = _spec(
-    "gaps",
-    [
-        pa.field("from_offset", pa.int64()),
-        pa.field("to_offset", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("cause", pa.string()),
-    ],
-)
 
 
 def _fields(text: str) -> list[pa.Field]:
-    """Columns written as `name type, …`, with the types of Spark."""
+    """Return columns written as `name type, …`, with the types of Spark."""
     return [
         pa.field(name, _TYPES[kind])
         for name, kind in (each.split() for each in text.replace("\n", " ").split(","))
@@ -90,25 +98,34 @@ _TYPES = {
     "binary": pa.binary(),
     "timestamp": TIME,
 }
-#: A row for each change of a transaction.
+#: A call of a step.
+ATTEMPT = pa.schema(
+    _fields(
+        """item int, place string, step_type string, attempt int, outcome string, begun timestamp,
+        ended timestamp, begun_after bigint, node string, note string"""
+    )
+)
+#: A row for each change of a transaction, with the calls of the step that it settles.
 TRANSACTIONS = _spec(
     "transactions",
-    _fields(
-        """project string, transaction_id string, kind string, version bigint, epoch bigint,
+    [
+        *_fields(
+            """project string, transaction_id string, kind string, version bigint, epoch bigint,
         state string, status string, cause string, pipeline string, pipeline_version string,
         external_id string, parent_id string, parent_round bigint, parent_item int,
         caused_by string, traceparent string, metadata string, data string, output string,
         delay_ms bigint, switch string, snapshot binary, malformed boolean, recorded string"""
-    ),
+        ),
+        pa.field("attempts", pa.list_(pa.field("element", pa.struct(list(ATTEMPT))))),
+    ],
 )
-#: A row for each call of a step.
+#: A row for each call of a step: a view of `transactions` (`lake/projections.py`).
 STEPS = _spec(
     "steps",
-    _fields(
-        """transaction_id string, version bigint, epoch bigint, place string, step_type string,
-        attempt int, outcome string, begun timestamp, ended timestamp, begun_after bigint,
-        node string, note string"""
-    ),
+    [
+        *_fields("transaction_id string, version bigint, epoch bigint"),
+        *(field for field in ATTEMPT if field.name != "item"),
+    ],
 )
 #: A row for each hop of a message through a shard, and for each range that a shard did not read.
 DELIVERIES = _spec(
@@ -122,7 +139,8 @@ DELIVERIES = _spec(
         operation string, excerpt binary, malformed boolean"""
     ),
 )
-#: A row for each thing that was done to a range, or by an operator.
+#: A row for each action of an operator that no subscription records. The view of this name also
+#: has the ranges and actions that subscriptions record (`lake/projections.py`).
 OPERATIONS = _spec(
     "operations",
     _fields(
@@ -161,15 +179,13 @@ POOLS = _spec(
         pa.field("headers", HEADERS),
     ],
 )
-#: All tables that are made from logs.
+#: All tables that ingest writes.
 BASE = (
     MESSAGES,
     DELIVERIES,
     TRANSACTIONS,
-    STEPS,
     CHANNELS,
     POOLS,
     WEBHOOK_ATTEMPTS,
     OPERATIONS,
-    GAPS,
 )

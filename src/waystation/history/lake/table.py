@@ -36,8 +36,8 @@ from waystation.history.lake.files import (
     read_commit,
 )
 from waystation.history.lake.rollup_schema import DERIVED, RollupSchema
-from waystation.history.lake.schema import BASE, DAY, TableSchema
-from waystation.history.offsets import OffsetRange
+from waystation.history.lake.schema import BASE, PARTITIONS, ROW_STATE, RowState, TableSchema
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.runtime.data_files import make_private
 
 AnySchema = TableSchema | RollupSchema
@@ -92,10 +92,11 @@ class Lake:
                     folder,
                     schema=Schema.from_arrow(schema.schema),
                     mode="ignore",
-                    partition_by=[DAY],
+                    partition_by=list(PARTITIONS),
                     name=schema.name,
                     configuration=_CONFIGURATION,
                 )
+        _refuse_other_layouts(table, schema)
         if missing := _missing_columns(table, schema):
             table = _add_columns(folder, schema, missing)
         return LakeTable(schema, table, folder)
@@ -103,14 +104,19 @@ class Lake:
     def snapshot(self) -> LakeSnapshot:
         """Return the newest version of every table that exists.
 
-        Raise LakeDamagedError if the log of a table cannot be read.
+        Raise LakeDamagedError if the log of a table cannot be read, LakeRefusedError if an older
+        release wrote a table in another layout.
         """
         tables: dict[str, LakeTable] = {}
         for schema in (*BASE, *DERIVED):
             folder = self.folder(schema)
             with _reading(schema):
-                if DeltaTable.is_deltatable(folder):
-                    tables[schema.name] = LakeTable(schema, DeltaTable(folder), folder)
+                if not DeltaTable.is_deltatable(folder):
+                    continue
+                table = DeltaTable(folder)
+            if isinstance(schema, TableSchema):
+                _refuse_other_layouts(table, schema)
+            tables[schema.name] = LakeTable(schema, table, folder)
         return LakeSnapshot(self.root, tables)
 
 
@@ -135,8 +141,9 @@ class LakeTable:
         return TableOffset(offset, self._table.transaction_version(f"{partition}#") or 0)
 
     def rows(self, dataset: str, span: OffsetRange, columns: list[str]) -> pa.Table:
-        """Return the rows of an offset range, including lost rows."""
+        """Return the live rows of an offset range."""
         wanted = [
+            (ROW_STATE, "=", "live"),
             ("dataset", "=", dataset),
             ("log", "=", span.log),
             ("log_partition", "=", span.partition),
@@ -145,9 +152,24 @@ class LakeTable:
         ]
         return self._table.to_pyarrow_table(columns=columns, filters=wanted)
 
-    def files(self) -> list[str]:
-        """Return the paths of the files of this version, relative to the folder."""
-        return list(self._file_sizes())
+    def gaps(self, dataset: str) -> list[Gap]:
+        """Return the gaps of a data set, in the order of their logs."""
+        columns = ["log", "log_partition", "log_offset", "gap_end", "gap_cause"]
+        wanted = [(ROW_STATE, "=", "gap"), ("dataset", "=", dataset)]
+        rows = self._table.to_pyarrow_table(columns=columns, filters=wanted).to_pylist()
+        gaps = (Gap(*(row[name] for name in columns)) for row in rows)
+        return sorted(gaps, key=lambda gap: (gap.log, gap.partition, gap.start))
+
+    def files(self, states: Sequence[RowState] = ("live",)) -> list[str]:
+        """Return the files with rows of some states, as paths relative to the folder.
+
+        Return all files of a rollup.
+        """
+        paths = self._file_sizes()
+        if not isinstance(self.schema, TableSchema):
+            return list(paths)
+        folders = tuple(f"/{ROW_STATE}={state}/" for state in states)
+        return [path for path in paths if any(folder in path for folder in folders)]
 
     def verify_files(self) -> None:
         """Raise LakeDamagedError if a file is missing or has another size than was written."""
@@ -194,7 +216,7 @@ class LakeTable:
                 [_add_action(file) for file in files],
                 "append",
                 Schema.from_arrow(self.schema.schema),
-                [DAY],
+                list(PARTITIONS),
                 commit_properties=_properties(offsets),
             )
 
@@ -317,7 +339,7 @@ def _add_action(file: WrittenFile) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.size,
-        partition_values={DAY: file.day},
+        partition_values=dict(zip(PARTITIONS, (file.day, file.row_state), strict=True)),
         modification_time=file.modified_ms,
         data_change=True,
         stats=json.dumps(stats),
@@ -337,16 +359,20 @@ def _add_columns(folder: str, schema: TableSchema, missing: list[Field]) -> Delt
     return DeltaTable(folder)
 
 
+def _refuse_other_layouts(table: DeltaTable, schema: TableSchema) -> None:
+    if (found := table.metadata().partition_columns) != list(PARTITIONS):
+        raise LakeRefusedError(
+            f"{schema.name} is partitioned by {', '.join(found) or 'nothing'}, not by"
+            f" {' and '.join(PARTITIONS)}: another release or program created this table.",
+            hint="Move the lake away, or choose another one with --lake, and ingest anew.",
+        )
+
+
 def _missing_columns(table: DeltaTable, schema: TableSchema) -> list[Field]:
     """Return the columns that the table lacks. Raise LakeRefusedError if the others do not fit.
 
     Further columns are allowed, because a newer release may have added them.
     """
-    if table.metadata().partition_columns != [DAY]:
-        raise LakeRefusedError(
-            f"{schema.name} is not partitioned by {DAY}; another program created this table.",
-            hint="Move the table away, or choose another lake with --lake.",
-        )
     found = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(schema.schema).fields
     for field in fields:

@@ -5,46 +5,53 @@
 
 Each table is the view `waystation.<table>`. A view reads the files of one version of its table, so
 it does not show later commits; attach again to see them. Rows that a restored store lost are only
-in `waystation.<table>_all`. The view `gaps` also has the ranges that channels and pools withhold,
-whose rows of kind `withheld` are in the tables `channels` and `pools`.
+in `waystation.<table>_all`. `lake/projections.py` computes the views `steps`, `operations` and
+`gaps` from the rows of tables.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from waystation.errors import LakeRefusedError, QueryError
 from waystation.history.lake.files import DECLARED
+from waystation.history.lake.projections import (
+    GAPS,
+    gaps_query,
+    lost_query,
+    operations_query,
+    steps_query,
+    withheld_query,
+)
 from waystation.history.lake.rollup_schema import DERIVED
-from waystation.history.lake.schema import BASE, DAY, GAPS
+from waystation.history.lake.schema import (
+    BASE,
+    CHANNELS,
+    DAY,
+    DELIVERIES,
+    OPERATIONS,
+    POOLS,
+    ROW_STATE,
+    STAMP,
+    STEPS,
+    TRANSACTIONS,
+    RowState,
+)
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
 from waystation.history.sources.topics import register
 
 _DATABASE = "waystation"
 #: Characters with a meaning in the path patterns from which views are created.
 _SPECIAL = frozenset("`'{}[]*?,\\")
-#: The gaps that ingest stored, and each range of consecutive withheld entries of a record log.
-_GAPS = f"""
-    select * from {_DATABASE}.gaps_all where not lost
-    union all
-    select min(day), dataset, log, log_partition, min(log_offset), 0, min(time), min(ingested),
-           false, min(log_offset), max(log_offset) + 1, count(*), 'policy'
-    from (select *, log_offset - row_number() over (
-                        partition by dataset, log, log_partition order by log_offset) run
-          from (select day, dataset, log, log_partition, log_offset, time, ingested
-                from {_DATABASE}.channels where kind = 'withheld'
-                union all
-                select day, dataset, log, log_partition, log_offset, time, ingested
-                from {_DATABASE}.pools where kind = 'withheld'))
-    group by dataset, log, log_partition, run"""  # noqa: S608 (our names)
 
 
 def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
@@ -58,17 +65,17 @@ def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
     register(spark)
     spark.sql(f"create database if not exists {_DATABASE}")
     for schema in BASE:
-        everything = f"{_DATABASE}.{schema.name}_all"
-        query = _select(schema, snapshot.get(schema.name))
-        spark.sql(f"create or replace view {everything} as {query}")
-        spark.sql(
-            f"create or replace view {_DATABASE}.{schema.name} as"  # noqa: S608 (our names)
-            f" select * from {everything} where not lost"
-        )
-    spark.sql(f"create or replace view {_DATABASE}.{GAPS.name} as {_GAPS}")
+        if schema is OPERATIONS:
+            continue  # Its views have rows of `deliveries`, too.
+        table = snapshot.get(schema.name)
+        _create_view(spark, schema.name, _select(schema, table, schema.columns))
+        columns = [*schema.columns, ROW_STATE]
+        everything = _select(schema, table, columns, ("live", "lost"))
+        _create_view(spark, f"{schema.name}_all", everything)
+    _create_derived_views(spark, snapshot)
     for rollup in DERIVED:
-        query = _select(rollup, snapshot.get(rollup.name))
-        spark.sql(f"create or replace view {_DATABASE}.{rollup.name} as {query}")
+        table = snapshot.get(rollup.name)
+        _create_view(spark, rollup.name, _select(rollup, table, rollup.schema.names))
     return spark
 
 
@@ -136,21 +143,68 @@ def _silence_path_warnings(spark: SparkSession) -> None:
         )
 
 
-def _select(schema: AnySchema, table: LakeTable | None) -> str:
-    """Return a query for all rows of a table.
+def _create_derived_views(spark: SparkSession, snapshot: LakeSnapshot) -> None:
+    """Create the views of rows that are computed from other tables."""
+    for suffix, more in (("", []), ("_all", [ROW_STATE])):
+        columns = [*STEPS.columns, *more]
+        query = steps_query(f"{_DATABASE}.{TRANSACTIONS.name}{suffix}", columns)
+        _create_view(spark, f"{STEPS.name}{suffix}", query)
+        columns = [*OPERATIONS.columns, *more]
+        states: tuple[RowState, ...] = ("live", "lost") if more else ("live",)
+        own = _select(OPERATIONS, snapshot.get(OPERATIONS.name), columns, states)
+        query = operations_query(f"{_DATABASE}.{DELIVERIES.name}{suffix}", columns)
+        _create_view(spark, f"{OPERATIONS.name}{suffix}", f"{own} union all {query}")
+    parts = [_empty(GAPS, GAPS.names)]
+    stamp = [*STAMP.names]
+    for schema in BASE:
+        table = snapshot.get(schema.name)
+        if table is not None and table.files(("gap",)):
+            parts.append(gaps_query(_files_query(schema, table, stamp, ("gap",))))
+        if table is not None and table.files(("lost",)):
+            parts.append(lost_query(_files_query(schema, table, stamp, ("lost",))))
+    for schema in (CHANNELS, POOLS):
+        if schema.name in snapshot:
+            parts.append(withheld_query(f"{_DATABASE}.{schema.name}"))
+    _create_view(spark, "gaps", " union all ".join(parts))
+
+
+def _create_view(spark: SparkSession, name: str, query: str) -> None:
+    spark.sql(f"create or replace view {_DATABASE}.{name} as {query}")
+
+
+def _select(
+    schema: AnySchema,
+    table: LakeTable | None,
+    columns: Sequence[str],
+    states: Sequence[RowState] = ("live",),
+) -> str:
+    """Return a query for the rows of a table in some states, without the rows of gaps."""
+    if table is None or not table.files(states):
+        return _empty(schema.schema, columns)
+    query = _files_query(schema, table, columns, states)
+    # A gap that a restored store does not have any more is lost, too.
+    return f"{query} where gap_end is null" if "lost" in states else query
+
+
+def _empty(schema: pa.Schema, columns: Sequence[str]) -> str:
+    types = {each.name: each.dataType.simpleString() for each in from_arrow_schema(schema)}
+    nulls = (f"cast(null as {types[name]}) `{name}`" for name in columns)
+    return f"select {', '.join(nulls)} where false"
+
+
+def _files_query(
+    schema: AnySchema, table: LakeTable, columns: Sequence[str], states: Sequence[RowState]
+) -> str:
+    """Return a query for the rows of the files of some states.
 
     List the files of its version, because the folder also contains files of no version.
     """
-    columns = from_arrow_schema(schema.schema)
-    files = table.files() if table is not None else []
-    if table is None or not files:
-        empty = (f"cast(null as {each.dataType.simpleString()}) `{each.name}`" for each in columns)
-        return f"select {', '.join(empty)} where false"
-    names = ", ".join(f"`{each.name}`" for each in columns)
+    files = table.files(states)
+    names = ", ".join(f"`{name}`" for name in columns)
     # Files that were written before a column was added do not have it.
     has_new_columns = any(path.startswith(f"{DAY}={DECLARED}/") for path in files)
     merged = ", mergeSchema 'true'" if has_new_columns else ""
-    # Spark finds the column `day` in the paths only if it knows the base path.
+    # Spark finds the columns of partitions in the paths only if it knows the base path.
     return (
         f"select {names} from parquet.`{table.folder}/{{{','.join(files)}}}`"  # noqa: S608 (ours)
         f" with (basePath '{table.folder}'{merged})"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from waystation.history.decoders.facts import own_columns
-from waystation.history.decoders.registry import feed_of
+from waystation.history.decoders.registry import decoder_for
+from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.schema import (
     CHANNELS,
     DELIVERIES,
@@ -46,8 +47,11 @@ def record_schema(table: str) -> pa.Schema:
 
 def has_rows_of(log: str, table: str) -> bool:
     """Whether entries of a log may become rows of a table."""
-    feed = feed_of(log)
-    return feed is not None and any(spec.name == table for spec in feed.tables)
+    decoder = decoder_for(log)
+    return decoder is not None and (
+        decoder.table.name == table
+        or (table in PROJECTIONS and PROJECTIONS[table].source is decoder.table)
+    )
 
 
 def record_batch(table: str, span: OffsetRange, part: LogBatch | Gap) -> pa.RecordBatch:
@@ -56,9 +60,11 @@ def record_batch(table: str, span: OffsetRange, part: LogBatch | Gap) -> pa.Reco
     if isinstance(part, Gap):
         gap = {"log": part.log, "log_partition": part.partition, "log_offset": part.start}
         return pa.RecordBatch.from_pylist([{**gap, "gap": part.rows}], schema=schema)
-    feed = feed_of(span.log)
-    assert feed is not None, "only logs with rows of the table are planned"
-    rows = feed.rows(span, part)[table]
+    decoder = decoder_for(span.log)
+    assert decoder is not None, "only logs with rows of the table are planned"
+    rows = decoder.decode(span, part)
+    if decoder.table.name != table:
+        rows = PROJECTIONS[table].rows(rows)
     stamp = {
         "log": pa.repeat(pa.scalar(span.log), rows.num_rows),
         "log_partition": pa.repeat(pa.scalar(span.partition, pa.int32()), rows.num_rows),
