@@ -78,6 +78,7 @@ def _detail(fact: Fact, packed: bytes) -> tuple[Row, list[Row]]:
         "switch": step.switch or None,
         "snapshot": step.state,
         "recorded": step.recorded or FULL.label,
+        "cause": fact.cause or step.cause or None,
     }
     attempts = [
         {
