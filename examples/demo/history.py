@@ -102,11 +102,11 @@ def _audit(
 
 
 def _report(stage: Stage, spark: SparkSession, lake: Lake, page: Path) -> None:
-    from waystation.history.lake.rollups import refresh  # noqa: PLC0415
-    from waystation.history.report import write_report  # noqa: PLC0415
+    from waystation.history.lake.rollups import refresh_rollups  # noqa: PLC0415
+    from waystation.history.report.page import write_report  # noqa: PLC0415
 
     begun = time.monotonic()
-    refresh(spark, lake)
+    refresh_rollups(spark, lake)
     made = write_report(
         spark, lake, page, now_ms=Clock().now_ms(), title="What passed through the demo"
     )
