@@ -147,6 +147,7 @@ def run_demo(console: Console, folder: Path) -> Stage:
     with tempfile.TemporaryDirectory(prefix="waystation-demo-", ignore_cleanup_errors=True) as data:
         stage.act("a station starts: HTTP door, embedded Valkey, every reply after its fsync")
         with Receiver() as receiver, DemoStation(Path(data), receiver) as station:
+            history.record_channels_and_pools(station)
             stage.say(
                 f"{station.url}  Valkey {station.facts['store_version']}  "
                 f"durability {station.facts['durability']}  ({time.monotonic() - begun:.1f} s)"

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from demo.history import QUERY
 from tests.cli.test_topic_guides import blocks
+from tests.history.busy_station import DECLINED, busy_station
 from tests.history.shard_life import lived
 from tests.history.test_deliveries import FAILED_BY_ENDPOINT
 from tests.test_examples import ROOT
@@ -22,7 +23,7 @@ from waystation.config import Config
 from waystation.history import attach
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.rollup_schema import DERIVED
-from waystation.history.lake.rollups import refresh
+from waystation.history.lake.rollups import refresh_rollups
 from waystation.history.lake.schema import BASE
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
@@ -68,7 +69,7 @@ def test_the_guide_and_the_demo_ask_the_same() -> None:
 def fill(spark: SparkSession, settings: Config, lake: str) -> None:
     with store_access(settings) as access:
         ingest_job(spark, Lake(lake), access).run()
-    refresh(spark, Lake(lake))
+    refresh_rollups(spark, Lake(lake))
 
 
 @pytest.mark.timeout(300)
@@ -99,12 +100,38 @@ async def test_the_code_and_the_questions_of_the_guide_have_answers(
     assert "redriven" in shown[2]
     attach(spark, lake="data/lake")
     for question in blocks(ASKING, "sql"):
-        asked = question.replace("order-7", "redriven-0").replace("current_date() - 1", "e.day")
+        asked = question.replace("order-7", "redriven-0").replace(
+            "= current_date() - 1", "is not null"
+        )
         frame = spark.sql(asked)
-        if "transactions" not in asked:
+        # The next test answers the other questions.
+        if not re.search(r"waystation\.(transactions|channels|pools)", asked):
             assert frame.count() > 0, question
     by_message = spark.sql(blocks(ASKING, "sql")[0].replace("order-7", "redriven-0")).collect()
     assert [row.kind for row in by_message] == ["attempt", "attempt", "parked", "attempt"]
     for words in commands(ASKING):
         if words[:2] == ["history", "sql"]:
             assert spark.sql(words[-1]).count() > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+async def test_the_questions_of_the_guide_tell_causes_of_failures_and_count_channels_and_pools(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    async with busy_station(str(tmp_path / "station")) as settings:
+        await asyncio.to_thread(fill, spark, settings, lake)
+    attach(spark, lake=lake)
+
+    def answer(topic: str) -> list[tuple[Any, ...]]:
+        (question,) = (each for each in blocks(ASKING, "sql") if topic in each)
+        asked = question.replace("= current_date() - 1", "is not null")
+        return [tuple(row) for row in spark.sql(asked).collect()]
+
+    assert answer("e.cause") == [("order", "failed", DECLINED, 2)]
+    answered = "the endpoint answered 409"
+    assert answer("host, cause") == [("billing", "127.0.0.1", answered, 2)]
+    assert ("news", 2, 0) in answer("waystation.channels")
+    ((pool, *counts),) = answer("waystation.pools")
+    assert (pool, counts[:3]) == ("agents", [2, 1, 0])

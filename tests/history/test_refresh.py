@@ -1,4 +1,4 @@
-"""Derived tables: counts and percentiles of slots, of exactly the rows that are in the lake."""
+"""Rollups contain the counts and percentiles of exactly the rows that are in the lake."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from pyspark.sql import SparkSession
 from tests.history import shard_story
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.history.ingest.job import ingest_job
-from waystation.history.lake import rollups as refreshing
+from waystation.history.lake import rollups
 from waystation.history.lake.files import TableWriter
-from waystation.history.lake.rollup_queries import Window
-from waystation.history.lake.rollup_schema import SLOT_SECONDS
-from waystation.history.lake.rollups import Touched, merged, refresh, touched_times
+from waystation.history.lake.rollup_schema import BUCKET_SECONDS
+from waystation.history.lake.rollups import (
+    BucketWindow,
+    TimeSpan,
+    merge_windows,
+    refresh_rollups,
+    touched_times,
+)
 from waystation.history.lake.schema import OPERATIONS, TRANSACTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.sources.options import StorePlace
@@ -26,12 +31,12 @@ from waystation.history.sources.options import StorePlace
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-class DeathError(Exception):
-    """The process dies here."""
+class CrashError(Exception):
+    """The process crashes here."""
 
 
-def dies(*_: Any) -> None:
-    raise DeathError
+def crash(*_: Any) -> None:
+    raise CrashError
 
 
 def at(seconds: float) -> datetime:
@@ -41,7 +46,8 @@ def at(seconds: float) -> datetime:
 def rows(lake: Path, table: str, seconds: int) -> list[dict[str, Any]]:
     found = DeltaTable(str(lake / table)).to_pyarrow_table().to_pylist()
     return sorted(
-        (row for row in found if row["slot_seconds"] == seconds), key=lambda row: str(row["slot"])
+        (row for row in found if row["bucket_seconds"] == seconds),
+        key=lambda row: str(row["bucket"]),
     )
 
 
@@ -58,9 +64,9 @@ def change(offset: int, number: int, kind: str, after: float, **more: Any) -> di
     }
 
 
-def test_slots_of_a_time_are_whole_and_each_is_there_once() -> None:
-    touched = Touched(at(1), at(7))
-    assert {window.slot_seconds: window.begin for window in touched.windows()} == {
+def test_windows_consist_of_whole_buckets_and_contain_each_bucket_once() -> None:
+    touched = TimeSpan(at(1), at(7))
+    assert {window.bucket_seconds: window.start for window in touched.windows()} == {
         5: NOON,
         100: NOON,
         1000: datetime(2026, 3, 1, 11, 53, 20, tzinfo=UTC),
@@ -68,27 +74,27 @@ def test_slots_of_a_time_are_whole_and_each_is_there_once() -> None:
         86400: datetime(2026, 3, 1, tzinfo=UTC),
     }
     assert all(
-        (window.end - window.begin).total_seconds() % window.slot_seconds == 0
+        (window.end - window.start).total_seconds() % window.bucket_seconds == 0
         for window in touched.windows()
     )
-    # One of 1,000 s reaches over midnight, and is touched from both days
+    # A bucket of 1,000 s contains midnight, so both days touch it
     midnight = datetime(2026, 3, 2, tzinfo=UTC)
     both = [
         window
         for moment in (midnight - timedelta(seconds=1), midnight + timedelta(seconds=1))
-        for window in Touched(moment, moment).windows()
+        for window in TimeSpan(moment, moment).windows()
     ]
-    (over,) = [window for window in merged(both) if window.slot_seconds == 1000]
-    assert over == Window(
+    (over,) = [window for window in merge_windows(both) if window.bucket_seconds == 1000]
+    assert over == BucketWindow(
         1000, midnight - timedelta(seconds=600), midnight + timedelta(seconds=400)
     )
     assert set(over.days()) == {date(2026, 3, 1), date(2026, 3, 2)}
 
 
-def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> None:
+def test_touched_times_contain_added_rows_and_not_compacted_rows(lake: Path) -> None:
     folder, table = str(lake / "operations"), Lake(str(lake))
 
-    def touched(version: int | None) -> list[Touched]:
+    def touched(version: int | None) -> list[TimeSpan]:
         found = touched_times(table.open(OPERATIONS).added_since(version))
         return sorted(found, key=lambda each: each.first)
 
@@ -102,24 +108,24 @@ def test_touched_is_what_was_added_and_not_what_was_compacted(lake: Path) -> Non
 
     first = add(at(0), at(7))
     second = add(at(100))
-    both = [Touched(at(0), at(7)), Touched(at(100), at(100))]
+    both = [TimeSpan(at(0), at(7)), TimeSpan(at(100), at(100))]
     assert touched(None) == both
-    assert touched(first) == [Touched(at(100), at(100))]
+    assert touched(first) == [TimeSpan(at(100), at(100))]
 
     DeltaTable(folder).optimize.compact()
     third = DeltaTable(folder).version()
     assert third > second
     assert touched(second) == []
 
-    # A version that was cleaned up: nobody knows what it had
+    # The log of that version was cleaned up, so all files count as new
     DeltaTable(folder).create_checkpoint()
     for version in range(second + 1):
         (lake / "operations" / "_delta_log" / f"{version:020}.json").unlink()
-    assert touched(first) == [Touched(at(0), at(100))]
+    assert touched(first) == [TimeSpan(at(0), at(100))]
 
 
 @pytest.mark.timeout(240)
-def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
+def test_refresh_counts_all_rows_and_computes_only_the_buckets_of_late_rows_again(
     spark: SparkSession,
     writer: LogWriter,
     store_url: str,
@@ -141,19 +147,19 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
     ]
     shard_story.commit(spark, lake, changes, spec=TRANSACTIONS)
 
-    # A death before the first commit leaves nothing that the next one would take for done
+    # A crash before the first commit records no version
     with monkeypatch.context() as patch:
-        patch.setattr(refreshing, "_replace", dies)
-        with pytest.raises(DeathError):
-            refresh(spark, Lake(str(lake)))
+        patch.setattr(rollups, "_replace", crash)
+        with pytest.raises(CrashError):
+            refresh_rollups(spark, Lake(str(lake)))
 
-    done = refresh(spark, Lake(str(lake)))
+    done = refresh_rollups(spark, Lake(str(lake)))
 
     assert set(done.rows) == {
-        "pipeline_slots", "subscription_slots", "endpoint_health", "group_load",
+        "pipeline_metrics", "subscription_metrics", "endpoint_metrics", "group_load",
     }  # fmt: skip
-    small, day = rows(lake, "pipeline_slots", 5), rows(lake, "pipeline_slots", 86_400)
-    assert [(row["slot"], row["started"], row["success"]) for row in small[:2]] == [
+    small, day = rows(lake, "pipeline_metrics", 5), rows(lake, "pipeline_metrics", 86_400)
+    assert [(row["bucket"], row["started"], row["success"]) for row in small[:2]] == [
         (NOON, 2, 1),
         (at(50), 0, 0),
     ]
@@ -163,11 +169,11 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
     assert (whole["steps"], whole["step_failures"]) == (2, 1)
     assert (whole["seconds_p50"], whole["seconds_p99"]) == (3.0, 150.0)
 
-    (subscription,) = rows(lake, "subscription_slots", 86_400)
+    (subscription,) = rows(lake, "subscription_metrics", 86_400)
     assert (subscription["delivered"], subscription["dead"]) == (12, 1)
     assert (subscription["failed"], subscription["parked"], subscription["filtered"]) == (6, 3, 1)
     assert subscription["attempts_p99"] == 4.0
-    (endpoint,) = rows(lake, "endpoint_health", 86_400)
+    (endpoint,) = rows(lake, "endpoint_metrics", 86_400)
     assert (endpoint["endpoint"], endpoint["attempts"], endpoint["failed"]) == ("crm", 18, 6)
     assert (endpoint["last_failure"], endpoint["seconds_p99"]) == ("503", 1.0)
     load = {row["shard"]: row for row in rows(lake, "group_load", 86_400)}
@@ -177,21 +183,21 @@ def test_slots_have_what_the_rows_say_and_late_rows_touch_their_own_slots_alone(
         "orders", "billing", 16,
     )  # fmt: skip
 
-    # Nothing has come: nothing is computed
-    assert refresh(spark, Lake(str(lake))).rows == {}
+    # Without new rows, nothing is computed
+    assert refresh_rollups(spark, Lake(str(lake))).rows == {}
 
-    # Late rows touch their own slots, and hours and days; other slots are as they were
-    DeltaTable(str(lake / "pipeline_slots")).update(
-        predicate="slot_seconds = 5 and started = 0", updates={"rescued": "77"}
+    # A late row changes its bucket of each length, and no other bucket
+    DeltaTable(str(lake / "pipeline_metrics")).update(
+        predicate="bucket_seconds = 5 and started = 0", updates={"rescued": "77"}
     )
     late = change(6, 3, "started", 3)
     shard_story.commit(spark, lake, [late], spec=TRANSACTIONS)
-    again = refresh(spark, Lake(str(lake)))
-    assert again.rows == {"pipeline_slots": len(SLOT_SECONDS)}
-    small = rows(lake, "pipeline_slots", 5)
+    again = refresh_rollups(spark, Lake(str(lake)))
+    assert again.rows == {"pipeline_metrics": len(BUCKET_SECONDS)}
+    small = rows(lake, "pipeline_metrics", 5)
     assert [(row["started"], row["rescued"]) for row in small[:2]] == [(3, 0), (0, 77)]
-    assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [3]
-    assert len({(row["slot"], row["pipeline"]) for row in small}) == len(small)
+    assert [row["started"] for row in rows(lake, "pipeline_metrics", 86_400)] == [3]
+    assert len({(row["bucket"], row["pipeline"]) for row in small}) == len(small)
 
 
 @pytest.mark.timeout(240)
@@ -199,7 +205,7 @@ def test_refresh_does_not_record_rows_that_were_committed_after_its_snapshot(
     spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard_story.commit(spark, lake, [change(0, 1, "started", 1)], spec=TRANSACTIONS)
-    attach = refreshing.attach
+    attach = rollups.attach
     late = [change(1, 2, "started", 60)]
 
     def attach_and_commit(session: SparkSession, **more: Any) -> SparkSession:
@@ -208,12 +214,12 @@ def test_refresh_does_not_record_rows_that_were_committed_after_its_snapshot(
             shard_story.commit(spark, lake, [late.pop()], spec=TRANSACTIONS)
         return session
 
-    monkeypatch.setattr(refreshing, "attach", attach_and_commit)
-    refresh(spark, Lake(str(lake)))
-    assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [1]
+    monkeypatch.setattr(rollups, "attach", attach_and_commit)
+    refresh_rollups(spark, Lake(str(lake)))
+    assert [row["started"] for row in rows(lake, "pipeline_metrics", 86_400)] == [1]
 
-    refresh(spark, Lake(str(lake)))
-    assert [row["started"] for row in rows(lake, "pipeline_slots", 86_400)] == [2]
+    refresh_rollups(spark, Lake(str(lake)))
+    assert [row["started"] for row in rows(lake, "pipeline_metrics", 86_400)] == [2]
 
 
 def test_added_since_returns_all_files_of_a_table_that_was_created_again(lake: Path) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waystation.history.audit import Findings
-    from waystation.history.lake.rollups import Refreshed
+    from waystation.history.lake.rollups import RefreshProgress
     from waystation.history.lake.table import Lake
     from waystation.history.lease import Job
     from waystation.history.sources.options import StorePlace
@@ -225,20 +225,20 @@ def refresh(
         emit_json(done)
         return
     emit_table(
-        ("table", "slots"),
+        ("table", "buckets"),
         [(table, f"{rows:,}") for table, rows in done.rows.items()],
-        empty="Nothing has come since.",
-        numbers=("slots",),
+        empty="No new rows since the last refresh.",
+        numbers=("buckets",),
     )
 
 
-def _refresh(spark: SparkSession, lake: Lake, tell: Tell) -> Refreshed:
-    from waystation.history.lake.rollups import refresh  # noqa: PLC0415
+def _refresh(spark: SparkSession, lake: Lake, tell: Tell) -> RefreshProgress:
+    from waystation.history.lake.rollups import refresh_rollups  # noqa: PLC0415
 
-    def note(done: Refreshed) -> None:
+    def note(done: RefreshProgress) -> None:
         tell(done.days - done.left, done.days, "days")
 
-    return refresh(spark, lake, note)
+    return refresh_rollups(spark, lake, note)
 
 
 @app.command()
@@ -271,7 +271,7 @@ def report(
         history_memory=memory,
         history_ui=ui,
     )
-    from waystation.history.report import write_report  # noqa: PLC0415 (Spark takes seconds)
+    from waystation.history.report.page import write_report  # noqa: PLC0415 (Spark takes seconds)
 
     with (
         job_bar(hidden=as_json) as tell,

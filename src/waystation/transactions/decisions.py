@@ -14,6 +14,7 @@ import msgspec
 
 from waystation.messages.redaction import strictest_policy
 from waystation.transactions import compensation
+from waystation.transactions.journal import NOTE_BYTES_MAX, cut
 from waystation.transactions.log_entry import StepDetail
 from waystation.transactions.outcomes import Call, Calls, Failure, Outcome, Pause, Success
 from waystation.transactions.pipeline import Pipeline
@@ -139,7 +140,11 @@ def end(run: Run, ending: Ending, drop: tuple[str, ...], *, state_bytes_max: int
     return Finish(
         held=run.held,
         state=packed(state, state_bytes_max),
-        detail=detail(run, output=ending.output),
+        detail=detail(
+            run,
+            output=ending.output,
+            cause="" if ending.status is Status.SUCCESS else ending.note,
+        ),
         drop=drop,
         status=ending.status,
         # Only a parent asks for it; clients read the state.
@@ -327,9 +332,15 @@ def detail(
     delay_ms: int | None = None,
     switch: str = "",
     state: bytes | None = None,
+    cause: str = "",
 ) -> bytes:
     """For the record log: what was tried since the last record."""
     told = StepDetail(
-        attempts=run.attempts, output=output, delay_ms=delay_ms, switch=switch, state=state
+        attempts=run.attempts,
+        output=output,
+        delay_ms=delay_ms,
+        switch=switch,
+        state=state,
+        cause=cut(cause, NOTE_BYTES_MAX),
     )
     return _pack(told.kept(strictest_policy(each.recording for each in run.definitions)))

@@ -97,6 +97,8 @@ class StepDetail(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     state: bytes | None = None
     #: As that of `StartedDetail`.
     recorded: str = ""
+    #: With `finished`: why the transaction did not succeed. Entries of older releases have none.
+    cause: str = ""
 
     def kept(self, recording: RedactionPolicy) -> StepDetail:
         """What history keeps of it."""

@@ -13,7 +13,13 @@ from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
 from waystation.history.audit.live_state import Live, Owed
 from waystation.history.audit.read_ranges import ReadRange, read_ranges
 from waystation.history.audit.snapshot import AuditTables
-from waystation.history.lake.lifecycle import POSITION, followed, journeys, ranges, strays
+from waystation.history.lake.lifecycle import (
+    POSITION,
+    lifecycles,
+    ranges,
+    unknown_origins,
+    with_origin,
+)
 from waystation.history.lake.schema import DELIVERIES, MESSAGES
 from waystation.subscriptions.endpoints.protocol import DUPLICATE
 
@@ -67,7 +73,7 @@ def check_messages(
         )
     scopes = [each for each in scopes if each.topic]
     wanted = _wanted(tables)
-    taken = journeys(tables.frame(DELIVERIES)).where(wanted)
+    taken = lifecycles(tables.frame(DELIVERIES)).where(wanted)
     owed = _owed(tables, scopes, taken).persist()
     try:
         (counts,) = owed.selectExpr("count(*)", f"count_if({_TWICE})").collect()
@@ -76,8 +82,8 @@ def check_messages(
             _report_twice(owed.where(_TWICE), findings)
         _check_order(owed, findings)
         _check_unknown(tables, scopes, taken, findings)
-        _check_swallowed(followed(tables.frame(DELIVERIES)).where(wanted), findings)
-        _check_strays(strays(tables.frame(DELIVERIES)).where(wanted), findings)
+        _check_swallowed(with_origin(tables.frame(DELIVERIES)).where(wanted), findings)
+        _check_unknown_origins(unknown_origins(tables.frame(DELIVERIES)).where(wanted), findings)
         _check_ends(owed.where(_OPEN), live, renew, findings)
     finally:
         owed.unpersist()
@@ -286,7 +292,7 @@ def _check_swallowed(hops: DataFrame, findings: Findings) -> None:
     )
 
 
-def _check_strays(hops: DataFrame, findings: Findings) -> None:
+def _check_unknown_origins(hops: DataFrame, findings: Findings) -> None:
     place = f.concat_ws("/", "project", "subscription", "generation", "shard", "was")
     _report(
         "unknown place",
@@ -350,7 +356,7 @@ def _still_open(tables: AuditTables, live: Live, gone: Sequence[Row]) -> list[Ro
         " incarnation bigint"
     )
     asked = tables.small(map(_journey, gone), schema)
-    taken = journeys(tables.frame(DELIVERIES)).join(asked, _JOURNEY)
+    taken = lifecycles(tables.frame(DELIVERIES)).join(asked, _JOURNEY)
     owed = _owed(tables, _ranges(tables, live), taken)
     return owed.join(asked, _JOURNEY).where(_OPEN).dropDuplicates(_JOURNEY).collect()
 

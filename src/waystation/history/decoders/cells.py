@@ -66,6 +66,7 @@ def _detail(fact: Fact, packed: bytes, attempts_before: int) -> Row:
         "switch": step.switch or None,
         "snapshot": step.state,
         "recorded": step.recorded or FULL.label,
+        "cause": fact.cause or step.cause or None,
         "attempts": [
             {
                 "item": item,

@@ -1,10 +1,12 @@
-"""Journeys: what became of each message in a subscription, from the hops of the record logs.
+"""The lifecycle of each message in a subscription, from the transitions in its record logs.
 
-A hop leads from where a message was to where it is: from its topic (`m0.3.17`) to retry (`r5`),
-from there to dead letters (`d2`), and out (`-`). Only the first one has the offset, so the others
-are followed back: twice at most, since nothing leads from dead letters to retry.
+A transition leads from one place of a message to the next: from its topic (`m0.3.17`) to the retry
+queue (`r5`), from there to the dead letters (`d2`), and out (`-`). Only the transition that leaves
+the topic has the offset of the message. The offset of a later one is found by following the places
+back, in two steps at most, because no transition leads from the dead letters to the retry queue.
 
-Moments are `generation * 2^40 + offset` of the record log: integers that compare, no clock.
+The audit compares moments, `generation * 2^40 + offset` of the record log, instead of times,
+because they are integers that no clock can change.
 """
 
 from __future__ import annotations
@@ -12,27 +14,29 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-#: Kinds that are about a range of offsets.
+#: Kinds of rows about a range of offsets.
 _RANGES = ("start", "reset", "passed", "trimmed", "damaged", "opened")
-#: A generation in a moment; no log has as many entries.
+#: Distance of two generations in a moment. No log has as many entries.
 _GENERATION = 1 << 40
 _SHARD = ["dataset", "project", "subscription", "generation", "shard"]
-#: What tells a message in a subscription.
+#: Columns that identify a message in a subscription.
 POSITION = ["project", "subscription", "storage", "partition", "offset"]
+#: Columns that only the transition from the topic has.
+_ORIGIN = (*POSITION[2:], "incarnation")
 
 
-def journeys(deliveries: DataFrame) -> DataFrame:
-    """A row for each message that a subscription has taken from its topic, in each incarnation.
+def lifecycles(deliveries: DataFrame) -> DataFrame:
+    """Return a row for each message and incarnation in which a subscription took it.
 
-    `begun` and `settled` are moments; `left` counts how often it was taken from the topic and
-    `ends` how often it was settled; `retry` and `letter`: its numbers in retry and among dead
-    letters, where it had them; `grouped`: the order of its group was kept.
+    `begun` and `settled` are moments; `left` counts how often the message was taken from its topic,
+    `ends` how often it was settled; `retry` and `letter` are its numbers in the retry queue and
+    among the dead letters; `grouped` tells whether the subscription kept the order of its group.
     """
-    known = followed(deliveries)
+    transitions = with_origin(deliveries)
     ended = f.col("now") == "-"
-    # A dead letter that nothing waits behind is settled for its group.
+    # A dead letter settles the message for its group, because no other message waits behind it.
     settles = ended | (f.col("kind") == "dead")
-    return known.groupBy(*POSITION, "incarnation").agg(
+    return transitions.groupBy(*POSITION, "incarnation").agg(
         f.min(f.col("generation") * _GENERATION + f.col("begun_after")).alias("begun"),
         f.min(f.when(settles, f.col("generation") * _GENERATION + f.col("log_offset"))).alias(
             "settled"
@@ -41,29 +45,23 @@ def journeys(deliveries: DataFrame) -> DataFrame:
         f.count_if(ended).alias("ends"),
         _number_in("r").alias("retry"),
         _number_in("d").alias("letter"),
-        # Not the group itself: with a text in it, Spark would sort instead of hashing.
+        # Not the group itself, because Spark sorts instead of hashing if a text is aggregated.
         f.bool_or(f.col("group").isNotNull()).alias("grouped"),
         f.max("generation").alias("generation"),
         f.max("shard").alias("shard"),
     )
 
 
-def _number_in(queue: str) -> Column:
-    """The number that a message had in a queue; it is never in the same one twice."""
-    number = f.substring("now", 2, 20).cast("bigint")
-    return f.max(f.when(f.col("now").startswith(queue), number))
-
-
-def strays(deliveries: DataFrame) -> DataFrame:
-    """Hops from a place where no message ever came."""
-    hops = _hops(deliveries)
-    moved = hops.where("not was like 'm%'")
-    places = _entered(hops).withColumnRenamed("place", "was").select(*_SHARD, "was")
+def unknown_origins(deliveries: DataFrame) -> DataFrame:
+    """Return the transitions from a place that no message ever entered."""
+    transitions = _transitions(deliveries)
+    moved = transitions.where("not was like 'm%'")
+    places = _entries(transitions).withColumnRenamed("place", "was").select(*_SHARD, "was")
     return moved.join(places, [*_SHARD, "was"], "anti")
 
 
 def ranges(deliveries: DataFrame) -> DataFrame:
-    """What was done to ranges: kind, and from which offset up to which."""
+    """Return the rows about ranges of offsets, with kind, first offset and the offset behind."""
     return (
         deliveries.where(f.col("kind").isin(*_RANGES) & f.col("storage").isNotNull())
         .withColumn("to", f.element_at(f.split("now", r"\."), -1).cast("bigint"))
@@ -71,35 +69,17 @@ def ranges(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def _hops(deliveries: DataFrame) -> DataFrame:
-    """Rows that are about one message."""
-    return deliveries.where(~f.col("kind").isin(*_RANGES) & ~f.col("malformed"))
-
-
-def _entered(hops: DataFrame) -> DataFrame:
-    """Where messages came to, and from where."""
-    return hops.where("now rlike '^[rd]' and now <> was").select(
-        *_SHARD,
-        f.col("now").alias("place"),
-        f.col("was").alias("before"),
-        *(f.col(name).alias(f"first_{name}") for name in (*POSITION[2:], "incarnation")),
-    )
-
-
-def followed(deliveries: DataFrame) -> DataFrame:
-    """Hops with the offset and the incarnation of the first hop of their message."""
-    hops = _hops(deliveries)
-    entered = _entered(hops)
-    # From dead letters over retry to the topic: the second step back, where one is needed.
-    second = entered.where("before like 'm%'").select(
+def with_origin(deliveries: DataFrame) -> DataFrame:
+    """Return the transitions with the offset and the incarnation of their message."""
+    transitions = _transitions(deliveries)
+    entries = _entries(transitions)
+    # The second step back, from the dead letters over the retry queue to the topic.
+    second = entries.where("before like 'm%'").select(
         *_SHARD,
         f.col("place").alias("before"),
-        *(
-            f.col(f"first_{name}").alias(f"second_{name}")
-            for name in (*POSITION[2:], "incarnation")
-        ),
+        *(f.col(f"first_{name}").alias(f"second_{name}") for name in _ORIGIN),
     )
-    origins = entered.join(second, [*_SHARD, "before"], "left").select(
+    origins = entries.join(second, [*_SHARD, "before"], "left").select(
         *_SHARD,
         f.col("place").alias("was"),
         *(
@@ -107,14 +87,36 @@ def followed(deliveries: DataFrame) -> DataFrame:
                 f.when(f.col("before").startswith("m"), f.col(f"first_{name}")),
                 f.col(f"second_{name}"),
             ).alias(f"from_{name}")
-            for name in (*POSITION[2:], "incarnation")
+            for name in _ORIGIN
         ),
     )
     later = (
-        hops.where("not was like 'm%'")
+        transitions.where("not was like 'm%'")
         .join(origins, [*_SHARD, "was"])
         .where("from_offset is not null")
     )
-    for name in (*POSITION[2:], "incarnation"):
+    for name in _ORIGIN:
         later = later.withColumn(name, f.col(f"from_{name}"))
-    return hops.where("was like 'm%'").unionByName(later.select(*hops.columns))
+    first = transitions.where("was like 'm%'")
+    return first.unionByName(later.select(*transitions.columns))
+
+
+def _transitions(deliveries: DataFrame) -> DataFrame:
+    """Return the rows about one message each."""
+    return deliveries.where(~f.col("kind").isin(*_RANGES) & ~f.col("malformed"))
+
+
+def _entries(transitions: DataFrame) -> DataFrame:
+    """Return each place that a message entered, with the place before it."""
+    return transitions.where("now rlike '^[rd]' and now <> was").select(
+        *_SHARD,
+        f.col("now").alias("place"),
+        f.col("was").alias("before"),
+        *(f.col(name).alias(f"first_{name}") for name in _ORIGIN),
+    )
+
+
+def _number_in(queue: str) -> Column:
+    """Return the number of a message in a queue, which it enters once at most."""
+    number = f.substring("now", 2, 20).cast("bigint")
+    return f.max(f.when(f.col("now").startswith(queue), number))

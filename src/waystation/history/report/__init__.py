@@ -1,7 +1,1 @@
-"""The report: one page of what passed through the system, to look at or to mail."""
-
-from __future__ import annotations
-
-from waystation.history.report.writing import Reported, write_report
-
-__all__ = ["Reported", "write_report"]
+"""The report: figures of a lake as one HTML page."""

@@ -1,273 +1,426 @@
-"""The figures of a report, read from the derived tables."""
+"""The figures of a report: sums of rollups, computed in pandas.
+
+Channels and pools have no rollups; Spark counts their rows in the time of the report.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import msgspec
-from pyspark.sql import Row, SparkSession
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
-from waystation.history.lake.rollup_schema import SLOT_SECONDS
+from waystation.history.lake.rollup_schema import (
+    BUCKET_SECONDS,
+    ENDPOINT_METRICS,
+    GROUP_LOAD,
+    PIPELINE_METRICS,
+    SUBSCRIPTION_METRICS,
+    RollupSchema,
+)
 
-#: Points of a line: more cannot be told apart.
+#: Points of a line. A reader cannot tell more apart.
 _POINTS_MAX = 300
 #: Columns of a heat map.
 _COLUMNS_MAX = 96
-#: Pipelines and subscriptions whose percentiles are drawn, the busiest.
+#: Pipelines and subscriptions whose percentiles are drawn: those with most traffic.
 _BUSIEST = 2
-#: Rows of a list or of a heat map.
+#: Rows of a table or heat map.
 _ROWS_MAX = 12
+#: With fewer buckets, the time axis starts one bucket early and ends one late, so that the charts
+#: show where a short run began and ended.
+_SHORT_RUN = 24
+#: Names of subscriptions or pipelines that the name of an endpoint mentions.
+_MENTIONED_MAX = 2
+_ENDED = ["success", "failed", "aborted", "internal_error", "timeout", "cancelled"]
+_PERCENTILES = ("p50", "p95", "p99")
+#: Endpoint of a subscription: host and digest of the URL.
+_HOST = re.compile(r"(?P<host>.+):[0-9a-f]{12}")
+#: Receiver of the events of transactions: webhook, channel or topic; project; name or digest.
+_RECEIVER = re.compile(r"(?P<kind>[wct])\.[^.]+\.(?P<name>[^.]+)")
+_RECEIVER_KINDS = {"w": "webhook", "c": "channel", "t": "topic"}
+_ACTIVITY = """
+    select min(time) first, max(time) last from (
+      select bucket time from waystation.group_load where bucket_seconds = 5
+      union all select bucket from waystation.pipeline_metrics where bucket_seconds = 5
+      union all select bucket from waystation.subscription_metrics where bucket_seconds = 5
+      union all select bucket from waystation.endpoint_metrics where bucket_seconds = 5
+      union all select time from waystation.channels
+      union all select time from waystation.pools)"""
 
-#: Values by the number of their slot.
+#: Values by number of their bucket.
 Line = dict[int, float]
 
 
-class Heat(msgspec.Struct):
-    """Rows of cells, one for each slot; a cell without a value had nothing to tell."""
+class Buckets(msgspec.Struct, frozen=True):
+    """Consecutive time buckets of one length."""
 
-    rows: list[tuple[str, dict[int, float]]]
-    slots: int
-    slot_seconds: int
+    start: datetime
+    seconds: int
+    count: int
+
+    @property
+    def end(self) -> datetime:
+        """The moment at which the last bucket ends."""
+        return self.start + timedelta(seconds=self.count * self.seconds)
 
 
-class Figures(msgspec.Struct):
-    """All that the page shows."""
+class HeatMap(msgspec.Struct, frozen=True):
+    """Values by name and bucket. A bucket without a value had no activity."""
 
+    rows: dict[str, Line]
+    buckets: Buckets
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """All figures of a page. A percentile is NaN if there is no value."""
+
+    #: First and last moment with activity.
     begin: datetime
     end: datetime
-    #: Of a point of a line.
-    slot_seconds: int
-    slots: int
-    totals: dict[str, float]
-    #: Per second.
+    #: Time axis of the lines.
+    buckets: Buckets
+    totals: dict[str, int]
+    #: Per second, by series.
     throughput: dict[str, Line]
-    #: Title -> percentile -> seconds.
+    #: Seconds, by chart and percentile.
     latency: dict[str, dict[str, Line]]
-    #: Kind -> cause -> how many.
+    #: Counts by kind and cause.
     failures: dict[str, dict[str, int]]
-    endpoints: list[dict[str, Any]]
-    endpoint_heat: Heat
-    shard_heat: Heat
-    #: The busiest shard compared with the mean; 0 without shards.
+    #: By endpoint: attempts, failed, p95, last_failure.
+    endpoints: pd.DataFrame
+    endpoint_heat: HeatMap
+    shard_heat: HeatMap
+    #: Load of the busiest shard divided by the mean of its subscription; NaN without shards.
     skew: float
-    pipelines: list[dict[str, Any]]
-    #: Cause -> rows that are not in the lake.
+    #: By pipeline: started, ended, p50, p95.
+    pipelines: pd.DataFrame
+    #: By channel: published, acknowledged, expired, dropped.
+    channels: pd.DataFrame
+    #: By pool: enqueued, acknowledged, dead, moved.
+    pools: pd.DataFrame
+    #: Rows that are not in the lake, by cause.
     gaps: dict[str, int]
-    lost: int
 
 
 def read_figures(spark: SparkSession, *, days: float) -> Figures | None:
-    """The figures of the last days that have any; None if nothing was ever refreshed."""
-    newest = spark.sql(
-        """select max(slot) newest, min(slot) oldest from (
-             select slot from waystation.group_load where slot_seconds = 5
-             union all select slot from waystation.pipeline_slots where slot_seconds = 5
-             union all select slot from waystation.subscription_slots where slot_seconds = 5
-             union all select slot from waystation.endpoint_health where slot_seconds = 5)"""
-    ).collect()[0]
-    if newest.newest is None:
+    """Return the figures of the last days with activity; None if the lake has no activity.
+
+    The session must be attached to the lake, and its rollups refreshed.
+    """
+    (activity,) = spark.sql(_ACTIVITY).collect()
+    if activity.last is None:
         return None
-    last = _utc(newest.newest) + timedelta(seconds=SLOT_SECONDS[0])
-    first = max(_utc(newest.oldest), last - timedelta(days=days))
-    return _Reader(spark, first, last).read()
+    last = _utc(activity.last)
+    end = _floor(last, BUCKET_SECONDS[0]) + timedelta(seconds=BUCKET_SECONDS[0])
+    begin = max(_floor(_utc(activity.first), BUCKET_SECONDS[0]), end - timedelta(days=days))
+    return _Reader(spark, begin, end).read()
 
 
 class _Reader:
-    """Reads the rows of one time, each table once for each length of slots."""
+    """Reader of one stretch of time. Its only state is the session and the time axis."""
 
-    def __init__(self, spark: SparkSession, first: datetime, last: datetime) -> None:
+    def __init__(self, spark: SparkSession, begin: datetime, end: datetime) -> None:
         self._spark = spark
-        self._seconds = _fitting(first, last, _POINTS_MAX)
-        self._begin = _floor(first, self._seconds)
-        self._end = last
-        self._slots = int((last - self._begin).total_seconds() // self._seconds) + 1
+        self._begin = begin
+        self._end = end
+        self._buckets = time_axis(begin, end)
 
     def read(self) -> Figures:
-        pipelines = self._rows("pipeline_slots", self._seconds)
-        subscriptions = self._rows("subscription_slots", self._seconds)
-        load = self._rows("group_load", self._seconds)
-        endpoints = self._rows("endpoint_health", self._seconds)
-        shards = [row for row in load if row.shard is not None]
-        produced = [row for row in load if row.shard is None]
+        pipelines = self._rollup(PIPELINE_METRICS, "pipeline")
+        subscriptions = self._rollup(SUBSCRIPTION_METRICS, "subscription")
+        endpoints = self._rollup(ENDPOINT_METRICS, "endpoint")
+        load = self._rollup(GROUP_LOAD, "subscription")
+        produced, shards = load[load["shard"].isna()], load[load["shard"].notna()]
+        published, channels = self._channels()
+        enqueued, pools = self._pools()
+        endpoint_table = _endpoint_table(endpoints)
+        endpoint_heat = self._heat_map(endpoints, endpoint_table.index, "failed", "attempts")
+        names = self._endpoint_names(endpoints, endpoint_table.index)
         return Figures(
             begin=self._begin,
             end=self._end,
-            slot_seconds=self._seconds,
-            slots=self._slots,
-            totals=_totals(pipelines, subscriptions, produced),
+            buckets=self._buckets,
+            totals={
+                "messages": _total(produced, "messages"),
+                "bytes": _total(produced, "bytes"),
+                "delivered": _total(subscriptions, "delivered"),
+                "dead": _total(subscriptions, "dead", "parked"),
+                "started": _total(pipelines, "started"),
+                "ended": _total(pipelines, *_ENDED),
+                "succeeded": _total(pipelines, "success"),
+                "published": int(channels["published"].sum()),
+                "enqueued": int(pools["enqueued"].sum()),
+            },
             throughput={
-                "messages": self._rate(produced, "messages"),
-                "deliveries": self._rate(subscriptions, "delivered"),
-                "transactions": self._rate(pipelines, "started"),
+                "produced to topics": self._rate(produced, "messages"),
+                "delivered": self._rate(subscriptions, "delivered"),
+                "transactions started": self._rate(pipelines, "started"),
+                "published to channels": self._rate(published, "count"),
+                "sent to pools": self._rate(enqueued, "count"),
             },
             latency={
-                **self._busiest(pipelines, "pipeline", "started", "seconds"),
-                **self._busiest(subscriptions, "subscription", "delivered", "latency"),
+                **_latency(pipelines, "pipeline", "started", "seconds"),
+                **_latency(subscriptions, "subscription", "delivered", "latency"),
             },
             failures=_failures(pipelines, subscriptions, endpoints),
-            endpoints=_endpoint_list(endpoints),
-            endpoint_heat=self._heat(
-                endpoints, lambda row: row.endpoint, lambda row: (row.failed, row.attempts)
+            endpoints=endpoint_table.rename(index=names),
+            endpoint_heat=msgspec.structs.replace(
+                endpoint_heat, rows={names[key]: row for key, row in endpoint_heat.rows.items()}
             ),
-            shard_heat=self._heat(
-                shards,
-                lambda row: f"{row.subscription} {row.shard}",
-                lambda row: (row.messages, None),
-            ),
+            shard_heat=self._shard_heat(shards),
             skew=_skew(shards),
-            pipelines=_slowest(self._rows("pipeline_slots", 3600)),
-            **self._missing(),
+            pipelines=_slowest(pipelines, self._rollup(PIPELINE_METRICS, "pipeline", 3_600)),
+            channels=channels.head(_ROWS_MAX),
+            pools=pools.head(_ROWS_MAX),
+            gaps=self._gaps(),
         )
 
-    def _rows(self, table: str, seconds: int) -> list[Row]:
-        begin = _floor(self._begin, seconds).isoformat()
-        return self._spark.sql(
-            f"select * from waystation.{table} where slot_seconds = {seconds}"  # noqa: S608
-            f" and slot >= timestamp '{begin}' and slot < timestamp '{self._end.isoformat()}'"
-        ).collect()
+    def _rollup(self, rollup: RollupSchema, name: str, seconds: int = 0) -> pd.DataFrame:
+        """Return the rows of a rollup, with their names and the number of their bucket."""
+        seconds = seconds or self._buckets.seconds
+        columns = [each for each in rollup.schema.names if each not in ("day", "largest")]
+        start = _floor(self._buckets.start, seconds)
+        frame: pd.DataFrame = (
+            self._spark.sql(
+                f"select {', '.join(f'`{each}`' for each in columns)}"  # noqa: S608 (our names)
+                f" from waystation.{rollup.name} where bucket_seconds = {seconds}"
+                f" and bucket >= timestamp '{start.isoformat()}'"
+                f" and bucket < timestamp '{self._end.isoformat()}' order by bucket"
+            )
+            .toArrow()
+            .to_pandas()
+        )
+        return frame.assign(name=_names(frame, name), number=self._numbers(frame["bucket"]))
 
-    def _number(self, row: Row) -> int:
-        return int((_utc(row.slot) - self._begin).total_seconds() // self._seconds)
+    def _numbers(self, moments: pd.Series[pd.Timestamp]) -> pd.Series[int]:
+        passed = pd.to_datetime(moments, utc=True) - pd.Timestamp(self._buckets.start)
+        return passed // pd.Timedelta(seconds=self._buckets.seconds)
 
-    def _rate(self, rows: list[Row], column: str) -> Line:
-        line: Line = {}
-        for row in rows:
-            number = self._number(row)
-            line[number] = line.get(number, 0.0) + (row[column] or 0) / self._seconds
+    def _rate(self, frame: pd.DataFrame, column: str) -> Line:
+        line: Line = (frame.groupby("number")[column].sum() / self._buckets.seconds).to_dict()
         return line
 
-    def _busiest(
-        self, rows: list[Row], name: str, volume: str, column: str
-    ) -> dict[str, dict[str, Line]]:
-        by_name: dict[str, int] = {}
-        for row in rows:
-            by_name[row[name]] = by_name.get(row[name], 0) + row[volume]
-        found: dict[str, dict[str, Line]] = {}
-        for each in sorted(by_name, key=lambda key: -by_name[key])[:_BUSIEST]:
-            lines: dict[str, Line] = {"p50": {}, "p95": {}, "p99": {}}
-            for row in (row for row in rows if row[name] == each):
-                for word, line in lines.items():
-                    if row[f"{column}_{word}"] is not None:
-                        line[self._number(row)] = row[f"{column}_{word}"]
-            if lines["p50"]:
-                found[f"{name} {each}"] = lines
-        return found
+    def _heat_map(
+        self, frame: pd.DataFrame, order: Sequence[str], part: str, whole: str = ""
+    ) -> HeatMap:
+        """Return the sums of a column, or its share of another one, for names in this order."""
+        merged = math.ceil(self._buckets.count / _COLUMNS_MAX)
+        frame = frame[frame["name"].isin(order)]
+        sums = frame.groupby([frame["name"], frame["number"] // merged])
+        values = sums[part].sum() / (sums[whole].sum() if whole else 1)
+        rows: dict[str, Line] = {name: {} for name in order}
+        for (name, number), value in values.dropna().items():
+            rows[name][number] = value
+        seconds, count = self._buckets.seconds * merged, math.ceil(self._buckets.count / merged)
+        return HeatMap(rows, Buckets(self._buckets.start, seconds, count))
 
-    def _heat(self, rows: list[Row], name: Any, value: Any) -> Heat:
-        """Shares where there is a whole, else plain numbers; several slots make a column."""
-        per_column = -(-self._slots // _COLUMNS_MAX)
-        parts: dict[str, dict[int, list[float]]] = {}
-        for row in rows:
-            cell = parts.setdefault(name(row), {}).setdefault(
-                self._number(row) // per_column, [0.0, 0.0]
-            )
-            part, whole = value(row)
-            cell[0] += part
-            cell[1] += whole or 0
-        order = sorted(parts, key=lambda key: -sum(cell[0] for cell in parts[key].values()))
-        return Heat(
-            rows=[
-                (key, {at: a / b if b else a for at, (a, b) in parts[key].items()})
-                for key in sorted(order[:_ROWS_MAX])
-            ],
-            slots=-(-self._slots // per_column),
-            slot_seconds=self._seconds * per_column,
+    def _shard_heat(self, shards: pd.DataFrame) -> HeatMap:
+        """Return the messages that each of the busiest shards took."""
+        number = shards["shard"].astype(int)
+        shards = shards.assign(
+            subscription=shards["name"],
+            shard=number,
+            name=shards["name"] + " " + number.astype(str),
+        )
+        busiest = shards.groupby("name")["messages"].sum().nlargest(_ROWS_MAX).index
+        order = shards[shards["name"].isin(busiest)].sort_values(["subscription", "shard"])
+        return self._heat_map(shards, list(order["name"].unique()), "messages")
+
+    def _channels(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return what was published by bucket, and the counts of each channel."""
+        # A message expires without a row of its own.
+        end = f"timestamp '{self._end.isoformat()}'"
+        return self._parts(
+            "channel",
+            "published",
+            "count_if(kind = 'published') published, count_if(kind = 'acknowledged') acknowledged,"
+            f" count_if(kind = 'published' and expires <= {end}) expired,"
+            " cast(coalesce(sum(if(kind = 'dropped', to_clock - clock + 1, 0)), 0) as bigint)"
+            " dropped",
         )
 
-    def _missing(self) -> dict[str, Any]:
-        rows = self._spark.sql(
-            "select cause, sum(rows) rows from waystation.gaps group by cause"
-        ).collect()
-        gaps = {row.cause: int(row.rows) for row in rows}
-        return {"lost": gaps.pop("lost", 0), "gaps": gaps}
+    def _pools(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return what was enqueued by bucket, and the counts of each pool."""
+        return self._parts(
+            "pool",
+            "enqueued",
+            "count_if(kind = 'enqueued') enqueued, count_if(kind = 'acknowledged') acknowledged,"
+            " count_if(kind = 'dead') dead, count_if(kind = 'moved') moved",
+        )
+
+    def _parts(self, name: str, volume: str, counts: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the volume by bucket, and the counts by channel or pool, the busiest first."""
+        days = f"day >= date '{self._begin.date()}' and day <= date '{self._end.date()}'"
+        times = (
+            f"time >= timestamp '{self._begin.isoformat()}'"
+            f" and time < timestamp '{self._end.isoformat()}'"
+        )
+        rows = f"from waystation.{name}s where {days} and {times} and {name} is not null"
+        length = self._buckets.seconds
+        by_bucket = self._spark.sql(
+            f"select timestamp_seconds(unix_seconds(time) div {length} * {length}) bucket,"
+            f" count(*) count {rows} and kind = '{volume}' group by 1"
+        )
+        by_name = self._spark.sql(
+            f"select project, {name}, {counts} {rows} group by 1, 2 order by {volume} desc, 1, 2"
+        )
+        line, frame = by_bucket.toArrow().to_pandas(), by_name.toArrow().to_pandas()
+        line = line.assign(number=self._numbers(line["bucket"]))
+        frame = frame.set_index(_names(frame, name)).drop(columns=["project", name])
+        return line, frame
+
+    def _endpoint_names(self, endpoints: pd.DataFrame, shown: pd.Index[str]) -> dict[str, str]:
+        """Return a unique name for each shown endpoint, in which no digest of a URL appears."""
+        known = endpoints.drop_duplicates("name").set_index("name").loc[shown]
+        keys = list(zip(known["project"].fillna(""), known["endpoint"], strict=True))
+        users = self._endpoint_users([endpoint for _, endpoint in keys])
+        names: dict[str, str] = {}
+        for full, (project, endpoint) in zip(shown, keys, strict=True):
+            prefix = full.removesuffix(endpoint)
+            name = base = prefix + endpoint_name(endpoint, users.get((project, endpoint), []))
+            number = 1
+            while name in names.values():
+                number += 1
+                name = f"{base} #{number}"
+            names[full] = name
+        return names
+
+    def _endpoint_users(self, endpoints: Sequence[str]) -> dict[tuple[str, str], list[str]]:
+        """Return the subscriptions or pipelines that use endpoints whose names are digests."""
+        wanted = [each for each in endpoints if _HOST.fullmatch(each) or each.startswith("w.")]
+        if not wanted:
+            return {}
+        in_time = f.col("day").between(self._begin.date(), self._end.date())
+        deliveries = self._spark.table("waystation.deliveries").where(in_time)
+        webhooks = self._spark.table("waystation.webhook_attempts").where(in_time)
+        starts = self._spark.table("waystation.transactions").where("kind = 'started'")
+        # The id of a delivery is that of its transaction, with a suffix for channel and topic.
+        transaction = f.substring_index("delivery_id", ".", 1).alias("transaction_id")
+        subscriptions = deliveries.where(f.col("endpoint").isin(wanted)).select(
+            "project", "endpoint", f.col("subscription").alias("user")
+        )
+        pipelines = (
+            webhooks.where(f.col("endpoint").isin(wanted))
+            .select("endpoint", transaction)
+            .join(starts, "transaction_id")
+            .select("project", "endpoint", f.col("pipeline").alias("user"))
+        )
+        found = subscriptions.unionByName(pipelines).na.drop().distinct().collect()
+        users: dict[tuple[str, str], list[str]] = {}
+        for row in sorted(found):
+            users.setdefault((row.project, row.endpoint), []).append(row.user)
+        return users
+
+    def _gaps(self) -> dict[str, int]:
+        rows = self._spark.sql("select cause, sum(rows) n from waystation.gaps group by 1")
+        return {row.cause: int(row.n) for row in rows.collect()}
 
 
-def _totals(
-    pipelines: list[Row], subscriptions: list[Row], produced: list[Row]
-) -> dict[str, float]:
-    ended = ("success", "failed", "aborted", "internal_error", "timeout", "cancelled")
-    ends = sum(row[each] for row in pipelines for each in ended)
-    return {
-        "messages": sum(row.messages for row in produced),
-        "bytes": sum(row.bytes or 0 for row in produced),
-        "delivered": sum(row.delivered for row in subscriptions),
-        "dead": sum(row.dead + row.parked for row in subscriptions),
-        "started": sum(row.started for row in pipelines),
-        "ended": ends,
-        "succeeded": sum(row.success for row in pipelines),
-    }
+def time_axis(begin: datetime, end: datetime) -> Buckets:
+    """Return the shortest buckets that a chart can show for this time."""
+    passed = (end - begin).total_seconds()
+    fitting = (each for each in BUCKET_SECONDS if passed / each < _POINTS_MAX)
+    seconds = next(fitting, BUCKET_SECONDS[-1])
+    start = _floor(begin, seconds)
+    count = math.ceil((end - start).total_seconds() / seconds)
+    if count < _SHORT_RUN:
+        start, count = start - timedelta(seconds=seconds), count + 2
+    return Buckets(start, seconds, count)
+
+
+def endpoint_name(endpoint: str, users: Sequence[str]) -> str:
+    """Return a name for an endpoint that its users know: host or kind, and who sends there."""
+    mentioned = ", ".join([*users[:_MENTIONED_MAX], *["…"][: len(users) > _MENTIONED_MAX]])
+    if found := _HOST.fullmatch(endpoint):
+        return f"{found['host']} ({mentioned})" if users else found["host"]
+    if found := _RECEIVER.fullmatch(endpoint):
+        if found["kind"] == "w":
+            return f"webhook of {mentioned or 'transactions'}"
+        return f"{_RECEIVER_KINDS[found['kind']]} {found['name']}"
+    return endpoint
+
+
+def _names(frame: pd.DataFrame, column: str) -> pd.Series[str]:
+    """Return the names in a column, after their project if the frame has several projects."""
+    names = frame[column].fillna("").astype(str)
+    projects = frame["project"].fillna("").astype(str)
+    return names if projects.nunique() < 2 else projects + "/" + names
+
+
+def _total(frame: pd.DataFrame, *columns: str) -> int:
+    return int(frame[list(columns)].sum().sum())
+
+
+def _latency(
+    frame: pd.DataFrame, kind: str, volume: str, column: str
+) -> dict[str, dict[str, Line]]:
+    """Return the percentiles of the busiest names by title, without names that have no values."""
+    known = frame[frame[f"{column}_p50"].notna()]
+    busiest = known.groupby("name")[volume].sum().nlargest(_BUSIEST).index
+    found: dict[str, dict[str, Line]] = {}
+    for name in busiest:
+        rows = known[known["name"] == name].set_index("number")
+        found[f"{kind} {name}"] = {
+            each: rows[f"{column}_{each}"].dropna().to_dict() for each in _PERCENTILES
+        }
+    return found
 
 
 def _failures(
-    pipelines: list[Row], subscriptions: list[Row], endpoints: list[Row]
+    pipelines: pd.DataFrame, subscriptions: pd.DataFrame, endpoints: pd.DataFrame
 ) -> dict[str, dict[str, int]]:
-    def total(rows: list[Row], column: str) -> int:
-        return sum(row[column] for row in rows)
-
-    refused, timed_out = total(endpoints, "refused"), total(endpoints, "timed_out")
+    refused, timed_out = _total(endpoints, "refused"), _total(endpoints, "timed_out")
     return {
         "transactions": {
-            each.replace("_", " "): total(pipelines, each)
-            for each in ("failed", "aborted", "internal_error", "timeout", "cancelled", "rescued")
+            each.replace("_", " "): _total(pipelines, each) for each in (*_ENDED[1:], "rescued")
         },
         "requests": {
             "refused": refused,
             "timed out": timed_out,
-            "other answers": total(endpoints, "failed") - refused - timed_out,
+            "other failures": _total(endpoints, "failed") - refused - timed_out,
         },
-        "messages": {
-            "dead": total(subscriptions, "dead"),
-            "parked": total(subscriptions, "parked"),
-        },
+        "messages": {each: _total(subscriptions, each) for each in ("dead", "parked")},
     }
 
 
-def _endpoint_list(rows: list[Row]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row.slot):
-        known = found.setdefault(
-            row.endpoint,
-            {"endpoint": row.endpoint, "attempts": 0, "failed": 0, "p95": 0.0, "last_failure": ""},
-        )
-        known["attempts"] += row.attempts
-        known["failed"] += row.failed
-        known["p95"] = max(known["p95"], row.seconds_p95 or 0.0)
-        known["last_failure"] = row.last_failure or known["last_failure"]
-    worst = sorted(found.values(), key=lambda each: (-each["failed"], -each["attempts"]))
-    return worst[:_ROWS_MAX]
+def _endpoint_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the endpoints with most failures. The rows of the frame are in order of time."""
+    table = frame.groupby("name").agg(
+        attempts=("attempts", "sum"),
+        failed=("failed", "sum"),
+        p95=("seconds_p95", "max"),
+        last_failure=("last_failure", "last"),
+    )
+    return table.sort_values(["failed", "attempts"], ascending=False).head(_ROWS_MAX)
 
 
-def _slowest(rows: list[Row]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        known = found.setdefault(
-            row.pipeline, {"pipeline": row.pipeline, "started": 0, "p50": 0.0, "p95": 0.0}
-        )
-        known["started"] += row.started
-        if (row.seconds_p95 or 0.0) >= known["p95"]:
-            known["p95"], known["p50"] = row.seconds_p95 or 0.0, row.seconds_p50 or 0.0
-    return sorted(found.values(), key=lambda each: -each["p95"])[:_ROWS_MAX]
+def _slowest(frame: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
+    """Return counts of each pipeline, and the percentiles of its slowest hour; the slowest first.
+
+    A pipeline of which no transaction has ended has no percentiles and comes last.
+    """
+    table = pd.DataFrame(
+        {
+            "started": frame.groupby("name")["started"].sum(),
+            "ended": frame.groupby("name")[_ENDED].sum().sum(axis=1),
+        }
+    )
+    known = hours[hours["seconds_p95"].notna()].sort_values("seconds_p95")
+    slowest = known.drop_duplicates("name", keep="last").set_index("name")
+    table = table.assign(p50=slowest["seconds_p50"], p95=slowest["seconds_p95"])
+    return table.sort_values("p95", ascending=False, na_position="last").head(_ROWS_MAX)
 
 
-def _skew(rows: list[Row]) -> float:
-    """Of the subscription whose busiest shard is farthest from the mean."""
-    by_shard: dict[str, dict[int, int]] = {}
-    for row in rows:
-        shards = by_shard.setdefault(row.subscription, {})
-        shards[row.shard] = shards.get(row.shard, 0) + row.messages
-    found = [
-        max(each.values()) * len(each) / sum(each.values())
-        for each in by_shard.values()
-        if sum(each.values())
-    ]
-    return max(found, default=0.0)
-
-
-def _fitting(first: datetime, last: datetime, most: int) -> int:
-    """The shortest slots of which there are not too many."""
-    span = (last - first).total_seconds()
-    return next((each for each in SLOT_SECONDS if span / each < most), SLOT_SECONDS[-1])
+def _skew(shards: pd.DataFrame) -> float:
+    """Return the load of a shard divided by the mean, where it is farthest from the mean."""
+    by_shard = shards.groupby(["name", "shard"])["messages"].sum().groupby("name")
+    return float((by_shard.max() / by_shard.mean()).max())
 
 
 def _floor(moment: datetime, seconds: int) -> datetime:
@@ -275,5 +428,5 @@ def _floor(moment: datetime, seconds: int) -> datetime:
 
 
 def _utc(moment: datetime) -> datetime:
-    """Spark gives times without a zone, in that of the process."""
+    """Return a time of Spark, which has no zone and is in that of the process, with its zone."""
     return moment.astimezone(UTC)

@@ -1,15 +1,35 @@
-"""The page: HTML that needs nothing but itself."""
+"""The report: one HTML page about the time in a lake, without scripts or files from elsewhere."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from pathlib import Path
 
-from waystation.history.report.charts import Axis, bar_chart, heat_map, line_chart, short
-from waystation.history.report.figures import Figures
+import msgspec
+import pandas as pd
+from pyspark.sql import SparkSession
 
-_LEFT = 58
+from waystation.errors import LakeRefusedError, NoLakeError
+from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.table import Lake
+from waystation.history.lake.views import attach
+from waystation.history.report.charts import bar_chart, heat_map, line_chart, short
+from waystation.history.report.figures import Figures, Line, read_figures
+
+_RED, _BLUE = "#b03a48", "#2563a8"
+#: A shorter run needs seconds in the times of its heading.
+_SHORT_SECONDS = 3_600
+#: Sentences about rows that are not in the lake, by cause.
+_GAPS = {
+    "trimmed": "were removed from the logs before they were read",
+    "damaged": "are missing from the logs of the store, and retention did not remove them",
+    "policy": "are not recorded, because their topic, channel or pool says so",
+    "lost": "were lost by the store after they were read",
+}
 _STYLE = """
 :root { color-scheme: light; }
 body { margin: 0; background: #f4f5f7; color: #1d2433;
@@ -19,12 +39,12 @@ header h1 { margin: 0; font-size: 26px; } header p { margin: 4px 0 20px; color: 
 section { background: #fff; border: 1px solid #e1e4ea; border-radius: 10px; padding: 18px 22px;
   margin: 0 0 18px; break-inside: avoid; }
 h2 { font-size: 17px; margin: 0 0 2px; } section > p { margin: 0 0 10px; color: #5b6474; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(125px, 1fr)); gap: 12px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px;
   margin: 0 0 18px; }
 .tile { background: #fff; border: 1px solid #e1e4ea; border-radius: 10px; padding: 12px 14px; }
 .tile b { display: block; font-size: 24px; font-weight: 600; } .tile span { color: #5b6474; }
 .bad b { color: #b03a48; }
-/* On a telephone charts and tables are moved sideways, not squeezed. */
+/* On a small screen charts and tables scroll sideways instead of shrinking. */
 figure, .wide { overflow-x: auto; } figure svg { min-width: 620px; } table { min-width: 520px; }
 figure { margin: 0 0 12px; } figcaption { font-weight: 600; font-size: 14px; color: #3b4454; }
 svg { display: block; width: 100%; height: auto; } polyline { fill: none; stroke-width: 1.8;
@@ -42,52 +62,93 @@ footer { color: #5b6474; font-size: 13px; } @media print { body { background: #f
 """
 
 
-def page(figures: Figures, *, title: str, made: datetime) -> str:
-    """The whole page."""
-    axis = Axis(figures.begin, figures.slots, figures.slot_seconds, left=_LEFT)
-    when = f"{_time(figures.begin)} to {_time(figures.end)} UTC"
-    sections = [
-        _tiles(figures),
-        _section(
-            "Throughput",
-            f"What came in and what was done, in slots of {_length(figures.slot_seconds)}.",
-            line_chart(
-                "Per second",
-                figures.throughput,
-                axis,
-                unit="per second",
-                slots=figures.slots,
-                gaps_are_zero=True,
-            ),
-        ),
-        _latency(figures, axis),
-        _failures(figures),
-        _endpoints(figures),
-        _shards(figures),
-        _pipelines(figures),
-        _missing(figures),
-    ]
+class WrittenReport(msgspec.Struct, frozen=True):
+    """A report that was written. Without activity, both times are those of the writing."""
+
+    file: str
+    bytes: int
+    begin: datetime
+    end: datetime
+
+
+def write_report(
+    spark: SparkSession, lake: Lake, file: Path, *, now_ms: int, days: float = 7, title: str = ""
+) -> WrittenReport:
+    """Write the page about the last days with activity.
+
+    Raise NoLakeError if there is no lake, LakeRefusedError if its rollups were never computed.
+    """
+    attach(spark, lake=lake.root)
+    try:
+        lake.require(DERIVED)
+    except NoLakeError as error:
+        raise LakeRefusedError(
+            "The lake has no rollups yet.", hint="Run `waystation history refresh` first."
+        ) from error
+    figures = read_figures(spark, days=days)
+    made = datetime.fromtimestamp(now_ms / 1000, UTC)
+    text = render(figures, title=title or "What passed through Waystation", made=made).encode()
+    replace_file(file, text)
+    begin, end = (figures.begin, figures.end) if figures else (made, made)
+    return WrittenReport(str(file), len(text), begin, end)
+
+
+def replace_file(file: Path, text: bytes) -> None:
+    """Write a file beside its place and rename it, so that no reader sees half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(text)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def render(figures: Figures | None, *, title: str, made: datetime) -> str:
+    """Return the HTML of a page; without figures it says that nothing happened."""
+    if figures is None:
+        heading = "No activity"
+        sections = [
+            "<section><p>The lake has no messages, deliveries or transactions.</p></section>"
+        ]
+    else:
+        heading = _times(figures.begin, figures.end)
+        sections = [
+            _tiles(figures),
+            _throughput(figures),
+            _latency(figures),
+            _failures(figures),
+            _endpoints(figures),
+            _shards(figures),
+            _pipelines(figures),
+            *_channels(figures),
+            *_pools(figures),
+            _missing(figures),
+        ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>"
-        f"<header><h1>{escape(title)}</h1><p>{when}</p></header>{''.join(sections)}"
-        f"<footer>Made {_time(made)} UTC from the tables of the lake."
-        " Times are those of the store.</footer>"
-        "</main></body></html>\n"
+        f"<header><h1>{escape(title)}</h1><p>{heading}</p></header>{''.join(sections)}"
+        f"<footer>Made {made:%d %b %Y, %H:%M} UTC from the tables of the lake."
+        " Times are those of the store.</footer></main></body></html>\n"
     )
+
+
+# -- Sections ----------------------------------------------------------------------------------
 
 
 def _tiles(figures: Figures) -> str:
     totals = figures.totals
-    good = totals["succeeded"] / totals["ended"] if totals["ended"] else None
     tiles = [
-        ("messages produced", short(totals["messages"]), False),
-        ("bytes produced", short(totals["bytes"]), False),
+        ("messages produced to topics", short(totals["messages"]), False),
+        ("bytes produced to topics", short(totals["bytes"]), False),
         ("messages delivered", short(totals["delivered"]), False),
-        ("transactions started", short(totals["started"]), False),
-        ("of those ended, succeeded", "none" if good is None else f"{good:.1%}", False),
         ("dead or parked messages", short(totals["dead"]), totals["dead"] > 0),
+        ("transactions started", short(totals["started"]), False),
+        ("of those ended, succeeded", _share(totals["succeeded"], totals["ended"]), False),
+        ("messages published to channels", short(totals["published"]), False),
+        ("messages sent to pools", short(totals["enqueued"]), False),
     ]
     return (
         '<div class="tiles">'
@@ -99,110 +160,154 @@ def _tiles(figures: Figures) -> str:
     )
 
 
-def _latency(figures: Figures, axis: Axis) -> str:
-    charts = [
-        line_chart(title, lines, axis, unit="seconds", slots=figures.slots, gaps_are_zero=False)
-        for title, lines in figures.latency.items()
-    ]
+def _throughput(figures: Figures) -> str:
+    lines = {name: line for name, line in figures.throughput.items() if line}
+    chart = line_chart("Per second", lines, figures.buckets, unit="per second", gaps_are_zero=True)
+    length = figures.buckets.seconds
+    text = {3_600: "one hour", 86_400: "one day"}.get(length, f"{length:,} seconds")
+    return _section("Throughput", f"Means of time buckets of {text}.", [chart])
+
+
+def _latency(figures: Figures) -> str:
+    charts = [_latency_chart(figures, title, lines) for title, lines in figures.latency.items()]
     text = (
-        "Of the busiest: a pipeline from start to end, a subscription from a message's arrival to"
-        " its delivery. Half of them took less than p50, one of a hundred more than p99."
+        "The busiest pipelines, from start to end of a transaction, and subscriptions, from the"
+        " time of a message to its delivery. Half took less than p50, one of a hundred more than"
+        " p99."
     )
-    return _section("Latency", text, *charts)
+    return _section("Latency", text, charts, empty="No transaction or delivery has ended.")
+
+
+def _latency_chart(figures: Figures, title: str, lines: dict[str, Line]) -> str:
+    unit = "seconds"
+    if max(value for line in lines.values() for value in line.values()) < 1:
+        unit = "milliseconds"
+        lines = {
+            name: {at: value * 1000 for at, value in line.items()} for name, line in lines.items()
+        }
+    return line_chart(title, lines, figures.buckets, unit=unit, gaps_are_zero=False)
 
 
 def _failures(figures: Figures) -> str:
     charts = [
-        bar_chart(kind.capitalize(), dict(causes.items()), colour="#b03a48")
+        bar_chart(kind.capitalize(), causes, colour=_RED)
         for kind, causes in figures.failures.items()
         if any(causes.values())
     ]
-    return _section("Failures by cause", "What did not go well, and why.", *charts)
+    text = "Ends of transactions, requests to endpoints, and messages without delivery."
+    return _section("Failures by cause", text, charts, empty="Nothing failed.")
 
 
 def _endpoints(figures: Figures) -> str:
     rows = [
         (
-            each["endpoint"],
-            f"{each['attempts']:,}",
-            f"{each['failed']:,}",
-            f"{each['failed'] / each['attempts']:.1%}",
-            _seconds(each["p95"]),
-            each["last_failure"] or "none",
+            row.Index,
+            f"{row.attempts:,.0f}",
+            f"{row.failed:,.0f}",
+            _share(row.failed, row.attempts),
+            _seconds(row.p95),
+            row.last_failure if isinstance(row.last_failure, str) else "none",
         )
-        for each in figures.endpoints
+        for row in figures.endpoints.itertuples()
     ]
     heads = ("endpoint", "attempts", "failed", "share", "slowest p95", "last failure")
     parts = []
-    if rows:
+    if any(figures.endpoints["failed"]):
         parts.append(
             heat_map(
                 "Share of requests that failed",
                 figures.endpoint_heat,
-                figures.begin,
                 unit="failed",
                 share=True,
-                colour="#b03a48",
+                colour=_RED,
             )
         )
-        parts.append(_table(heads, rows, numbers=(1, 2, 3, 4)))
-    return _section("Endpoint health", "Those with most failures first.", *parts)
+    if rows:
+        parts.append(_table(heads, rows, numbers=range(1, 5)))
+    text = "Endpoints with most failures first."
+    return _section("Endpoint health", text, parts, empty="No request was made.")
 
 
 def _shards(figures: Figures) -> str:
-    if not figures.shard_heat.rows:
-        return _section("Load of shards", "How evenly messages are spread.")
-    text = f"The busiest shard has {figures.skew:.2g} times the mean of its subscription."
+    empty = "No subscription took a message."
+    if math.isnan(figures.skew):
+        return _section(
+            "Load of shards", "How evenly subscriptions spread messages.", [], empty=empty
+        )
+    text = f"The busiest shard took {figures.skew:.2g} times the mean of its subscription."
     chart = heat_map(
-        "Messages taken",
+        "Messages taken, by subscription and shard",
         figures.shard_heat,
-        figures.begin,
         unit="messages",
         share=False,
-        colour="#2563a8",
+        colour=_BLUE,
     )
-    return _section("Load of shards", text, chart)
+    return _section("Load of shards", text, [chart], empty=empty)
 
 
 def _pipelines(figures: Figures) -> str:
     rows = [
-        (each["pipeline"], f"{each['started']:,}", _seconds(each["p50"]), _seconds(each["p95"]))
-        for each in figures.pipelines
+        (
+            row.Index,
+            f"{row.started:,.0f}",
+            f"{row.ended:,.0f}",
+            _seconds(row.p50),
+            _seconds(row.p95),
+        )
+        for row in figures.pipelines.itertuples()
     ]
-    table = [_table(("pipeline", "started", "p50", "p95"), rows, numbers=(1, 2, 3))] if rows else []
-    return _section("Slowest pipelines", "Percentiles of the slowest hour of each.", *table)
+    heads = ("pipeline", "started", "ended", "p50", "p95")
+    text = "Percentiles from start to end, in the slowest hour of each pipeline."
+    parts = [_table(heads, rows, numbers=range(1, 5))] if rows else []
+    return _section("Slowest pipelines", text, parts, empty="No transaction was started.")
+
+
+def _channels(figures: Figures) -> Iterator[str]:
+    text = "Channels with most messages first. One acknowledgement may cover several messages."
+    yield from _counts("Channels", text, "channel", figures.channels)
+
+
+def _pools(figures: Figures) -> Iterator[str]:
+    text = "Pools with most messages first. A key moves when another worker gets its messages."
+    table = figures.pools.rename(columns={"moved": "keys moved"})
+    yield from _counts("Pools", text, "pool", table)
+
+
+def _counts(title: str, text: str, name: str, table: pd.DataFrame) -> Iterator[str]:
+    """Yield a section with a table, or nothing for a station that does not use this part."""
+    if len(table):
+        rows = [(key, *(f"{value:,.0f}" for value in row)) for key, *row in table.itertuples()]
+        heads = (name, *table.columns)
+        yield _section(title, text, [_table(heads, rows, numbers=range(1, len(heads)))])
 
 
 def _missing(figures: Figures) -> str:
-    told = {
-        "trimmed": "were gone before they were read",
-        "damaged": "are missing from the store's logs, and retention did not remove them",
-        "policy": "are not recorded, as their topics say",
-    }
     lines = [
-        f"<p>{rows:,} entries {told.get(cause, escape(cause))}.</p>"
+        f"{rows:,} entries {_GAPS.get(cause, escape(cause))}."
         for cause, rows in sorted(figures.gaps.items())
         if rows
     ]
     if "store-lost" in figures.gaps:
-        lines.append("<p>The store lost a whole data set; the audit names it.</p>")
-    if figures.lost:
-        lines.append(
-            f"<p>{figures.lost:,} entries were lost by the store after they were read.</p>"
-        )
-    body = "".join(lines) or "<p>Nothing is missing from this history.</p>"
+        lines.append("The store lost a whole data set; the audit names it.")
+    body = "".join(f"<p>{line}</p>" for line in lines or ["The lake misses no entry of the logs."])
     return f"<section><h2>Completeness</h2>{body}</section>"
 
 
-def _section(title: str, text: str, *parts: str) -> str:
-    body = "".join(parts) or '<p class="quiet">Nothing to tell.</p>'
-    return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>"
+# -- HTML --------------------------------------------------------------------------------------
 
 
-def _table(heads: tuple[str, ...], rows: list[Any], *, numbers: tuple[int, ...]) -> str:
-    def cells(tag: str, row: tuple[str, ...]) -> str:
+def _section(title: str, text: str, parts: Sequence[str], *, empty: str = "") -> str:
+    """Return a section, with one sentence in place of its parts if there are none."""
+    body = f"<p>{escape(text)}</p>{''.join(parts)}" if parts else f"<p>{escape(empty)}</p>"
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int]) -> str:
+    right = {*numbers}
+
+    def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=n' if at in numbers else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{' class=n' if at in right else ''}>{escape(cell)}</{tag}>"
             for at, cell in enumerate(row)
         )
 
@@ -211,13 +316,18 @@ def _table(heads: tuple[str, ...], rows: list[Any], *, numbers: tuple[int, ...])
     return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "none"
+
+
 def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "none"
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
-def _time(moment: datetime) -> str:
-    return moment.strftime("%d %b %Y, %H:%M")
-
-
-def _length(seconds: int) -> str:
-    return {3_600: "an hour", 86_400: "a day"}.get(seconds, f"{seconds:,} seconds")
+def _times(begin: datetime, end: datetime) -> str:
+    is_short = (end - begin).total_seconds() < _SHORT_SECONDS
+    day, time = "%d %b %Y, ", "%H:%M:%S" if is_short else "%H:%M"
+    end_form = time if begin.date() == end.date() else day + time
+    return f"{begin.strftime(day + time)} to {end.strftime(end_form)} UTC"
