@@ -81,8 +81,8 @@ def _facts(place: ShardPlace, payload: bytes) -> Iterator[Row]:
 def _hop(fact: Fact) -> Row:
     row = {
         "kind": fact.kind,
-        "was": fact.was,
-        "now": fact.now,
+        "from_place": fact.was,
+        "to_place": fact.now,
         "epoch": fact.epoch,
         "incarnation": fact.incarnation,
         "attempt": fact.attempt,
@@ -111,8 +111,8 @@ def _detail(place: ShardPlace, kind: str, packed: bytes) -> Row:
         "failure": None if by_status else told.failure or None,
         "cause": told.cause or None,
         "excerpt": told.excerpt or None,
-        "begun": moment(told.begun_ms) if told.begun_ms else None,
-        "ended": moment(told.ended_ms) if told.ended_ms else None,
+        "started_at": moment(told.begun_ms) if told.begun_ms else None,
+        "ended_at": moment(told.ended_ms) if told.ended_ms else None,
         "begun_after": told.begun_after if told.begun_ms else None,
         "node": told.node or None,
         "endpoint": told.endpoint or None,
@@ -131,7 +131,7 @@ def _operation(place: ShardPlace, fact: Row) -> Row:
         "subject": place.subscription,
         "generation": place.generation,
         "shard": place.shard,
-        "from_position": fact["was"],
-        "to_position": fact["now"],
+        "from_position": fact["from_place"],
+        "to_position": fact["to_place"],
         "detail": json.dumps(told),
     }

@@ -41,7 +41,7 @@ def _attempts(payload: bytes) -> Iterator[Row]:
             "verdict": told.verdict,
             "status": told.status or None,
             "failure": told.failure or None,
-            "ended": moment(told.at_ms),
+            "ended_at": moment(told.at_ms),
             "seconds": told.seconds,
             "excerpt": told.excerpt or None,
             "malformed": False,

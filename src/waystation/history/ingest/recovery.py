@@ -28,7 +28,7 @@ _log = logger("history")
 
 #: What tells entries apart that have the same offset and time.
 _NAMING = (
-    *("id", "transaction_id", "version", "message_id", "was", "delivery_id"),
+    *("id", "transaction_id", "version", "message_id", "from_place", "delivery_id"),
     *("channel", "clock", "pool", "number"),
 )
 

@@ -106,7 +106,7 @@ STEPS = _spec(
     "steps",
     _fields(
         """transaction_id string, version bigint, epoch bigint, place string, step_type string,
-        attempt int, outcome string, begun timestamp, ended timestamp, begun_after bigint,
+        attempt int, outcome string, started_at timestamp, ended_at timestamp, begun_after bigint,
         node string, note string"""
     ),
 )
@@ -116,10 +116,10 @@ DELIVERIES = _spec(
     _fields(
         """position string, project string, subscription string, generation int, shard int,
         incarnation bigint, topic string, storage int, partition int, offset bigint,
-        message_id string, group string, kind string, was string, now string, attempt int,
-        epoch bigint, outcome string, endpoint string, status int, failure string, cause string,
-        begun timestamp, ended timestamp, begun_after bigint, node string, policy string,
-        operation string, excerpt binary, malformed boolean"""
+        message_id string, group string, kind string, from_place string, to_place string,
+        attempt int, epoch bigint, outcome string, endpoint string, status int, failure string,
+        cause string, started_at timestamp, ended_at timestamp, begun_after bigint, node string,
+        policy string, operation string, excerpt binary, malformed boolean"""
     ),
 )
 #: A row for each thing that was done to a range, or by an operator.
@@ -135,7 +135,7 @@ WEBHOOK_ATTEMPTS = _spec(
     "webhook_attempts",
     _fields(
         """project string, channel string, endpoint string, lane string, delivery_id string,
-        attempt int, verdict string, status int, failure string, ended timestamp,
+        attempt int, verdict string, status int, failure string, ended_at timestamp,
         seconds double, excerpt binary, malformed boolean"""
     ),
 )

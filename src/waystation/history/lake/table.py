@@ -35,7 +35,7 @@ from waystation.history.lake.files import (
     file_sizes,
     read_commit,
 )
-from waystation.history.lake.rollup_schema import DERIVED, RollupSchema
+from waystation.history.lake.rollup_schema import ROLLUPS, RollupSchema
 from waystation.history.lake.schema import BASE, DAY, TableSchema
 from waystation.history.offsets import OffsetRange
 from waystation.runtime.data_files import make_private
@@ -106,7 +106,7 @@ class Lake:
         Raise LakeDamagedError if the log of a table cannot be read.
         """
         tables: dict[str, LakeTable] = {}
-        for schema in (*BASE, *DERIVED):
+        for schema in (*BASE, *ROLLUPS):
             folder = self.folder(schema)
             with _reading(schema):
                 if DeltaTable.is_deltatable(folder):

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from waystation.errors import LakeRefusedError, QueryError
 from waystation.history.lake.files import DECLARED
-from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.rollup_schema import ROLLUPS
 from waystation.history.lake.schema import BASE, DAY, GAPS
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
 from waystation.history.sources.topics import register
@@ -66,7 +66,7 @@ def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
             f" select * from {everything} where not lost"
         )
     spark.sql(f"create or replace view {_DATABASE}.{GAPS.name} as {_GAPS}")
-    for rollup in DERIVED:
+    for rollup in ROLLUPS:
         query = _select(rollup, snapshot.get(rollup.name))
         spark.sql(f"create or replace view {_DATABASE}.{rollup.name} as {query}")
     return spark
