@@ -27,7 +27,7 @@ spark.sql("""
 
 # The same tables as DataFrames: how long each order waited from produce to delivery.
 messages = spark.table("waystation.messages").where("topic = 'orders'")
-delivered = spark.table("waystation.deliveries").where("now = '-'")
+delivered = spark.table("waystation.deliveries").where("to_place = '-'")
 waited = F.unix_millis(delivered.time) - F.unix_millis(messages.time)
 (
     messages.join(delivered, "position")

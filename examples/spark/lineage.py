@@ -19,7 +19,7 @@ spark = attach(
 spark.sql("""
     create or replace temporary view lineage as
     with delivered as (
-        select position, subscription, min(begun) as first_attempt, max(attempt) as attempts,
+        select position, subscription, min(started_at) as first_attempt, max(attempt) as attempts,
                concat_ws(':', subscription, incarnation,
                          concat_ws('-', storage, partition, offset), message_id) as delivery_id
         from waystation.deliveries where kind = 'attempt'

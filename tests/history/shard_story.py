@@ -61,8 +61,8 @@ def hop_row(
         **place,
         "log_offset": offset,
         "kind": kind,
-        "was": was,
-        "now": now,
+        "from_place": was,
+        "to_place": now,
         "attempt": attempt,
         "policy": policy,
         "outcome": "again" if failed else "done",
@@ -110,8 +110,8 @@ def _shared(row: dict[str, Any]) -> dict[str, Any]:
         "incarnation": 1,
         "epoch": 1,
         "malformed": False,
-        "begun": begun if row.get("attempt") else None,
-        "ended": ended if row.get("attempt") else None,
+        "started_at": begun if row.get("attempt") else None,
+        "ended_at": ended if row.get("attempt") else None,
         **row,
     }
 
@@ -132,7 +132,8 @@ def write(writer: LogWriter) -> None:
 
 
 def _entry(row: dict[str, Any]) -> bytes:
-    words = f"{row['kind']} {row['was']} {row['now']} 1 1 {row['attempt']} {row['outcome']}"
+    places = f"{row['from_place']} {row['to_place']}"
+    words = f"{row['kind']} {places} 1 1 {row['attempt']} {row['outcome']}"
     detail: object = None
     if row["kind"] == "start":
         detail = StartDetail("orders")

@@ -159,7 +159,7 @@ def _plant(lake: Path, url: str, run: Callable[[], Findings]) -> set[tuple[str, 
     with LogWriter(url) as writer:
         for row, queue in ((retry, "retry"), (letter, "dead")):
             shard = f"{{{row['log']}.{row['shard']}}}:{queue}"
-            assert writer.command("HDEL", shard, row["now"][1:]) == 1
+            assert writer.command("HDEL", shard, row["to_place"][1:]) == 1
     return found(run()) ^ {
         ("missing", _log_of(gone), "p-7"),
         *(("unknown message", f"default/{name}", "p-7") for name in ("strict", "loose", "brief")),

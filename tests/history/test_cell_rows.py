@@ -127,7 +127,7 @@ def test_every_change_and_every_step_is_a_row_once(
     }
     done = [(row["place"], row["step_type"]) for row in steps if row["transaction_id"] == good.id]
     assert done == [("1", "order/check"), ("2", "order/pay")]
-    assert all(row["begun"] <= row["ended"] for row in steps)
+    assert all(row["started_at"] <= row["ended_at"] for row in steps)
     assert len({(row["log_offset"], row["item"]) for row in steps}) == len(steps)
 
 

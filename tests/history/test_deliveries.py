@@ -49,9 +49,9 @@ def chain(rows: list[dict[str, Any]], place: str) -> list[str]:
     """What became of a message, from hop to hop, by the names of its places alone."""
     kinds = []
     for row in rows:
-        if row["was"] == place and row["kind"] not in ("start", "reset", "trimmed"):
+        if row["from_place"] == place and row["kind"] not in ("start", "reset", "trimmed"):
             kinds.append(row["kind"])
-            place = row["now"]
+            place = row["to_place"]
     return [*kinds, place]
 
 
@@ -87,13 +87,17 @@ async def test_every_kind_of_fact_is_read_as_a_station_writes_it(tmp_path: Path)
         if row["position"]
     )
     assert told == requests(hook)
-    assert {(row["begun"] is None, row["endpoint"] is None) for row in rows if row["position"]} == {
-        (False, False)
-    }
-    assert {row["begun"] for row in rows if not row["position"]} == {None}
+    assert {
+        (row["started_at"] is None, row["endpoint"] is None) for row in rows if row["position"]
+    } == {(False, False)}
+    assert {row["started_at"] for row in rows if not row["position"]} == {None}
 
     # The way of each is a chain
-    ids = {row["was"]: row["message_id"] for row in rows if row["message_id"] and "m" in row["was"]}
+    ids = {
+        row["from_place"]: row["message_id"]
+        for row in rows
+        if row["message_id"] and "m" in row["from_place"]
+    }
     ways = {id_: chain(rows, place) for place, id_ in ids.items()}
     assert ways["well-0"] == ["attempt", "-"]
     assert ways["late-0"] == ["late", "attempt", "-"]

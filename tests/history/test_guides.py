@@ -22,7 +22,7 @@ from waystation.cli.main import build_app
 from waystation.config import Config
 from waystation.history import attach
 from waystation.history.ingest.job import ingest_job
-from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.rollup_schema import ROLLUPS
 from waystation.history.lake.rollups import refresh_rollups
 from waystation.history.lake.schema import BASE
 from waystation.history.lake.table import Lake
@@ -57,7 +57,7 @@ def test_every_command_of_a_page_is_one_that_there_is(page: Path) -> None:
 
 def test_all_tables_are_on_the_page_of_the_concept() -> None:
     text = CONCEPT.read_text(encoding="utf-8")
-    for spec in (*BASE, *DERIVED):
+    for spec in (*BASE, *ROLLUPS):
         assert f"`{spec.name}`" in text
 
 

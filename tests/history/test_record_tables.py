@@ -60,7 +60,9 @@ def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: 
 
     assert len(parts) == 3
     assert [row["log_offset"] for row in rows] == list(range(len(shard_story.HOPS)))
-    assert [(row["kind"], row["was"]) for row in rows] == [hop[:2] for hop in shard_story.HOPS]
+    assert [(row["kind"], row["from_place"]) for row in rows] == [
+        hop[:2] for hop in shard_story.HOPS
+    ]
     assert {(row["log"], row["log_partition"], row["gap"]) for row in rows} == {(LOG, 0, None)}
     assert (rows[1]["message_id"], rows[1]["status"], rows[1]["subscription"]) == (
         "m-2", 200, "billing",
@@ -123,8 +125,10 @@ def test_spark_reads_record_logs_by_a_source_that_was_registered(
     register(session)
     options = {"table": "deliveries", "store": store_url}
     found = session.read.format("waystation").options(**options).load()
-    counted = found.where("kind = 'attempt' and log_offset >= 5").groupBy("now").count().collect()
+    counted = (
+        found.where("kind = 'attempt' and log_offset >= 5").groupBy("to_place").count().collect()
+    )
     wanted = [hop[2] for hop in shard_story.HOPS[5:] if hop[0] == "attempt"]
-    assert {row.now: row["count"] for row in counted} == {
+    assert {row.to_place: row["count"] for row in counted} == {
         place: wanted.count(place) for place in set(wanted)
     }

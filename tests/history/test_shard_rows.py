@@ -146,6 +146,6 @@ def test_shards_are_brought_into_the_lake_once_and_a_store_that_went_back_is_rep
     writer.restore(backup)
     writer.append_raw(LOG, STORY[4:5], 1)
     assert ingest() == 1
-    assert [row["was"] for row in rows("deliveries")].count("d2") == 1
+    assert [row["from_place"] for row in rows("deliveries")].count("d2") == 1
     attach(spark, lake=str(lake))
     assert [row.kind for row in spark.table("waystation.operations").collect()] == ["start"]

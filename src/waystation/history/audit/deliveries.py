@@ -271,7 +271,7 @@ def _check_swallowed(hops: DataFrame, findings: Findings) -> None:
     was empty for long counts its receipts anew.
     """
     same = ["project", "endpoint", "message_id", "excerpt"]
-    arrived = hops.where("now = '-' and excerpt is not null and endpoint is not null").select(
+    arrived = hops.where("to_place = '-' and excerpt is not null and endpoint is not null").select(
         *same, "subscription", *POSITION[2:], "incarnation", "position", "status"
     )
     repeated = arrived.where(f.col("status") == DUPLICATE)
@@ -293,7 +293,7 @@ def _check_swallowed(hops: DataFrame, findings: Findings) -> None:
 
 
 def _check_unknown_origins(hops: DataFrame, findings: Findings) -> None:
-    place = f.concat_ws("/", "project", "subscription", "generation", "shard", "was")
+    place = f.concat_ws("/", "project", "subscription", "generation", "shard", "from_place")
     _report(
         "unknown place",
         hops.withColumn("position", place).withColumn("id", f.lit("")),

@@ -151,7 +151,7 @@ def _taken(tables: AuditTables) -> dict[tuple[str, str, int, int, int], int]:
     """Return the offset behind the last message that each incarnation took, by partition."""
     rows = (
         tables.frame(DELIVERIES)
-        .where("was like 'm%' and (now = '-' or now rlike '^[rd]')")
+        .where("from_place like 'm%' and (to_place = '-' or to_place rlike '^[rd]')")
         .groupBy("project", "subscription", "incarnation", "storage", "partition")
         .agg(f.max("offset").alias("last"))
     )

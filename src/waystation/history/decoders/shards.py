@@ -64,8 +64,8 @@ def _facts(place: ShardPlace, payload: bytes, ms: int) -> Iterator[Row]:
 def _fact(fact: Fact) -> Row:
     row = {
         "kind": fact.kind,
-        "was": fact.was,
-        "now": fact.now,
+        "from_place": fact.was,
+        "to_place": fact.now,
         "epoch": fact.epoch,
         "incarnation": fact.incarnation,
         "attempt": fact.attempt,
@@ -94,8 +94,8 @@ def _detail(place: ShardPlace, kind: str, packed: bytes) -> Row:
         "failure": None if is_status else attempt.failure or None,
         "cause": attempt.cause or None,
         "excerpt": attempt.excerpt or None,
-        "begun": moment(attempt.begun_ms) if attempt.begun_ms else None,
-        "ended": moment(attempt.ended_ms) if attempt.ended_ms else None,
+        "started_at": moment(attempt.begun_ms) if attempt.begun_ms else None,
+        "ended_at": moment(attempt.ended_ms) if attempt.ended_ms else None,
         "begun_after": attempt.begun_after if attempt.begun_ms else None,
         "node": attempt.node or None,
         "endpoint": attempt.endpoint or None,

@@ -40,7 +40,7 @@ def _attempts(payload: bytes) -> Iterator[Row]:
             "verdict": attempt.verdict,
             "status": attempt.status or None,
             "failure": attempt.failure or None,
-            "ended": moment(attempt.at_ms),
+            "ended_at": moment(attempt.at_ms),
             "seconds": attempt.seconds,
             "excerpt": attempt.excerpt or None,
             "malformed": False,

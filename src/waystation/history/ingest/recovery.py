@@ -27,7 +27,7 @@ _log = logger("history")
 
 #: Columns that tell entries apart that have the same offset and time.
 _IDENTITY = (
-    *("id", "transaction_id", "version", "message_id", "was", "delivery_id"),
+    *("id", "transaction_id", "version", "message_id", "from_place", "delivery_id"),
     *("channel", "clock", "pool", "number"),
 )
 

@@ -33,7 +33,7 @@ def lifecycles(deliveries: DataFrame) -> DataFrame:
     among the dead letters; `grouped` tells whether the subscription kept the order of its group.
     """
     transitions = with_origin(deliveries)
-    ended = f.col("now") == "-"
+    ended = f.col("to_place") == "-"
     # A dead letter settles the message for its group, because no other message waits behind it.
     settles = ended | (f.col("kind") == "dead")
     return transitions.groupBy(*POSITION, "incarnation").agg(
@@ -41,7 +41,7 @@ def lifecycles(deliveries: DataFrame) -> DataFrame:
         f.min(f.when(settles, f.col("generation") * _GENERATION + f.col("log_offset"))).alias(
             "settled"
         ),
-        f.count_if(f.col("was").startswith("m")).alias("left"),
+        f.count_if(f.col("from_place").startswith("m")).alias("left"),
         f.count_if(ended).alias("ends"),
         _number_in("r").alias("retry"),
         _number_in("d").alias("letter"),
@@ -55,16 +55,18 @@ def lifecycles(deliveries: DataFrame) -> DataFrame:
 def unknown_origins(deliveries: DataFrame) -> DataFrame:
     """Return the transitions from a place that no message ever entered."""
     transitions = _transitions(deliveries)
-    moved = transitions.where("not was like 'm%'")
-    places = _entries(transitions).withColumnRenamed("place", "was").select(*_SHARD, "was")
-    return moved.join(places, [*_SHARD, "was"], "anti")
+    moved = transitions.where("not from_place like 'm%'")
+    places = (
+        _entries(transitions).withColumnRenamed("place", "from_place").select(*_SHARD, "from_place")
+    )
+    return moved.join(places, [*_SHARD, "from_place"], "anti")
 
 
 def ranges(deliveries: DataFrame) -> DataFrame:
     """Return the rows about ranges of offsets, with kind, first offset and the offset behind."""
     return (
         deliveries.where(f.col("kind").isin(*_RANGES) & f.col("storage").isNotNull())
-        .withColumn("to", f.element_at(f.split("now", r"\."), -1).cast("bigint"))
+        .withColumn("to", f.element_at(f.split("to_place", r"\."), -1).cast("bigint"))
         .select(*POSITION, "incarnation", "kind", "to", "topic", "generation", "shard")
     )
 
@@ -81,7 +83,7 @@ def with_origin(deliveries: DataFrame) -> DataFrame:
     )
     origins = entries.join(second, [*_SHARD, "before"], "left").select(
         *_SHARD,
-        f.col("place").alias("was"),
+        f.col("place").alias("from_place"),
         *(
             f.coalesce(
                 f.when(f.col("before").startswith("m"), f.col(f"first_{name}")),
@@ -91,13 +93,13 @@ def with_origin(deliveries: DataFrame) -> DataFrame:
         ),
     )
     later = (
-        transitions.where("not was like 'm%'")
-        .join(origins, [*_SHARD, "was"])
+        transitions.where("not from_place like 'm%'")
+        .join(origins, [*_SHARD, "from_place"])
         .where("from_offset is not null")
     )
     for name in _ORIGIN:
         later = later.withColumn(name, f.col(f"from_{name}"))
-    first = transitions.where("was like 'm%'")
+    first = transitions.where("from_place like 'm%'")
     return first.unionByName(later.select(*transitions.columns))
 
 
@@ -108,15 +110,15 @@ def _transitions(deliveries: DataFrame) -> DataFrame:
 
 def _entries(transitions: DataFrame) -> DataFrame:
     """Return each place that a message entered, with the place before it."""
-    return transitions.where("now rlike '^[rd]' and now <> was").select(
+    return transitions.where("to_place rlike '^[rd]' and to_place <> from_place").select(
         *_SHARD,
-        f.col("now").alias("place"),
-        f.col("was").alias("before"),
+        f.col("to_place").alias("place"),
+        f.col("from_place").alias("before"),
         *(f.col(name).alias(f"first_{name}") for name in _ORIGIN),
     )
 
 
 def _number_in(queue: str) -> Column:
     """Return the number of a message in a queue, which it enters once at most."""
-    number = f.substring("now", 2, 20).cast("bigint")
-    return f.max(f.when(f.col("now").startswith(queue), number))
+    number = f.substring("to_place", 2, 20).cast("bigint")
+    return f.max(f.when(f.col("to_place").startswith(queue), number))

@@ -32,7 +32,7 @@ RANGES = frozenset({"start", "passed", "trimmed", "damaged", "reset"})
 #: Kinds of deliveries of a message that an operator caused.
 BY_OPERATION = frozenset({"redriven", "skipped", "purged"})
 #: Columns of `operations` that have another name in `deliveries`.
-_RENAMED = {"subject": "subscription", "from_position": "was", "to_position": "now"}
+_RENAMED = {"subject": "subscription", "from_position": "from_place", "to_position": "to_place"}
 #: Columns of `deliveries` that are the JSON object `detail` of `operations`.
 _DETAIL = ("operation", "topic", "incarnation", "epoch")
 

@@ -37,11 +37,11 @@ from waystation.history.lake.lifecycle import with_origin
 from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.rollup_schema import (
     BUCKET_SECONDS,
-    DERIVED,
     ENDPOINT_METRICS,
     GROUP_LOAD,
     PARTITIONS,
     PIPELINE_METRICS,
+    ROLLUPS,
     SUBSCRIPTION_METRICS,
     RollupSchema,
 )
@@ -112,7 +112,7 @@ def refresh_rollups(
     progress = RefreshProgress()
     snapshot = open_snapshot(lake.root)
     attach(spark, lake=snapshot)
-    for schema in DERIVED:
+    for schema in ROLLUPS:
         _refresh(spark, snapshot, lake.folder(schema), schema, progress, on_progress)
         maintain(lake.folder(schema), (clock or Clock()).now_ms())
     attach(spark, lake=lake.root)
@@ -338,8 +338,9 @@ def _pipelines(spark: SparkSession, days: str, windows: str) -> DataFrame:
 def _subscriptions(spark: SparkSession, days: str, windows: str) -> DataFrame:
     transitions = with_origin(spark.table("waystation.deliveries"))
     events = f"""
-        select h.project, h.subscription, h.time, h.kind, h.now, h.attempt, 0L filtered,
-               if(h.now = '-' and h.kind = 'attempt', {_seconds("m.time", "h.time")}, null) latency
+        select h.project, h.subscription, h.time, h.kind, h.to_place, h.attempt, 0L filtered,
+               if(h.to_place = '-' and h.kind = 'attempt', {_seconds("m.time", "h.time")}, null)
+                 latency
         from {{transitions}} h
         left join (select project, subscription, max(topic) topic from waystation.deliveries
                    where kind = 'start' group by 1, 2) t using (project, subscription)
@@ -348,17 +349,17 @@ def _subscriptions(spark: SparkSession, days: str, windows: str) -> DataFrame:
          and m.storage = h.storage and m.partition = h.partition and m.offset = h.offset
         where h.{days}
         union all
-        select project, subscription, time, kind, now, null,
-               cast(element_at(split(now, '[.]'), -1) as bigint) - offset, null
+        select project, subscription, time, kind, to_place, null,
+               cast(element_at(split(to_place, '[.]'), -1) as bigint) - offset, null
         from waystation.deliveries where kind = 'passed' and {days}"""
     return spark.sql(
         f"""
         select bucket_seconds, to_date(bucket) day, bucket, project, subscription,
-               count_if(now = '-' and kind = 'attempt') delivered,
-               count_if(attempt > 0 and now <> '-') failed,
+               count_if(to_place = '-' and kind = 'attempt') delivered,
+               count_if(attempt > 0 and to_place <> '-') failed,
                count_if(kind = 'dead') dead, count_if(kind in ('parked', 'followed')) parked,
                sum(filtered) filtered, {_percentiles("latency", "latency")},
-               {_percentiles("if(now = '-' and attempt > 0, attempt, null)", "attempts")}
+               {_percentiles("if(to_place = '-' and attempt > 0, attempt, null)", "attempts")}
         from ({_bucketed(events, windows)}) group by 1, 2, 3, 4, 5""",
         transitions=transitions,
     )
@@ -366,9 +367,10 @@ def _subscriptions(spark: SparkSession, days: str, windows: str) -> DataFrame:
 
 def _endpoints(spark: SparkSession, days: str, windows: str) -> DataFrame:
     events = f"""
-        select project, endpoint, time, {_seconds("begun", "ended")} seconds,
-               now <> '-' is_failure, failure, status
-        from waystation.deliveries where begun is not null and endpoint is not null and {days}
+        select project, endpoint, time, {_seconds("started_at", "ended_at")} seconds,
+               to_place <> '-' is_failure, failure, status
+        from waystation.deliveries
+        where started_at is not null and endpoint is not null and {days}
         union all
         select project, endpoint, time, seconds, verdict <> 'done', failure, status
         from waystation.webhook_attempts where endpoint is not null and {days}"""
@@ -396,7 +398,7 @@ def _groups(spark: SparkSession, days: str, windows: str) -> DataFrame:
         from waystation.deliveries d
         join (select project, subscription, max(topic) topic from waystation.deliveries
               where kind = 'start' group by 1, 2) t using (project, subscription)
-        where d.was like 'm%' and d.{days}
+        where d.from_place like 'm%' and d.{days}
           and d.kind not in ('start', 'reset', 'passed', 'trimmed', 'damaged', 'opened')"""
     return spark.sql(
         f"""

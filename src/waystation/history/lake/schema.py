@@ -101,8 +101,8 @@ _TYPES = {
 #: A call of a step.
 ATTEMPT = pa.schema(
     _fields(
-        """item int, place string, step_type string, attempt int, outcome string, begun timestamp,
-        ended timestamp, begun_after bigint, node string, note string"""
+        """item int, place string, step_type string, attempt int, outcome string, started_at timestamp,
+        ended_at timestamp, begun_after bigint, node string, note string"""
     )
 )
 #: A row for each change of a transaction, with the calls of the step that it settles.
@@ -133,10 +133,10 @@ DELIVERIES = _spec(
     _fields(
         """position string, project string, subscription string, generation int, shard int,
         incarnation bigint, topic string, storage int, partition int, offset bigint,
-        message_id string, group string, kind string, was string, now string, attempt int,
-        epoch bigint, outcome string, endpoint string, status int, failure string, cause string,
-        begun timestamp, ended timestamp, begun_after bigint, node string, policy string,
-        operation string, excerpt binary, malformed boolean"""
+        message_id string, group string, kind string, from_place string, to_place string,
+        attempt int, epoch bigint, outcome string, endpoint string, status int, failure string,
+        cause string, started_at timestamp, ended_at timestamp, begun_after bigint, node string,
+        policy string, operation string, excerpt binary, malformed boolean"""
     ),
 )
 #: A row for each action of an operator that no subscription records. The view of this name also
@@ -153,7 +153,7 @@ WEBHOOK_ATTEMPTS = _spec(
     "webhook_attempts",
     _fields(
         """project string, channel string, endpoint string, lane string, delivery_id string,
-        attempt int, verdict string, status int, failure string, ended timestamp,
+        attempt int, verdict string, status int, failure string, ended_at timestamp,
         seconds double, excerpt binary, malformed boolean"""
     ),
 )

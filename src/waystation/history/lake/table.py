@@ -35,7 +35,7 @@ from waystation.history.lake.files import (
     file_sizes,
     read_commit,
 )
-from waystation.history.lake.rollup_schema import DERIVED, RollupSchema
+from waystation.history.lake.rollup_schema import ROLLUPS, RollupSchema
 from waystation.history.lake.schema import BASE, PARTITIONS, ROW_STATE, RowState, TableSchema
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.runtime.data_files import make_private
@@ -108,7 +108,7 @@ class Lake:
         release wrote a table in another layout.
         """
         tables: dict[str, LakeTable] = {}
-        for schema in (*BASE, *DERIVED):
+        for schema in (*BASE, *ROLLUPS):
             folder = self.folder(schema)
             with _reading(schema):
                 if not DeltaTable.is_deltatable(folder):

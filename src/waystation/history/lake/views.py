@@ -32,7 +32,7 @@ from waystation.history.lake.projections import (
     steps_query,
     withheld_query,
 )
-from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.rollup_schema import ROLLUPS
 from waystation.history.lake.schema import (
     BASE,
     CHANNELS,
@@ -73,7 +73,7 @@ def attach(spark: SparkSession, *, lake: str | LakeSnapshot) -> SparkSession:
         everything = _select(schema, table, columns, ("live", "lost"))
         _create_view(spark, f"{schema.name}_all", everything)
     _create_derived_views(spark, snapshot)
-    for rollup in DERIVED:
+    for rollup in ROLLUPS:
         table = snapshot.get(rollup.name)
         _create_view(spark, rollup.name, _select(rollup, table, rollup.schema.names))
     return spark

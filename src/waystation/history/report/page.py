@@ -14,7 +14,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from waystation.errors import LakeRefusedError, NoLakeError
-from waystation.history.lake.rollup_schema import DERIVED
+from waystation.history.lake.rollup_schema import ROLLUPS
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach
 from waystation.history.report.charts import bar_chart, heat_map, line_chart, short
@@ -80,7 +80,7 @@ def write_report(
     """
     attach(spark, lake=lake.root)
     try:
-        lake.require(DERIVED)
+        lake.require(ROLLUPS)
     except NoLakeError as error:
         raise LakeRefusedError(
             "The lake has no rollups yet.", hint="Run `waystation history refresh` first."
