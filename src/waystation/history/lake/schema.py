@@ -101,8 +101,8 @@ _TYPES = {
 #: A call of a step.
 ATTEMPT = pa.schema(
     _fields(
-        """item int, place string, step_type string, attempt int, outcome string, started_at timestamp,
-        ended_at timestamp, begun_after bigint, node string, note string"""
+        """item int, place string, step_type string, attempt int, outcome string,
+        started_at timestamp, ended_at timestamp, begun_after bigint, node string, note string"""
     )
 )
 #: A row for each change of a transaction, with the calls of the step that it settles.
