@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.busy_station import busy_station
 from waystation.errors import LakeRefusedError
-from waystation.history.ingest.job import Ingest
+from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.rollup_schema import (
     ENDPOINT_METRICS,
     GROUP_LOAD,
@@ -289,7 +289,7 @@ async def test_a_report_about_a_minute_of_a_station_shows_lines_and_names(
     spark: SparkSession, tmp_path: Path, lake: Path
 ) -> None:
     def report(url: Any) -> None:
-        Ingest(spark, Lake(str(lake)), url).run()
+        ingest_job(spark, Lake(str(lake)), url).run()
         refresh_rollups(spark, Lake(str(lake)))
         write_report(spark, Lake(str(lake)), tmp_path / "page.html", now_ms=0)
 
