@@ -162,9 +162,9 @@ def require_printed(file: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def reader(folder: Path, *arguments: str) -> Iterator[Reader]:
+def reader(folder: Path, *arguments: str, history: str = "--no-history") -> Iterator[Reader]:
     """Somebody with an empty server, in its folder."""
-    with running_station(folder, "dev", "--port", "0", *arguments) as station:
+    with running_station(folder, "dev", "--port", "0", *arguments, history=history) as station:
         somebody = Reader(folder, station["url"])
         try:
             yield somebody
@@ -192,16 +192,28 @@ def test_first_station_page_runs_in_order_on_an_empty_server(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(_SECONDS_MAX)
 def test_readme_runs_in_order_on_an_empty_server(tmp_path: Path) -> None:
-    """Everything, history included: this starts Spark three times, as a user does."""
+    """Everything, the data pipeline of the server included: this starts Spark as a user does."""
     folder = Path(shutil.copytree(ROOT / "examples", tmp_path / "examples")) / "refund"
     blocks = to_run(README)
     assert len(blocks) == 9
-    with reader(folder, "--app", "refund:app") as somebody:
+    with reader(folder, "--app", "refund:app", history="") as somebody:
         for block in blocks:
             somebody.read(block)
         assert somebody.output_of(0) == "".join(f"order-17 {{'n': {n}}}\n" for n in range(3))
         assert somebody.output_of(1) == "alice {'n': 1}\n"
     assert len((folder / "bank.txt").read_text(encoding="utf-8").splitlines()) == 1
+
+
+def require_command(words: list[str]) -> None:
+    """Parse a command and its arguments without running it."""
+    left = list(words)
+    found: Any = typer.main.get_command(build_app(words[0]))
+    while hasattr(found, "get_command"):
+        name = left.pop(0)
+        found = found.get_command(None, name)
+        assert found is not None, f"no command {name}"
+    # Unknown options, missing arguments and bad values are errors here.
+    found.make_context(name, left)
 
 
 @pytest.mark.parametrize("page", [README, FIRST], ids=lambda page: page.name)
@@ -216,9 +228,4 @@ def test_page_shows_only_commands_that_exist(page: Path) -> None:
     ]
     assert len(shown) > 3
     for words in shown:
-        found: Any = typer.main.get_command(build_app(words[0]))
-        while hasattr(found, "get_command"):
-            name = words.pop(0)
-            found = found.get_command(None, name)
-            assert found is not None, f"no command {name}"
-        found.make_context(name, words)
+        require_command(words)

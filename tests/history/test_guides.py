@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from pyspark.sql import SparkSession
 
 from demo.history import QUERY
@@ -18,7 +17,7 @@ from tests.history.busy_station import DECLINED, busy_station
 from tests.history.shard_life import lived
 from tests.history.test_deliveries import FAILED_BY_ENDPOINT
 from tests.test_examples import ROOT
-from waystation.cli.main import build_app
+from tests.test_readme import require_command
 from waystation.config import Config
 from waystation.history import attach
 from waystation.history.ingest.job import ingest_job
@@ -46,13 +45,8 @@ def commands(page: Path) -> list[list[str]]:
 def test_every_command_of_a_page_is_one_that_there_is(page: Path) -> None:
     found = commands(page)
     assert len(found) >= 4
-    for name, *words in found:
-        command = typer.main.get_command(build_app(name))
-        group = command.get_command(None, name)  # type: ignore[attr-defined, arg-type]
-        verb = group.get_command(None, words[0])
-        assert verb is not None, words
-        # Unknown options, missing arguments and bad values are errors here; nothing is run.
-        verb.make_context(words[0], words[1:])
+    for words in found:
+        require_command(words)
 
 
 def test_all_tables_are_on_the_page_of_the_concept() -> None:
