@@ -14,6 +14,10 @@ ON_CLUSTER := WAYSTATION_TEST_STORE=cluster $(PYTEST)
 CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions tests/topics \
 	tests/transactions $(addprefix tests/store/test_,leases.py membership.py format.py time_machine.py)
 
+# The oldest supported Spark, in an environment of its own. This Spark leaves sockets open itself.
+SPARK_OLDEST := .venv-spark40/bin/python -m pytest -p no:xdist -W ignore::ResourceWarning \
+	-m spark_oldest $$(grep -l 'mark.spark_oldest' tests/history/test_*.py)
+
 # Tests against a model, bounded by examples; the summary tells how many ran.
 MODELS := $(patsubst %,tests/%/test_model.py,channels subscriptions topics transactions) \
 	tests/pools/test_pool_model.py tests/transactions/test_archive_model.py
@@ -32,6 +36,7 @@ verify: dev
 	$(PYTEST) -n 3 -m slow $(addprefix --ignore=,$(HEAVY) $(ALONE))
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(HEAVY)
 	$(BIN)/python -m pytest -m slow -p no:xdist $(ALONE)
+	$(SPARK_OLDEST)
 	$(ON_CLUSTER) $(CORE)
 	EXAMPLES=400 $(PYTEST) --timeout=900 tests/api/test_openapi.py $(MODELS)
 

@@ -1,13 +1,16 @@
-"""Install the tools of `make verify`: Debian packages and an environment with real ACA-Py agents.
+"""Install the tools of `make verify`: Debian packages, the oldest Spark, and real ACA-Py agents.
 
-Debian packages are installed when this runs as root. The ACA-Py environment is `.venv-acapy`; it
-needs Python 3.12 or newer. ACA-Py's plugin `redis_events` is on no package registry: it is looked
-for in WAYSTATION_TEST_ACAPY_PLUGIN and beside the checkout, and where it is missing, the tests with
-real agents are skipped. Every other missing tool is an error in CI.
+Debian packages are installed when this runs as root. `.venv-spark40` is an environment with the
+oldest supported PySpark: `make verify` runs the tests with the mark `spark_oldest` in it, and fails
+without it. The ACA-Py environment is `.venv-acapy`; it needs Python 3.12 or newer. ACA-Py's plugin
+`redis_events` is on no package registry: it is looked for in WAYSTATION_TEST_ACAPY_PLUGIN and
+beside the checkout, and where it is missing, the tests with real agents are skipped. Every other
+missing tool is an error in CI.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Program → Debian package.
 TOOLS = {"chromium": "chromium", "strace": "strace"}
+SPARK = ROOT / ".venv-spark40"
+#: The last release of the oldest supported version, and packages of the tests.
+SPARK_PACKAGES = (
+    *("--editable", ".[history,postgres]", "pyspark==4.0.5"),
+    *("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout"),
+)
 ACAPY = ROOT / ".venv-acapy"
 ACAPY_PACKAGES = ("acapy-agent~=1.6.1", "redis>=5.2.1,<6")
 PLUGIN = Path(
@@ -26,8 +35,12 @@ PLUGIN = Path(
 
 
 def main() -> int:
-    """Return the exit code: 1 if a tool is missing in CI, otherwise 0."""
+    """Return the exit code: 1 without the oldest Spark, or if another tool is missing in CI."""
     missing = missing_packages()
+    unusable = missing_spark()
+    if unusable:
+        print(f"tools: {unusable}", file=sys.stderr, flush=True)
+        return 1
     if PLUGIN.is_dir():
         missing += missing_acapy()
     else:
@@ -48,6 +61,30 @@ def missing_packages() -> list[str]:
             subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
         missing = {name: package for name, package in TOOLS.items() if not shutil.which(name)}
     return [f"{name} is missing (Debian package {package})" for name, package in missing.items()]
+
+
+def missing_spark() -> str:
+    """Create the environment with the oldest Spark. Return a sentence if that is impossible."""
+    # Its other packages have the same versions as in `.venv`.
+    pins = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
+    pins = [pin for pin in pins if not pin.startswith(("py4j==", "pyspark=="))]
+    parts = ["".join(pins), (ROOT / "pyproject.toml").read_text(), *SPARK_PACKAGES]
+    wanted = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    stamp = SPARK / ".installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return ""
+    print(f"tools: installing pyspark 4.0 into {SPARK.name} (once; a minute or two)", flush=True)
+    if subprocess.run([sys.executable, "-m", "venv", "--clear", SPARK], check=False).returncode:
+        return f"Python's module venv cannot create {SPARK.name}"
+    constraints = SPARK / "constraints.txt"
+    constraints.write_text("".join(pins))
+    pip = [str(SPARK / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip += ["--disable-pip-version-check", "--constraint", str(constraints), *SPARK_PACKAGES]
+    if subprocess.run(pip, cwd=ROOT, check=False).returncode:
+        return f"pip cannot install the packages of {SPARK.name}; its reason is above"
+    # The stamp is written last, so that an interrupted installation is repeated.
+    stamp.write_text(wanted)
+    return ""
 
 
 def missing_acapy() -> list[str]:

@@ -54,7 +54,7 @@ def make_lake(spark: SparkSession, lake: Lake, messages: int) -> None:
 
 
 def _make(spark: SparkSession, lake: Lake, spec: TableSchema, spans: list[OffsetRange]) -> None:
-    tasks = pack_ranges(spans, rows=_TASK, most=_TASKS_MAX)
+    tasks = pack_ranges(spans, rows=_TASK, tasks_max=_TASKS_MAX)
     root = lake.root
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.session import SessionPlan, open_session
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.logs.protocol import Retention
 from waystation.logs.streams import StreamLogs
 from waystation.messages.envelope import pack
@@ -97,7 +97,7 @@ class SparkLoad:
     def do_ingest(self, store: str, count: int) -> Answer:
         """All logs of a store into an empty lake."""
         lake = Lake(str(self._new_lake()))
-        work = ingest_job(self._spark, lake, StorePlace(store))
+        work = ingest_job(self._spark, lake, Location(store))
         told: list[int] = []
         answer = self._timed(lambda: told.append(work.run().rows))
         if told != [count]:
@@ -124,7 +124,7 @@ class SparkLoad:
 
     def _audited(self, root: str, owed: int, live: Live | None, store: str = "") -> Answer:
         lake, seen = Lake(root), []
-        ingest = ingest_job(self._spark, lake, StorePlace(store)) if live else None
+        ingest = ingest_job(self._spark, lake, Location(store)) if live else None
 
         def work() -> None:
             run = ingest.run if ingest else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from waystation.history.audit import Findings
     from waystation.history.lake.table import Lake
-    from waystation.history.sources.options import StorePlace
+    from waystation.history.sources.options import Location
 
 #: The question of the guide, word for word.
 QUERY = """select endpoint, count(*) attempts, count_if(status >= 500) failed
@@ -74,7 +74,7 @@ def record_channels_and_pools(station: DemoStation) -> None:
             await store.close()
 
     with store_access(settings) as access:
-        asyncio.run(register(access.url()))
+        asyncio.run(register(access.resolve()))
         station.kill()
         station.start()
 
@@ -120,7 +120,7 @@ def _session(stage: Stage, station: DemoStation) -> Iterator[SparkSession]:
 
 
 def _audit(
-    stage: Stage, spark: SparkSession, lake: Lake, access: StorePlace, settings: Config
+    stage: Stage, spark: SparkSession, lake: Lake, access: Location, settings: Config
 ) -> Findings:
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
@@ -128,11 +128,11 @@ def _audit(
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     begun = time.monotonic()
-    with history_lease(access.url()):
+    with history_lease(access.resolve()):
         rows = ingest_job(spark, lake, access).run().rows
     stage.say(f"ingested: {rows:,} rows  ({time.monotonic() - begun:.1f} s)")
     begun = time.monotonic()
-    with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
+    with Live(access.resolve(), archive_place("", folder=settings.data_dir)) as live:
         found = audit(
             spark,
             lake,

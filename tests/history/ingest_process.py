@@ -29,7 +29,7 @@ from waystation.history.ingest.task import run_encoded
 from waystation.history.lake import maintenance as tidying
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.session import SessionPlan, running_session
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 
 #: In the order of a round; of each, that it dies when this is done.
 STAGES: dict[str, tuple[Any, str]] = {
@@ -152,7 +152,7 @@ def main() -> None:
             def run() -> None:
                 try:
                     options = IngestOptions(batch_rows=400, task_rows=100)
-                    work = IngestJob(Lake(lake), StorePlace(url), spark_tasks(spark), options)
+                    work = IngestJob(Lake(lake), Location(url), spark_tasks(spark), options)
                     sys.stdout.write(f"rows={work.run().rows}\n")
                 except HistoryError as error:
                     sys.stdout.write(f"{error.code}: {error}\n")

@@ -121,6 +121,26 @@ class LogWriter:
 
         return self._runner.run(trim())
 
+    def expire(self, log: str, partition: int = 0) -> int:
+        """Trim a partition as far as age permits, with an age limit of 0; return its new start."""
+
+        async def trim() -> int:
+            last_ms = (await self._logs.state(log, partition)).last_ms
+            seconds, microseconds = last_ms // 1000, last_ms % 1000 * 1000 + 999
+            # Entries of the current millisecond are not old yet.
+            while (await self._time()) <= (seconds, microseconds):
+                pass
+            while (await self._logs.trim(log, partition, Retention(max_age_ms=0))).more:
+                pass
+            await self._logs.set_retention(log, partition, KEEP_ALL)
+            return (await self._logs.state(log, partition)).first
+
+        return self._runner.run(trim())
+
+    async def _time(self) -> tuple[int, int]:
+        seconds, microseconds = await self._store.call("TIME")
+        return int(seconds), int(microseconds)
+
     def held(self, log: str, partition: int = 0) -> dict[str, int]:
         """Who holds a partition, and from where on."""
         reply = self.command("HGETALL", keys.holds(log, partition))

@@ -19,7 +19,7 @@ from waystation.history import attach
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.schema import MESSAGES
 from waystation.history.lake.table import Lake, LakeTable
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 
 ORDERS = "t.default.orders.0"
 #: A user's program: a session without settings that exists before our package is imported.
@@ -89,6 +89,7 @@ class DeathError(Exception):
     """The process dies here."""
 
 
+@pytest.mark.spark_oldest
 def test_tables_have_what_was_committed_and_are_a_snapshot(
     spark: SparkSession,
     writer: LogWriter,
@@ -97,7 +98,7 @@ def test_tables_have_what_was_committed_and_are_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake = tmp_path / "a lake"
-    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = ingest_job(spark, Lake(str(lake)), Location(store_url))
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(4, group="g"), 1)
 
@@ -146,7 +147,7 @@ def test_attach_and_sources_in_plain_session_need_no_configuration(
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(30), 0)
     writer.append(ORDERS, envelopes(30, first=30), 1)
-    ingest_job(spark, Lake(str(tmp_path / "lake")), StorePlace(store_url)).run()
+    ingest_job(spark, Lake(str(tmp_path / "lake")), Location(store_url)).run()
     archive = str(tmp_path / "archive.db")
     fill("", tmp_path, states(30))
     failed = sum(state.status == "failed" for state in states(30))

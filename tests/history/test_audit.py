@@ -20,7 +20,7 @@ from waystation.errors import ArchiveForeignError, ArchiveUnavailableError
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.logs.operations import OperationRecord
 from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
@@ -35,7 +35,7 @@ ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn
 @pytest.fixture
 def told(spark: SparkSession, writer: LogWriter, store_url: str, lake: Path) -> Any:
     """A lake with twenty messages and what a subscription made of them; audits it."""
-    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run
+    ingest = ingest_job(spark, Lake(str(lake)), Location(store_url)).run
     # A store that was restored from a backup, and has given two offsets anew
     writer.create(TORN)
     writer.append(TORN, envelopes(4))
@@ -116,6 +116,7 @@ def double(lake: Path, table: str, predicate: str) -> None:
     write_deltalake(opened, rows.filter(pc.field(name) == value), mode="append")
 
 
+@pytest.mark.spark_oldest
 @pytest.mark.timeout(240)
 def test_one_deleted_one_doubled_and_one_overtaken_message_are_found_by_their_ids(
     told: Any, writer: LogWriter, lake: Path
@@ -172,6 +173,7 @@ def event(source: str) -> Envelope:
     return Envelope(id="m-1", project="default", data=b"{}", headers=headers)
 
 
+@pytest.mark.spark_oldest
 @pytest.mark.timeout(240)
 def test_audit_of_a_deduplicated_topic_finds_an_id_that_is_there_twice(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
@@ -201,7 +203,7 @@ def test_audit_of_a_deduplicated_topic_finds_an_id_that_is_there_twice(
                 spark,
                 Lake(str(lake)),
                 live=live,
-                ingest=ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run,
+                ingest=ingest_job(spark, Lake(str(lake)), Location(store_url)).run,
             )
 
     assert run().counts == {}
@@ -255,7 +257,7 @@ def test_audit_after_an_accepted_store_loss_names_the_lost_data_set_once(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     def ingest() -> object:
-        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run()
+        return ingest_job(spark, Lake(str(lake)), Location(store_url)).run()
 
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))

@@ -125,7 +125,7 @@ async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_i
             ingest = ingest_job(spark, Lake(str(lake)), access).run
 
             def run() -> Findings:
-                with Live(access.url()) as live:
+                with Live(access.resolve()) as live:
                     return audit(spark, Lake(str(lake)), live=live, ingest=ingest)
 
             clean = await asyncio.to_thread(run)
@@ -138,7 +138,7 @@ async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_i
             assert "t.default.orders.0: " in notes
             assert "gone before it was read" in notes
 
-            planted = await asyncio.to_thread(_plant, lake, access.url(), run)
+            planted = await asyncio.to_thread(_plant, lake, access.resolve(), run)
     assert planted == set()
 
 

@@ -130,7 +130,7 @@ async def test_beside_a_station_that_works_there_is_no_false_alarm(
 
             def run() -> Findings:
                 archive = archive_place("", folder=quick.data_dir)
-                with Live(access.url(), archive) as live:
+                with Live(access.resolve(), archive) as live:
                     return audit(
                         spark,
                         Lake(str(lake)),

@@ -15,7 +15,7 @@ from waystation.config import ChannelRule
 from waystation.history.audit import Findings, Live, audit
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.pools import PoolOptions
 from waystation.pools.held import Taken
 
@@ -31,7 +31,7 @@ TAG = f"{{p.{PROJECT}.{POOL}}}:"
 @pytest.fixture
 def check(spark: SparkSession, store_url: str, lake: Path) -> Any:
     """Return a function that ingests and audits."""
-    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run
+    ingest = ingest_job(spark, Lake(str(lake)), Location(store_url)).run
 
     def run() -> Findings:
         with Live(store_url) as live:

@@ -93,7 +93,7 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
 
             def run(meanwhile: Any = None) -> Findings:
                 archive = archive_place("", folder=quick.data_dir)
-                with SlowLive(access.url(), archive) as live:
+                with SlowLive(access.resolve(), archive) as live:
                     live.meanwhile = meanwhile
                     return audit(
                         spark,
@@ -124,10 +124,10 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
             changes = DeltaTable(str(lake / "transactions"))
             changes.delete(f"transaction_id = '{other.id}' and kind = 'started'")
             for each in (third, gone):
-                lose(access.url(), quick.data_dir, each.id)
+                lose(access.resolve(), quick.data_dir, each.id)
             planted = run()
             # That an archive lets go of what has ended is no finding, once it is on record
-            with LogWriter(access.url()) as writer:
+            with LogWriter(access.resolve()) as writer:
                 pruned = OperationRecord(kind="prune", detail={"before_ms": Clock().now_ms()})
                 writer.create("operations")
                 writer.append_raw("operations", [msgspec.msgpack.encode(pruned)])
@@ -176,14 +176,14 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
         ids = [each.id for each in started]
         well, failed, older, gone, begun, ended, fell = ids
         with store_access(quick) as access:
-            until_archived(access.url(), quick.data_dir, ids)
+            until_archived(access.resolve(), quick.data_dir, ids)
 
     # Nobody archives any more: what is planted stays
     with store_access(quick) as access:
         ingest = ingest_job(spark, Lake(str(lake)), access).run
 
         def run() -> Findings:
-            with Live(access.url(), archive_place("", folder=quick.data_dir)) as live:
+            with Live(access.resolve(), archive_place("", folder=quick.data_dir)) as live:
                 return audit(
                     spark,
                     Lake(str(lake)),
@@ -201,7 +201,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
             archive.execute("UPDATE state SET version = version - 1 WHERE id = ?", (older,))
             archive.execute("DELETE FROM state WHERE id = ?", (gone,))
             archive.commit()
-        with LogWriter(access.url()) as writer:
+        with LogWriter(access.resolve()) as writer:
             writer.command("DEL", *(names.state(each) for each in (failed, older, gone)))
         changes = DeltaTable(str(lake / "transactions"))
         # The first change after the start, which is not the end.
@@ -221,7 +221,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
         planted = run()
 
         # What was taken out of the archive on purpose is no finding, once that is on record
-        with LogWriter(access.url()) as writer:
+        with LogWriter(access.resolve()) as writer:
             erased = OperationRecord(kind="erase", subject=gone)
             writer.create("operations")
             writer.append_raw("operations", [msgspec.msgpack.encode(erased)])

@@ -85,14 +85,14 @@ def test_every_change_and_every_step_is_a_row_once(
             with monkeypatch.context() as patch:
                 patch.setattr(LakeTable, "commit", dies)
                 with pytest.raises(DeathError):
-                    local_ingest(lake, access.url()).run()
+                    local_ingest(lake, access.resolve()).run()
             assert len(rows(lake, "transactions")) > 0
 
             # Then the next one sets the hold and ingests nothing twice
-            assert local_ingest(lake, access.url()).run().rows == 0
-            with LogReader(access.url()) as logs:
+            assert local_ingest(lake, access.resolve()).run().rows == 0
+            with LogReader(access.resolve()) as logs:
                 end = logs.states([("tx", 0)])["tx", 0].end
-            with LogWriter(access.url()) as writer:
+            with LogWriter(access.resolve()) as writer:
                 held = writer.held("tx")
 
     changes, steps = rows(lake, "transactions"), projected_rows(lake, "steps")

@@ -59,7 +59,7 @@ def test_what_was_produced_is_in_the_lake_after_ingest(
         again = job("--json")
         client.topics.produce("orders", {"n": 5}, group="g")
         shown = on_terminal("history", "ingest", *where, **QUICK)
-        with store_access(settings) as access, LogWriter(access.url()) as writer:
+        with store_access(settings) as access, LogWriter(access.resolve()) as writer:
             ended = writer.held("s.default.crm.0")
             present = writer.held("t.default.orders.0", 0)
 
@@ -121,15 +121,15 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
     settings: Config,
 ) -> None:
     with store_access(settings) as access:
-        with LogWriter(access.url()) as writer:
+        with LogWriter(access.resolve()) as writer:
             writer.flush()
-        with history_lease(access.url()):
+        with history_lease(access.resolve()):
             refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
     assert "Another ingest is at work." in refused.stderr
     assert "waystation history status --wait" in refused.stderr
     # The lease was given back
-    with store_access(settings) as access, history_lease(access.url()):
+    with store_access(settings) as access, history_lease(access.resolve()):
         pass
 
 
@@ -155,7 +155,7 @@ def test_status_shows_lag_batch_rows_and_failures(
         problem, hint = waited.stderr.splitlines()
         assert problem == "error No server runs the data pipeline."
         assert "waystation dev" in hint
-        with store_access(settings) as access, LogReader(access.url()) as logs:
+        with store_access(settings) as access, LogReader(access.resolve()) as logs:
             report = RoleReport(state="failing", lake="/lake", lag=1_200, error="Full.", hint="Go.")
             logs.use(lambda store: write_report(store, report))
             logs.use(lambda store: count_batch(store, 1_500, 2.25))
@@ -210,7 +210,7 @@ def test_history_command_on_an_empty_store_is_refused(
     settings: Config,
 ) -> None:
     with store_access(settings) as access:
-        refused = run("history", "ingest", "--store", access.url())
+        refused = run("history", "ingest", "--store", access.resolve())
     assert refused.returncode == 1
     assert "no server has used it yet" in refused.stderr
 
@@ -236,14 +236,14 @@ def test_history_command_with_a_server_uses_its_store_and_refuses_another(
     with background_station(settings) as station, Waystation(station.url) as client:
         place = client.history.place()
         assert (place.data, place.lake) == (settings.data, f"{settings.data}/lake")
-        with store_access(settings) as access, LogReader(access.url()) as logs:
+        with store_access(settings) as access, LogReader(access.resolve()) as logs:
             assert place.dataset == logs.dataset()
 
         by_option = run("history", "release", "--url", station.url, "--json")
         by_environment = run("history", "release", "--json", WAYSTATION_URL=station.url)
         no_lake = run("history", "sql", "select 1", "--url", station.url)
         with store_access(other) as access:
-            with LogWriter(access.url()) as writer:
+            with LogWriter(access.resolve()) as writer:
                 writer.flush()
             refused = run("history", "ingest", "--url", station.url, "--data", other.data)
 
@@ -276,10 +276,10 @@ def test_store_access_beside_a_server_keeps_its_level_of_durability(settings: Co
     with (
         EmbeddedServer(folder, durability="memory") as server,
         store_access(strict) as access,
-        LogReader(access.url()) as logs,
+        LogReader(access.resolve()) as logs,
     ):
         asked = [("CONFIG", "GET", "appendfsync"), ("PING",)]
         (_, level), _ = logs.replies(asked)
         assert level == b"everysec"
-        assert server.address.path in access.url()
+        assert server.address.path in access.resolve()
     assert not (folder / "always").exists()

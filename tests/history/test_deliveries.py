@@ -34,7 +34,7 @@ FAILED_BY_ENDPOINT = """select endpoint, count(*) attempts, count_if(status >= 5
 
 def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
     """The rows of the record log, by table."""
-    with store_access(settings) as access, LogReader(access.url()) as logs:
+    with store_access(settings) as access, LogReader(access.resolve()) as logs:
         span = OffsetRange(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
         for block in logs.blocks(span, on_gap="fail"):
@@ -133,7 +133,7 @@ async def test_a_lake_tells_how_endpoints_did_and_its_audit_finds_nothing_wrong(
     def look(hook: Hook) -> tuple[list[tuple[Any, ...]], list[str], Findings]:
         with store_access(settings) as access:
             ingest = ingest_job(spark, Lake(str(lake)), access)
-            with Live(access.url(), archive_place("", folder=settings.data_dir)) as live:
+            with Live(access.resolve(), archive_place("", folder=settings.data_dir)) as live:
                 findings = audit(spark, Lake(str(lake)), live=live, ingest=ingest.run)
         attach(spark, lake=str(lake))
         answer = spark.sql(FAILED_BY_ENDPOINT)

@@ -81,7 +81,7 @@ async def test_the_code_and_the_questions_of_the_guide_have_answers(
         await asyncio.to_thread(fill, spark, settings, "data/lake")
         with store_access(settings) as access:
             # Spark runs already: what the environment says now, its processes would not hear.
-            told = f'.option("topic", "orders").option("store", "{access.url()}")'
+            told = f'.option("topic", "orders").option("store", "{access.resolve()}")'
         names: dict[str, Any] = {}
         shown = []
         for code in blocks(ASKING, "python"):

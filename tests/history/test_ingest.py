@@ -21,7 +21,7 @@ from waystation.history.ingest.retention import SOFT
 from waystation.history.ingest.task import IngestTask, TaskResult
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 
 ORDERS = "t.default.orders.0"
 
@@ -49,11 +49,12 @@ def expected(*ranges: range) -> list[str]:
     return [f"m-{number}" for numbers in ranges for number in numbers]
 
 
+@pytest.mark.spark_oldest
 def test_topics_become_rows_once_and_the_store_is_told_how_far(
     writer: LogWriter, store_url: str, lake: Path, spark: SparkSession
 ) -> None:
     def ingest() -> IngestJob:
-        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
+        return ingest_job(spark, Lake(str(lake)), Location(store_url))
 
     writer.create(ORDERS)
     receipt = writer.append(ORDERS, envelopes(10, group="g"))
@@ -312,6 +313,7 @@ def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
         assert (row["malformed"], row[column]) == (True, bad)
 
 
+@pytest.mark.spark_oldest
 def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
     writer: LogWriter,
     store_url: str,
@@ -321,7 +323,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
-    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = ingest_job(spark, Lake(str(lake)), Location(store_url))
 
     def fails(*_: Any) -> bytes:
         raise ValueError("the store is upside down")
@@ -345,6 +347,7 @@ def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: Lo
     assert {0, 40, 70} <= {read for read, _ in told}
 
 
+@pytest.mark.spark_oldest
 @pytest.mark.timeout(240)
 def test_ingest_of_a_damaged_log_keeps_stored_offsets_and_writes_a_gap_with_its_cause(
     ingest: Any, writer: LogWriter, lake: Path, store_url: str, spark: SparkSession

@@ -76,9 +76,9 @@ def test_a_second_job_is_refused_before_spark_is_started(
     verb: Any,
 ) -> None:
     with store_access(settings) as access:
-        with LogWriter(access.url()) as writer:
+        with LogWriter(access.resolve()) as writer:
             writer.flush()
-        with history_lease(access.url(), verb):
+        with history_lease(access.resolve(), verb):
             refused = run("history", verb, "--data", settings.data)
     assert refused.returncode == 6
     assert f"Another {verb} is at work." in refused.stderr

@@ -27,7 +27,7 @@ def offsets(parts: list[OffsetRange]) -> list[tuple[str, int]]:
 def test_every_row_is_in_one_task_in_order_and_tasks_are_few(
     spans: list[OffsetRange], rows: int, most: int
 ) -> None:
-    tasks = pack_ranges(spans, rows=rows, most=most)
+    tasks = pack_ranges(spans, rows=rows, tasks_max=most)
 
     assert offsets([part for task in tasks for part in task]) == offsets(spans)
     assert len(tasks) <= most
@@ -40,9 +40,9 @@ def test_every_row_is_in_one_task_in_order_and_tasks_are_few(
 
 def test_small_logs_share_a_task_and_a_large_one_is_split() -> None:
     small = [OffsetRange(f"small-{number}", 0, 0, 10) for number in range(100)]
-    assert [len(task) for task in pack_ranges(small, rows=65_536, most=8)] == [100]
+    assert [len(task) for task in pack_ranges(small, rows=65_536, tasks_max=8)] == [100]
 
-    large = pack_ranges([OffsetRange("large", 3, 5, 200_005)], rows=65_536, most=8)
+    large = pack_ranges([OffsetRange("large", 3, 5, 200_005)], rows=65_536, tasks_max=8)
     assert [task[0].rows for task in large] == [65_536, 65_536, 65_536, 3_392]
 
 

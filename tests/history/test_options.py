@@ -8,12 +8,12 @@ import pytest
 
 from waystation.errors import SourceOptionError
 from waystation.history.offsets import TASK_ROWS
-from waystation.history.sources.options import StorePlace, read_options
+from waystation.history.sources.options import Location, TopicSourceOptions
 from waystation.store.embedded.server import EmbeddedServer
 
 
 def test_a_topic_is_enough() -> None:
-    options = read_options({"topic": "orders"})
+    options = TopicSourceOptions.parse({"topic": "orders"})
     assert (options.topics, options.project, options.on_gap) == (("orders",), "default", "fail")
     assert (options.partition_rows, options.rows_max) == (TASK_ROWS, None)
     assert not options.from_latest
@@ -21,7 +21,7 @@ def test_a_topic_is_enough() -> None:
 
 
 def test_every_option_has_its_effect() -> None:
-    options = read_options(
+    options = TopicSourceOptions.parse(
         {
             "topic": "a, b",
             "project": "shop",
@@ -34,11 +34,11 @@ def test_every_option_has_its_effect() -> None:
         }
     )
     assert (options.topics, options.project) == (("a", "b"), "shop")
-    assert options.store.url({}) == "redis://10.0.0.1:6380/2"
+    assert options.location.resolve({}) == "redis://10.0.0.1:6380/2"
     assert (options.on_gap, options.from_latest, options.rows_max) == ("count", True, 10)
     assert (options.partition_rows, options.tasks_max) == (20, 3)
-    assert read_options({"topic": "*"}).topics == ()
-    assert read_options({"table": "deliveries"}).table == "deliveries"
+    assert TopicSourceOptions.parse({"topic": "*"}).topics == ()
+    assert TopicSourceOptions.parse({"table": "deliveries"}).table == "deliveries"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_every_option_has_its_effect() -> None:
 )
 def test_what_is_wrong_is_told_by_name(given: dict[str, str], field: str) -> None:
     with pytest.raises(SourceOptionError) as refusal:
-        read_options(given)
+        TopicSourceOptions.parse(given)
     assert refusal.value.field == field
     assert refusal.value.code == "history.option-invalid"
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_told_by_name(given: dict[str, str], field: str) -> Non
 )
 def test_a_password_in_an_option_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(SourceOptionError) as refusal:
-        read_options({"topic": "a", "store": url})
+        TopicSourceOptions.parse({"topic": "a", "store": url})
     assert "hunter2" not in str(refusal.value)
     assert "store_file" in str(refusal.value)
 
@@ -90,14 +90,14 @@ def test_the_url_comes_from_the_option_then_the_file_then_the_environment(tmp_pa
     other.write_text("redis://:secret@b")
     environment = {"WAYSTATION_STORE_URL_FILE": str(other), "WAYSTATION_STORE_URL": "redis://c"}
 
-    assert StorePlace("redis://o", "").url(environment) == "redis://o"
-    assert StorePlace("", str(file)).url(environment) == "redis://:secret@a"
-    assert StorePlace().url(environment) == "redis://:secret@b"
-    assert StorePlace().url({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
-    with pytest.raises(SourceOptionError, match="not said where the store is"):
-        StorePlace().url({})
+    assert Location("redis://o", "").resolve(environment) == "redis://o"
+    assert Location("", str(file)).resolve(environment) == "redis://:secret@a"
+    assert Location().resolve(environment) == "redis://:secret@b"
+    assert Location().resolve({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
+    with pytest.raises(SourceOptionError, match="No option names the store"):
+        Location().resolve({})
     with pytest.raises(SourceOptionError, match="cannot be read"):
-        StorePlace("", str(tmp_path / "none")).url(environment)
+        Location("", str(tmp_path / "none")).resolve(environment)
 
 
 def test_store_url_without_option_is_that_of_embedded_store_in_data_directory(
@@ -107,9 +107,9 @@ def test_store_url_without_option_is_that_of_embedded_store_in_data_directory(
     environment = {"WAYSTATION_DATA": str(tmp_path / ".waystation")}
     with EmbeddedServer(tmp_path / ".waystation" / "store") as server:
         expected = f"unix://{server.address.path}"
-        assert StorePlace().url({}) == expected
-        assert StorePlace().url(environment) == expected
-        assert StorePlace().url({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
-        with pytest.raises(SourceOptionError, match="not said where the store is"):
-            StorePlace().url({"WAYSTATION_DATA": str(tmp_path / "other")})
+        assert Location().resolve({}) == expected
+        assert Location().resolve(environment) == expected
+        assert Location().resolve({"WAYSTATION_STORE_URL": "redis://c"}) == "redis://c"
+        with pytest.raises(SourceOptionError, match="No option names the store"):
+            Location().resolve({"WAYSTATION_DATA": str(tmp_path / "other")})
     assert not (tmp_path / "other").exists()

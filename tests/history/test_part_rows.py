@@ -20,7 +20,7 @@ from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
 from waystation.history.lake.views import attach
 from waystation.history.offsets import OffsetRange
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.logs.protocol import LogBatch
 
 
@@ -80,7 +80,7 @@ def test_pool_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() -> No
 def test_ingest_brings_life_of_channels_and_pools_into_spark_sql(
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path, tmp_path: Path
 ) -> None:
-    ingest = ingest_job(spark, Lake(str(lake)), StorePlace(store_url))
+    ingest = ingest_job(spark, Lake(str(lake)), Location(store_url))
     with PartLife(store_url, tmp_path) as life:
         life.subscribe("room", "me")
         life.publish("room", "a", "b", "a", "c")
@@ -151,7 +151,7 @@ def test_withheld_events_are_ranges_of_gaps_with_cause_policy(
         life.publish("quiet", "q-1")
         life.enqueue(("k", "hidden"))
         life.settle(*life.take())
-    done = ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run()
+    done = ingest_job(spark, Lake(str(lake)), Location(store_url)).run()
 
     # Two publishes and one enqueue. The second row is of the channel with `record` headers.
     assert (done.withheld_rows, done.rows) == (3, 1)

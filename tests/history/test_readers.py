@@ -13,9 +13,13 @@ from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import LogDamagedError, StoreWentBackError, TopicNotFoundError, TrimmedError
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import OffsetRange
-from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader, Task
-from waystation.history.sources.options import read_options
-from waystation.history.sources.stream_reader import StreamReader
+from waystation.history.sources.options import TopicSourceOptions
+from waystation.history.sources.topics import (
+    PushdownTopicReader,
+    ReadPartition,
+    TopicReader,
+    TopicStreamReader,
+)
 from waystation.logs.protocol import LogBatch
 
 ORDERS = "t.default.orders.0"
@@ -25,23 +29,23 @@ LATER = "t.default.orders.1"
 @pytest.fixture
 def given(store_url: str) -> Any:
     """Options with the store of this test run."""
-    return lambda **more: read_options({"topic": "orders", "store": store_url, **more})
+    return lambda **more: TopicSourceOptions.parse({"topic": "orders", "store": store_url, **more})
 
 
-def rows_of(reader: BatchReader | StreamReader, parts: list[Any]) -> list[dict[str, Any]]:
+def rows_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[dict[str, Any]]:
     # As Spark does it: what is planned here is read elsewhere
     reader, parts = pickle.loads(pickle.dumps((reader, parts)))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def ids_of(reader: BatchReader | StreamReader, parts: list[Any]) -> list[str]:
+def ids_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[str]:
     return [row["id"] for row in rows_of(reader, parts)]
 
 
 def spans_of(parts: list[Any]) -> list[tuple[str, int, int, int]]:
-    assert all(isinstance(part, Task) for part in parts)
+    assert all(isinstance(part, ReadPartition) for part in parts)
     return [
-        (span.log, span.partition, span.start, span.end) for part in parts for span in part.spans
+        (span.log, span.partition, span.start, span.end) for part in parts for span in part.value
     ]
 
 
@@ -57,20 +61,20 @@ def test_all_storage_topics_and_partitions_of_a_topic_are_read_and_no_others(
         writer.create(other)
         writer.append(other, envelopes(1, first=99))
 
-    reader = BatchReader(given())
+    reader = TopicReader(given())
     assert ids_of(reader, reader.partitions()) == ["m-0", "m-1", "m-2", "m-10", "m-11", "m-20"]
-    everything = BatchReader(given(topic="*"))
+    everything = TopicReader(given(topic="*"))
     assert len(rows_of(everything, everything.partitions())) == 7
-    shop = BatchReader(given(project="shop"))
+    shop = TopicReader(given(project="shop"))
     assert ids_of(shop, shop.partitions()) == ["m-99"]
 
 
 def test_a_topic_that_is_none_is_told_by_name(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
-    with pytest.raises(TopicNotFoundError, match="no topic ordres in project default"):
-        BatchReader(given(topic="orders,ordres")).partitions()
+    with pytest.raises(TopicNotFoundError, match="Topic ordres does not exist in project default"):
+        TopicReader(given(topic="orders,ordres")).partitions()
     # All topics of a project that has none is no mistake
-    empty = BatchReader(given(topic="*", project="shop"))
+    empty = TopicReader(given(topic="*", project="shop"))
     assert rows_of(empty, empty.partitions()) == []
 
 
@@ -79,15 +83,15 @@ def test_a_large_log_is_split_and_small_ones_share_a_task(writer: LogWriter, giv
     for partition, rows in enumerate((1000, 10, 10)):
         writer.append(ORDERS, envelopes(rows), partition)
 
-    parts = BatchReader(given(partition_rows="600", partitions_max="8")).partitions()
-    assert [[span.rows for span in part.spans] for part in parts] == [[600], [400, 10, 10]]
-    assert len(BatchReader(given(partition_rows="1", partitions_max="3")).partitions()) == 3
+    parts = TopicReader(given(partition_rows="600", partitions_max="8")).partitions()
+    assert [[span.rows for span in part.value] for part in parts] == [[600], [400, 10, 10]]
+    assert len(TopicReader(given(partition_rows="1", partitions_max="3")).partitions()) == 3
 
 
 def test_what_comes_after_planning_is_not_read(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(2))
-    reader = BatchReader(given())
+    reader = TopicReader(given())
     parts = reader.partitions()
     writer.append(ORDERS, envelopes(5, first=10))
     assert ids_of(reader, parts) == ["m-0", "m-1"]
@@ -101,7 +105,7 @@ def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
         pass
 
     def planned(*filters: Any) -> list[tuple[str, int, int, int]]:
-        reader = NarrowingBatchReader(given())
+        reader = PushdownTopicReader(given())
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return spans_of(reader.partitions())
 
@@ -122,7 +126,7 @@ def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
 def test_what_was_trimmed_is_an_error_or_a_counted_gap(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(100))
-    strict, counting = BatchReader(given()), BatchReader(given(on_gap="count"))
+    strict, counting = TopicReader(given()), TopicReader(given(on_gap="count"))
     planned = strict.partitions()
 
     first = writer.trim_to(ORDERS, 500)
@@ -147,7 +151,7 @@ def test_what_was_trimmed_is_an_error_or_a_counted_gap(writer: LogWriter, given:
 def test_a_gap_over_a_whole_task_is_counted_once(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(100))
-    reader = BatchReader(given(on_gap="count", partition_rows="10", partitions_max="99"))
+    reader = TopicReader(given(on_gap="count", partition_rows="10", partitions_max="99"))
     planned = reader.partitions()
     first = writer.trim_to(ORDERS, 500)
     rows = rows_of(reader, planned)
@@ -190,9 +194,12 @@ def test_a_stream_begins_at_the_oldest_or_at_the_end(writer: LogWriter, given: A
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(100))
     first = writer.trim_to(ORDERS, 500)
-    assert StreamReader(given()).initialOffset() == {f"{ORDERS}/0": first, f"{ORDERS}/1": 0}
+    assert TopicStreamReader(given()).initialOffset() == {f"{ORDERS}/0": first, f"{ORDERS}/1": 0}
     latest = {"from": "latest"}
-    assert StreamReader(given(**latest)).initialOffset() == {f"{ORDERS}/0": 100, f"{ORDERS}/1": 0}
+    assert TopicStreamReader(given(**latest)).initialOffset() == {
+        f"{ORDERS}/0": 100,
+        f"{ORDERS}/1": 0,
+    }
 
 
 def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
@@ -201,7 +208,7 @@ def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(50), 0)
     writer.append(ORDERS, envelopes(3, first=100), 1)
-    reader = StreamReader(given(rows_max="20"))
+    reader = TopicStreamReader(given(rows_max="20"))
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(20)
 
@@ -217,7 +224,7 @@ def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
     # The small partition did not wait for the large one
     assert "m-102" in seen[:20]
     assert reader.partitions(start, start) == []
-    assert StreamReader(given()).getDefaultReadLimit() == ReadAllAvailable()
+    assert TopicStreamReader(given()).getDefaultReadLimit() == ReadAllAvailable()
 
 
 def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
@@ -225,7 +232,7 @@ def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
-    reader = StreamReader(given(**{"from": "latest"}))
+    reader = TopicStreamReader(given(**{"from": "latest"}))
     start = reader.initialOffset()
 
     writer.create(LATER, 2)
@@ -241,7 +248,7 @@ def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
 def test_available_now_ends_where_it_began(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
-    reader = StreamReader(given())
+    reader = TopicStreamReader(given())
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     writer.append(ORDERS, envelopes(5, first=5))
@@ -257,7 +264,7 @@ def test_a_stream_over_a_store_that_went_back_stops_with_the_reason(
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
     with pytest.raises(StoreWentBackError, match="ends at offset 5, and 8 was there before"):
-        StreamReader(given()).latestOffset({f"{ORDERS}/0": 8}, ReadAllAvailable())
+        TopicStreamReader(given()).latestOffset({f"{ORDERS}/0": 8}, ReadAllAvailable())
 
 
 def test_a_stream_that_was_overtaken_by_retention_is_told(writer: LogWriter, given: Any) -> None:
@@ -265,7 +272,7 @@ def test_a_stream_that_was_overtaken_by_retention_is_told(writer: LogWriter, giv
     writer.append(ORDERS, envelopes(100))
     first = writer.trim_to(ORDERS, 500)
     start, end = {f"{ORDERS}/0": 2}, {f"{ORDERS}/0": 100}
-    strict, counting = StreamReader(given()), StreamReader(given(on_gap="count"))
+    strict, counting = TopicStreamReader(given()), TopicStreamReader(given(on_gap="count"))
     with pytest.raises(TrimmedError):
         rows_of(strict, strict.partitions(start, end))
     rows = rows_of(counting, counting.partitions(start, end))
@@ -284,7 +291,7 @@ def test_batch_reader_at_a_hole_fails_or_counts_it_and_keeps_stored_offsets(
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(20))
     writer.remove(ORDERS, 3, 4, 19)
-    strict, counting = BatchReader(given()), BatchReader(given(on_gap="count"))
+    strict, counting = TopicReader(given()), TopicReader(given(on_gap="count"))
 
     with pytest.raises(LogDamagedError, match="Offsets 3 to 4 of partition 0"):
         rows_of(strict, strict.partitions())

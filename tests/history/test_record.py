@@ -178,9 +178,9 @@ def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
         assert ended == ["success", "failed", "success", "success", "success"]
         assert client.pipelines.get("redacted").definition.redact == ["/card"]
         with store_access(settings) as access:
-            with LogWriter(access.url()) as writer:
+            with LogWriter(access.resolve()) as writer:
                 log = repr(writer.command("XRANGE", keys.entries("tx", 0), "-", "+"))
-            local_ingest(lake, access.url()).run()
+            local_ingest(lake, access.resolve()).run()
 
     # Nothing is in the log, so nothing can be in the lake
     assert "secret" not in log

@@ -15,10 +15,13 @@ from tests.history import shard_story
 from tests.history.log_writer import LogWriter
 from waystation.errors import TrimmedError
 from waystation.history.lake.schema import BASE
-from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader
-from waystation.history.sources.options import RECORD_TABLES, read_options
-from waystation.history.sources.record_table import record_schema
-from waystation.history.sources.stream_reader import StreamReader
+from waystation.history.sources.options import RECORD_TABLES, TopicSourceOptions
+from waystation.history.sources.topics import (
+    PushdownTopicReader,
+    TopicReader,
+    TopicStreamReader,
+    record_schema,
+)
 from waystation.logs.operations import OperationRecord
 
 LOG = shard_story.LOG
@@ -35,10 +38,12 @@ def given(writer: LogWriter, store_url: str) -> Any:
     writer.create("operations")
     writer.append_raw("operations", [msgspec.msgpack.encode(each) for each in OPERATIONS])
     writer.create("t.default.orders.0")
-    return lambda table, **more: read_options({"table": table, "store": store_url, **more})
+    return lambda table, **more: TopicSourceOptions.parse(
+        {"table": table, "store": store_url, **more}
+    )
 
 
-def rows_of(reader: BatchReader | StreamReader, parts: list[Any]) -> list[dict[str, Any]]:
+def rows_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[dict[str, Any]]:
     # As Spark does it: what is planned here is read elsewhere
     reader, parts = pickle.loads(pickle.dumps((reader, parts)))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
@@ -54,7 +59,7 @@ def test_every_table_that_ingest_makes_of_record_logs_can_be_read() -> None:
 
 
 def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: Any) -> None:
-    reader = BatchReader(given("deliveries", partition_rows="10"))
+    reader = TopicReader(given("deliveries", partition_rows="10"))
     parts = reader.partitions()
     rows = rows_of(reader, parts)
 
@@ -68,7 +73,7 @@ def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: 
         "m-2", 200, "billing",
     )  # fmt: skip
 
-    operations = BatchReader(given("operations"))
+    operations = TopicReader(given("operations"))
     told = rows_of(operations, operations.partitions())
     assert [(row["log"], row["kind"]) for row in told] == [
         ("operations", "prune"),
@@ -81,12 +86,12 @@ def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: 
 
 def test_filters_decide_what_is_planned(given: Any) -> None:
     def planned(*filters: Any) -> list[tuple[str, int, int]]:
-        reader = NarrowingBatchReader(given("operations"))
+        reader = PushdownTopicReader(given("operations"))
         assert reader.pushFilters(list(filters)) == list(filters)
         return [
             (span.log, span.start, span.end)
             for part in reader.partitions()
-            for span in part.spans  # type: ignore[attr-defined]
+            for span in part.value  # type: ignore[attr-defined]
         ]
 
     hops = len(shard_story.HOPS)
@@ -99,7 +104,7 @@ def test_filters_decide_what_is_planned(given: Any) -> None:
 
 
 def test_what_was_trimmed_is_an_error_or_a_counted_gap(given: Any, writer: LogWriter) -> None:
-    stream = StreamReader(given("deliveries"))
+    stream = TopicStreamReader(given("deliveries"))
     start = stream.initialOffset()
     end = stream.reportLatestOffset()
     first = writer.trim_to(LOG, 500)
@@ -107,7 +112,7 @@ def test_what_was_trimmed_is_an_error_or_a_counted_gap(given: Any, writer: LogWr
     with pytest.raises(TrimmedError):
         rows_of(stream, stream.partitions(start, end))
 
-    counting = StreamReader(given("deliveries", on_gap="count"))
+    counting = TopicStreamReader(given("deliveries", on_gap="count"))
     rows = rows_of(counting, counting.partitions(start, end))
 
     assert (rows[0]["log"], rows[0]["log_offset"], rows[0]["gap"]) == (LOG, 0, first)

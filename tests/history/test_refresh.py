@@ -26,7 +26,7 @@ from waystation.history.lake.rollups import (
 )
 from waystation.history.lake.schema import OPERATIONS, TRANSACTIONS
 from waystation.history.lake.table import Lake
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -135,7 +135,7 @@ def test_refresh_counts_all_rows_and_computes_only_the_buckets_of_late_rows_agai
     writer.create("t.default.orders.0")
     for number in range(20):
         writer.append("t.default.orders.0", envelopes(1, first=number, group="ab"[number % 2]))
-    ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run()
+    ingest_job(spark, Lake(str(lake)), Location(store_url)).run()
     shard_story.commit(spark, lake, shard_story.story())
     changes = [
         change(0, 1, "started", 1),

@@ -18,7 +18,7 @@ from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.projections import PROJECTIONS
 from waystation.history.lake.table import Lake
 from waystation.history.offsets import OffsetRange
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.logs.protocol import LogBatch
 from waystation.subscriptions.log_entry import (
     AttemptDetail,
@@ -117,7 +117,7 @@ def test_shards_are_brought_into_the_lake_once_and_a_store_that_went_back_is_rep
     spark: SparkSession, writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     def ingest() -> int:
-        return ingest_job(spark, Lake(str(lake)), StorePlace(store_url)).run().rows
+        return ingest_job(spark, Lake(str(lake)), Location(store_url)).run().rows
 
     def rows(table: str) -> list[dict[str, Any]]:
         found = DeltaTable(str(lake / table)).to_pyarrow_table()

@@ -32,6 +32,7 @@ def orders(spark: SparkSession, store_url: str) -> Any:
     return read
 
 
+@pytest.mark.spark_oldest
 def test_a_topic_is_a_table(orders: Any, writer: LogWriter) -> None:
     writer.create(ORDERS, 2)
     message = Envelope(
@@ -71,6 +72,7 @@ def test_a_topic_is_a_table(orders: Any, writer: LogWriter) -> None:
     assert (second.malformed, second.payload, second.id) == (True, b"no envelope", None)
 
 
+@pytest.mark.spark_oldest
 def test_many_tasks_read_every_message_once(orders: Any, writer: LogWriter) -> None:
     writer.create(ORDERS, 3)
     for partition in range(3):
@@ -100,12 +102,13 @@ def test_filters_are_pushed_down_and_change_no_result(orders: Any, writer: LogWr
     assert sorted(row.id for row in some.select("id").collect()) == sorted(expected)
 
 
+@pytest.mark.spark_oldest
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"topc": "x"}, "There is no option topc"),
-        ({"store": "redis://:hunter2@127.0.0.1"}, "password must not be in an option"),
-        ({"topic": "none"}, "There is no topic none in project default"),
+        ({"topc": "x"}, "Option topc does not exist"),
+        ({"store": "redis://:hunter2@127.0.0.1"}, "password of the store must not be in an option"),
+        ({"topic": "none"}, "Topic none does not exist in project default"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
@@ -117,6 +120,7 @@ def test_a_mistake_is_told_in_a_sentence(
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.spark_oldest
 def test_a_password_comes_from_a_file_and_is_in_no_plan(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:
@@ -130,6 +134,7 @@ def test_a_password_comes_from_a_file_and_is_in_no_plan(
     assert store_url not in plan
 
 
+@pytest.mark.spark_oldest
 def test_a_stream_takes_up_what_comes_and_loses_nothing_over_a_restart(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:
@@ -164,6 +169,7 @@ def test_a_stream_takes_up_what_comes_and_loses_nothing_over_a_restart(
     assert sorted(ids) == sorted(f"m-{n}" for n in (*range(55), *range(100, 120)))
 
 
+@pytest.mark.spark_oldest
 def test_a_storage_topic_that_is_added_while_a_stream_runs_is_read_from_its_beginning(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def examples(
         data = folder / ".waystation"
         with store_access(Config(data=str(data))) as access:
             ingest_job(spark, Lake(str(data / "lake")), access).run()
-            spark_store_file.write_text(access.url())
+            spark_store_file.write_text(access.resolve())
             yield examples
 
 

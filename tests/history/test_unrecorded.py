@@ -34,7 +34,7 @@ def work(settings: Config, topic: str) -> dict[str, LogState]:
         for _ in range(ORDERS):
             assert paid.acquire(timeout=30)
         # What is under way ends before the station does.
-    with store_access(settings) as access, LogReader(access.url()) as logs:
+    with store_access(settings) as access, LogReader(access.resolve()) as logs:
         names = logs.names()
         states = logs.states((log, n) for log in names for n in range(names[log]))
     return {f"{log}/{n}": state for (log, n), state in states.items() if not log.startswith("t.")}

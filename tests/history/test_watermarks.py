@@ -117,10 +117,10 @@ def test_whoever_switches_history_off_lets_go_of_all_logs(
     run: Run,  # noqa: F811
     settings: Config,
 ) -> None:
-    with store_access(settings) as access, LogWriter(access.url()) as writer:
+    with store_access(settings) as access, LogWriter(access.resolve()) as writer:
         writer.flush()
         writer.create(ORDERS, 2)
-        with LogReader(access.url()) as logs:
+        with LogReader(access.resolve()) as logs:
             states = {f"{ORDERS}/{n}": logs.states([(ORDERS, n)])[ORDERS, n] for n in (0, 1)}
             RetentionHolds("refuse").hold(logs, dict.fromkeys(states, 0), states)
         released = [

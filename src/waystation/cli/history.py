@@ -23,7 +23,7 @@ from waystation.cli.options import (
     KeyOption,
     StoreOption,
 )
-from waystation.cli.output import console, emit_json, printable
+from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.cli.topic_messages import time_of
 from waystation.types.history import HistoryStatus
 
@@ -59,6 +59,10 @@ def root() -> None:
 
 @app.command()
 def release(
+    consumer: Annotated[
+        str,
+        typer.Option("--consumer", help="Release only the topics that this Spark consumer holds."),
+    ] = "",
     store: StoreOption = None,
     data: DataOption = None,
     url: ServerOption = "",
@@ -66,22 +70,63 @@ def release(
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Let go of all logs: none keeps anything for history any more, until the next ingest."""
+    """Release the logs that history holds, until the next ingest.
+
+    With --consumer, release the topics that a Spark stream with this option `consumer` holds. A
+    query that still runs holds them again with its next messages.
+    """
     from waystation.history.ingest.retention import release_all  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415 (as below)
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
+    from waystation.history.sources.consumers import release_consumer  # noqa: PLC0415
 
     target = find_target(config, url=url, key=key, store=store, data=data)
+    if consumer:
+        with opened_store(target) as access, LogReader(access.resolve()) as logs:
+            released = release_consumer(logs, consumer)
+        if as_json:
+            emit_json({"released": released})
+        else:
+            console.print(f"Consumer {printable(consumer)} held {released:,} partitions of topics.")
+        return
     with (
         opened_store(target) as access,
-        history_lease(access.url()),
-        LogReader(access.url()) as logs,
+        history_lease(access.resolve()),
+        LogReader(access.resolve()) as logs,
     ):
         released = release_all(logs)
     if as_json:
         emit_json({"released": released})
     else:
         console.print(f"{released:,} partitions of logs are not held by history any more.")
+
+
+@app.command()
+def consumers(
+    store: StoreOption = None,
+    data: DataOption = None,
+    url: ServerOption = "",
+    key: KeyOption = "",
+    config: ConfigOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the topics that Spark streams with the option `consumer` hold."""
+    from waystation.history.log_reader import LogReader  # noqa: PLC0415 (help need not wait for it)
+    from waystation.history.sources.consumers import consumer_holds  # noqa: PLC0415
+
+    target = find_target(config, url=url, key=key, store=store, data=data)
+    with opened_store(target) as access, LogReader(access.resolve()) as logs:
+        found = consumer_holds(logs)
+    if as_json:
+        for each in found:
+            emit_json(each)
+        return
+    emit_table(
+        ("consumer", "log", "partition", "from offset", "behind"),
+        [(each.consumer, each.log, each.partition, each.offset, each.behind) for each in found],
+        empty="No Spark stream holds a topic.",
+        numbers=("partition", "from offset", "behind"),
+    )
 
 
 @app.command()
@@ -137,7 +182,7 @@ def _ingest(
     with (
         job_bar(hidden=as_json) as tell,
         opened_store(target) as access,
-        history_lease(access.url(), waiting=waiting),
+        history_lease(access.resolve(), waiting=waiting),
         session(settings, ui=ui, quiet=as_json) as (spark, lake),
     ):
         work = ingest_job(spark, lake, access, wanted)
@@ -196,7 +241,7 @@ def status(
     from waystation.history.status import read_status, wait_for_ingest  # noqa: PLC0415
 
     target = find_target(config, url=url, key=key, store=store, data=data)
-    with opened_store(target) as access, LogReader(access.url()) as logs:
+    with opened_store(target) as access, LogReader(access.resolve()) as logs:
         found = logs.use(wait_for_ingest) if wait else logs.use(read_status).public
     if as_json:
         emit_json(found)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from waystation.history.lake.rollups import RefreshProgress
     from waystation.history.lake.table import Lake
     from waystation.history.lease import Job
-    from waystation.history.sources.options import StorePlace
+    from waystation.history.sources.options import Location
 
 #: Rows of a query that are shown on a terminal; `--json` and `--csv` have all.
 _SHOWN_MOST = 1_000
@@ -62,15 +62,15 @@ def _job(
     *,
     ui: bool | None,
     quiet: bool,
-    check: Callable[[StorePlace], None] = lambda access: None,
-) -> Iterator[tuple[SparkSession, Lake, StorePlace]]:
+    check: Callable[[Location], None] = lambda access: None,
+) -> Iterator[tuple[SparkSession, Lake, Location]]:
     """A session and the lake, while nobody else does the same.
 
     `check` is called before Spark starts, because that takes seconds.
     """
     from waystation.history.lease import history_lease  # noqa: PLC0415 (Spark takes seconds)
 
-    with opened_store(target) as access, history_lease(access.url(), job):
+    with opened_store(target) as access, history_lease(access.resolve(), job):
         check(access)
         with session(target.settings, ui=ui, quiet=quiet) as (spark, lake):
             yield spark, lake, access
@@ -125,8 +125,8 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
     delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
     archive = archive_place(settings.archive.url, folder=settings.data_dir)
 
-    def check(access: StorePlace) -> None:
-        Live(access.url(), archive).close()
+    def check(access: Location) -> None:
+        Live(access.resolve(), archive).close()
 
     with _job(target, "audit", ui=ui, quiet=quiet, check=check) as (spark, lake, access):
         ingest = ingest_job(spark, lake, access, settings.history)
@@ -135,7 +135,7 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
         def reading(read: int, total: int) -> None:
             tell(read, total, "rows")
 
-        with Live(access.url(), archive) as live, part_watch(spark, tell) as begin:
+        with Live(access.resolve(), archive) as live, part_watch(spark, tell) as begin:
             return audit(
                 spark,
                 lake,

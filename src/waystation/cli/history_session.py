@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from waystation.client.history import HistoryPlace
     from waystation.history.lake.table import Lake
-    from waystation.history.sources.options import StorePlace
+    from waystation.history.sources.options import Location
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def _check_reach(target: Target) -> None:
 
 
 @contextmanager
-def opened_store(target: Target) -> Iterator[StorePlace]:
+def opened_store(target: Target) -> Iterator[Location]:
     """Yield the store of a target.
 
     NoStoreError for a store that is missing or empty, and none is created. OtherDataSetError if its

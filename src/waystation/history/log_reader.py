@@ -20,8 +20,7 @@ from waystation.errors import (
     StoreWentBackError,
     TrimmedError,
 )
-from waystation.history.offsets import Gap, OffsetRange
-from waystation.history.sources.options import OnGap
+from waystation.history.offsets import Gap, OffsetRange, OnGap
 from waystation.logs import keys
 from waystation.logs.protocol import LogBatch, LogState
 from waystation.logs.streams import StreamLogs

@@ -17,6 +17,9 @@ import msgspec
 #: is in the column `log`, and an operator accepted that.
 GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost"]
 
+#: Reaction of a reader to missing entries: raise an error, or return one row with their number.
+OnGap = Literal["fail", "count"]
+
 #: Entries of a task.
 TASK_ROWS = 65_536
 #: Tasks of a micro-batch per core. More tasks would only wait.
@@ -54,15 +57,26 @@ def parse_key(key: str) -> tuple[str, int]:
     return log, int(partition)
 
 
-def pack_ranges(spans: Iterable[OffsetRange], *, rows: int, most: int) -> list[list[OffsetRange]]:
+def ranges_between(start: Mapping[str, int], end: Mapping[str, int]) -> list[OffsetRange]:
+    """Return the range of each partition that has entries between two maps of offsets.
+
+    A partition that `start` lacks starts at 0, because it was added later.
+    """
+    ranges = (OffsetRange(*parse_key(key), start.get(key, 0), until) for key, until in end.items())
+    return [each for each in ranges if each.rows > 0]
+
+
+def pack_ranges(
+    spans: Iterable[OffsetRange], *, rows: int, tasks_max: int
+) -> list[list[OffsetRange]]:
     """Return the ranges of each task: all ranges in one line, cut after every `rows` entries.
 
-    Tasks get more entries if there would be more than `most` tasks. A Spark task costs about 50 ms
-    however little it reads, so one task reads many small partitions.
+    Tasks get more entries if there would be more than `tasks_max` tasks. A Spark task costs about
+    50 ms however little it reads, so one task reads many small partitions.
     """
     spans = [span for span in spans if span.rows > 0]
     total = sum(span.rows for span in spans)
-    rows = max(rows, -(-total // most))
+    rows = max(rows, -(-total // tasks_max))
     tasks: list[list[OffsetRange]] = []
     room = 0
     for span in spans:

@@ -17,13 +17,11 @@ from waystation.config import Config
 from waystation.history.connect import connect_session
 from waystation.history.gateway import start_spark
 from waystation.history.java import find_java
+from waystation.history.sources.compat import enable_pushdown
 from waystation.history.spark_errors import SPARK_ERRORS, spark_errors
 
-#: Spark refuses a reader that can push filters down in a session without this setting.
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 #: Settings of every session that the history opens.
 NEEDED = {
-    _PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
@@ -154,8 +152,3 @@ def use_this_python(spark: SparkSession) -> None:
         context = spark.sparkContext
         if context.pythonExec == "python3" and _LOCAL.match(context.master or ""):
             context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
-
-
-def enable_pushdown(spark: SparkSession) -> None:
-    """Let Python data sources of a session push filters down; Spark's default forbids it."""
-    spark.conf.set(_PUSHDOWN, "true")

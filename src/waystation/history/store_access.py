@@ -10,7 +10,7 @@ from pathlib import Path
 from waystation.config import Config
 from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.runtime.data_files import make_private, write_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
@@ -29,12 +29,12 @@ def require_store(settings: Config) -> None:
         )
 
 
-def require_dataset(access: StorePlace, dataset: str) -> None:
+def require_dataset(access: Location, dataset: str) -> None:
     """Raise OtherDataSetError unless a store has the data set of the server; empty: any.
 
     NoStoreError for a store that no server has used yet.
     """
-    with LogReader(access.url()) as logs:
+    with LogReader(access.resolve()) as logs:
         found = logs.dataset()
     if not found:
         raise NoStoreError(
@@ -50,7 +50,7 @@ def require_dataset(access: StorePlace, dataset: str) -> None:
 
 
 @contextmanager
-def store_access(settings: Config) -> Iterator[StorePlace]:
+def store_access(settings: Config) -> Iterator[Location]:
     """The store of the settings for the length of the block; an embedded one is kept alive.
 
     The level of durability is the server's to choose: an embedded store that runs keeps its own.
@@ -62,14 +62,14 @@ def store_access(settings: Config) -> Iterator[StorePlace]:
             settings.data_dir / "store", durability="memory", cluster=settings.store.cluster
         )
         with server:
-            yield StorePlace(f"unix://{server.address.path}")
+            yield Location(f"unix://{server.address.path}")
     elif not parse_address(url).password:
-        yield StorePlace(url)
+        yield Location(url)
     elif named := os.environ.get("WAYSTATION_STORE_URL_FILE", ""):
         # On a cluster the operator has put this file on every machine.
-        yield StorePlace("", str(Path(named).absolute()))
+        yield Location("", str(Path(named).absolute()))
     else:
-        yield StorePlace("", str(_written(settings.data_dir / "history", url)))
+        yield Location("", str(_written(settings.data_dir / "history", url)))
 
 
 def _written(folder: Path, url: str) -> Path:

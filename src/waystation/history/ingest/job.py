@@ -44,7 +44,7 @@ from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
 from waystation.history.offsets import TASKS_PER_CORE, Gap, parse_key
 from waystation.history.progress import task_watch
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.history.spark_errors import spark_errors
 from waystation.history.status import count_batch, finish_ingest, read_status
 from waystation.messages.redaction import RedactionPolicy
@@ -63,7 +63,7 @@ RunTasks = Callable[[Sequence[IngestTask], OnEnded], Iterable[TaskResult]]
 
 
 def ingest_job(
-    spark: SparkSession, lake: Lake, store: StorePlace, settings: HistoryConfig | None = None
+    spark: SparkSession, lake: Lake, store: Location, settings: HistoryConfig | None = None
 ) -> IngestJob:
     """Return an ingest whose tasks run on Spark."""
     settings = settings or HistoryConfig()
@@ -84,7 +84,7 @@ class IngestJob:
     """
 
     lake: Lake
-    store: StorePlace
+    store: Location
     run_tasks: RunTasks
     options: IngestOptions = field(default_factory=IngestOptions)
     clock: Clock = field(default_factory=Clock)
@@ -111,7 +111,7 @@ class IngestJob:
         None of them leaves a partial commit.
         """
         progress = IngestProgress()
-        with LogReader(self.store.url()) as logs:
+        with LogReader(self.store.resolve()) as logs:
             dataset = logs.dataset()
             if not dataset:
                 return progress  # No station has ever used this store.

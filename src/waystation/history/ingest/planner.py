@@ -87,7 +87,7 @@ def plan_batch(
             gaps.append(Gap(log, partition, start, reached[key], cause="policy"))
         else:
             ranges.append(OffsetRange(log, partition, start, reached[key]))
-    packed = pack_ranges(ranges, rows=options.task_rows, most=options.tasks_max)
+    packed = pack_ranges(ranges, rows=options.task_rows, tasks_max=options.tasks_max)
     tasks: list[list[OffsetRange | Gap]] = [list(each) for each in packed]
     if gaps:
         # They take no time, so one task has all of them.

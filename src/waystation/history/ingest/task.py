@@ -23,7 +23,7 @@ from waystation.history.lake.schema import GAP_COLUMNS, RowState, TableSchema
 from waystation.history.lake.table import Lake, lake_write
 from waystation.history.log_reader import LogReader, fingerprint
 from waystation.history.offsets import Gap, OffsetRange
-from waystation.history.sources.options import StorePlace
+from waystation.history.sources.options import Location
 from waystation.logs.protocol import LogBatch
 from waystation.messages.redaction import FULL, RedactionPolicy
 
@@ -31,7 +31,7 @@ from waystation.messages.redaction import FULL, RedactionPolicy
 class IngestTask(msgspec.Struct, frozen=True):
     """Work of one Spark task."""
 
-    store: StorePlace
+    store: Location
     lake: str
     dataset: str
     ingested_ms: int
@@ -103,7 +103,7 @@ def run_encoded(task: IngestTask) -> bytes:
 def run_task(task: IngestTask) -> TaskResult:
     """Write the rows of all ranges to files. If the lake is full, delete the files and say so."""
     try:
-        with LogReader(task.store.url()) as logs, TableWriters(task.lake) as writers:
+        with LogReader(task.store.resolve()) as logs, TableWriters(task.lake) as writers:
             receipts = [_copy_range(logs, writers, task, each) for each in task.ranges]
             return TaskResult(receipts, writers.close())
     except LakeWriteError as error:

@@ -10,20 +10,23 @@ statuses and times, and Spark evaluates them again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from waystation.archive.scan import ArchiveScan, Condition, IdRange
 from waystation.errors import SourceOptionError
 from waystation.history.decoders.messages import TIME
-from waystation.history.sources.archive_filters import condition_of
-from waystation.history.sources.archive_options import ArchiveOptions, read_archive_options
+from waystation.history.sources.filters import archive_condition
+from waystation.history.sources.options import ArchiveOptions
 
-#: In the order of the archive's own columns.
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+#: Columns of the source, in the order of the archive's columns.
 ARCHIVE_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -43,48 +46,8 @@ ARCHIVE_SCHEMA = pa.schema(
     ]
 )
 _COLUMNS = from_arrow_schema(ARCHIVE_SCHEMA)
-#: Empty in the archive where there is none.
+#: Columns in which the archive stores an empty text for a missing value.
 _OPTIONAL = ("external_id", "step")
-
-
-class Range(InputPartition):
-    """What one task of Spark reads."""
-
-    def __init__(self, ids: IdRange) -> None:
-        super().__init__(ids)
-
-
-class ArchiveReader(DataSourceReader):
-    """Reads everything; Spark filters."""
-
-    def __init__(self, options: ArchiveOptions) -> None:
-        self._options = options
-        self._conditions: list[Condition] = []
-
-    def partitions(self) -> list[InputPartition]:
-        """What is archived later comes with the range that its id falls into."""
-        options = self._options
-        with ArchiveScan(options.place.find()) as scan:
-            ranges = scan.ranges(
-                self._conditions, rows=options.partition_rows, most=options.tasks_max
-            )
-        return [Range(each) for each in ranges]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range), "Spark gives back what it was given"
-        with ArchiveScan(self._options.place.find()) as scan:
-            for page in scan.pages(partition.value, self._conditions):
-                yield _batch(page)
-
-
-class NarrowingArchiveReader(ArchiveReader):
-    """Leaves out what filters rule out. Spark refuses it where push-down is not switched on."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Takes note of those it understands, and lets Spark check all of them too."""
-        found = (condition_of(each) for each in filters)
-        self._conditions += [each for each in found if each is not None]
-        return filters
 
 
 class ArchiveSource(DataSource):
@@ -99,7 +62,7 @@ class ArchiveSource(DataSource):
 
     def schema(self) -> StructType:
         # Parse here, so that `load` reports an invalid option.
-        read_archive_options(self.options)
+        ArchiveOptions.parse(self.options)
         return _COLUMNS
 
     def reader(self, schema: StructType) -> ArchiveReader:
@@ -108,18 +71,63 @@ class ArchiveSource(DataSource):
     def _checked(self, schema: StructType) -> ArchiveOptions:
         if schema != _COLUMNS:
             raise SourceOptionError(
-                "The columns of the archive cannot be chosen.",
+                "The source determines its columns.",
                 field="schema",
-                hint="Leave out schema(…), and select what you need.",
+                hint="Leave out schema(…), and select the columns that you need.",
             )
-        return read_archive_options(self.options)
+        return ArchiveOptions.parse(self.options)
 
 
 class PushdownArchiveSource(ArchiveSource):
     """The same source with filter push-down, for sessions in which `register` enabled it."""
 
     def reader(self, schema: StructType) -> ArchiveReader:
-        return NarrowingArchiveReader(self._checked(schema))
+        return PushdownArchiveReader(self._checked(schema))
+
+
+class ArchivePartition(InputPartition):
+    """Range of ids that one Spark task reads."""
+
+    value: IdRange
+
+
+class ArchiveReader(DataSourceReader):
+    """Batch reader of all archived transactions."""
+
+    def __init__(self, options: ArchiveOptions) -> None:
+        self._options = options
+        self._conditions: list[Condition] = []
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a range of ids for each task.
+
+        The ranges cover all ids, so a task also reads transactions that are archived later.
+        """
+        options = self._options
+        with ArchiveScan(options.location.resolve()) as scan:
+            ranges = scan.ranges(
+                self._conditions, rows=options.partition_rows, most=options.tasks_max
+            )
+        return [ArchivePartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ArchivePartition), "Spark returns what it was given"
+        with ArchiveScan(self._options.location.resolve()) as scan:
+            for page in scan.pages(partition.value, self._conditions):
+                yield _batch(page)
+
+
+class PushdownArchiveReader(ArchiveReader):
+    """Batch reader whose database evaluates filters of the query.
+
+    Spark refuses a class with this method in a session without filter push-down.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Use the filters that the archive can evaluate, and return all of them for Spark."""
+        found = (archive_condition(each) for each in filters)
+        self._conditions += [each for each in found if each is not None]
+        return filters
 
 
 def _batch(page: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -132,7 +140,7 @@ def _batch(page: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 def _column(field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
     if field.type == TIME:
-        # Milliseconds; 0 is none.
+        # The archive has milliseconds, and 0 for a missing time.
         return pa.array([ms * 1000 if ms else None for ms in values], pa.int64()).cast(TIME)
     if field.name in _OPTIONAL:
         return pa.array([value or None for value in values], field.type)

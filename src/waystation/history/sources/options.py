@@ -1,72 +1,97 @@
-"""Options of the Spark source: each is known by name, and none is a secret.
+"""Options of the Spark sources, and the locations of the store and the archive.
 
-Options are shown in plans, in the Spark UI and in checkpoints, so a store's password comes from a
-file or from the environment of the machine that reads. All names are in lower case: Spark forgets
-the case of options.
+Spark shows options in plans, in its UI and in checkpoints, so an option must not contain a
+password. A file, or the environment of the machine that reads, has the URL with the password. All
+names are in lower case, because Spark ignores the case of options.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from waystation.database import check_postgres
 from waystation.errors import (
     InvalidInputError,
     SettingsError,
     SourceOptionError,
     StoreUnavailableError,
 )
-from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE
+from waystation.history.offsets import TASK_ROWS, TASKS_PER_CORE, OnGap
 from waystation.runtime.ids import require_name
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
 
-OnGap = Literal["fail", "count"]
-#: For all topics of a project.
-EVERY = "*"
-_URL = "WAYSTATION_STORE_URL"
-_URL_FILE = "WAYSTATION_STORE_URL_FILE"
+#: Value of the option `topic` for all topics of a project.
+ALL_TOPICS = "*"
+#: Values of the option `table`: the tables that have rows of record logs.
+RECORD_TABLES = (
+    *("channels", "deliveries", "operations", "pools", "steps", "transactions"),
+    "webhook_attempts",
+)
+_READ_OPTIONS = ("partition_rows", "partitions_max")
+_TOPIC_OPTIONS = (
+    *("consumer", "from", "on_gap", *_READ_OPTIONS, "project", "rows_max"),
+    *("store", "store_file", "table", "topic"),
+)
+_ARCHIVE_OPTIONS = ("archive", "archive_file", *_READ_OPTIONS)
+_POSTGRES = ("postgresql:", "postgres:")
+
+_T = TypeVar("_T")
+
+LocationKind = Literal["store", "archive"]
 
 
-class StorePlace(msgspec.Struct, frozen=True):
-    """Where the store's URL is found, on whichever machine asks."""
+class Location(msgspec.Struct, frozen=True):
+    """Where a machine finds the URL of the store or of the archive."""
 
+    #: URL without a password; of the archive also the absolute path of a file.
     option: str = ""
+    #: Absolute path of a file with the URL, on each machine that reads.
     file: str = ""
+    kind: LocationKind = "store"
 
-    def url(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the URL from option, file or environment, or of a running embedded store.
+    def resolve(self, environment: Mapping[str, str] | None = None) -> str:
+        """Return the URL from the option, the file or the environment; of an archive also a path.
 
-        The embedded store is that of the data directory, by default `.waystation` in the current
-        folder. The URL may contain a password: do not keep it. Raise SourceOptionError if there is
-        none.
+        A store without any of them is the running embedded store of the data directory, which is
+        `.waystation` in the current folder unless WAYSTATION_DATA names another. The URL may
+        contain a password: do not keep it. Raise SourceOptionError if there is no URL.
         """
         environment = os.environ if environment is None else environment
+        variable = f"WAYSTATION_{self.kind.upper()}_URL"
         if self.option:
             return self.option
-        file = self.file or environment.get(_URL_FILE, "")
-        if file:
+        if file := self.file or environment.get(f"{variable}_FILE", ""):
             try:
                 return Path(file).read_text(encoding="utf-8").strip()
             except OSError as error:
                 raise SourceOptionError(
-                    f"The file with the store's URL cannot be read: {error.strerror}.",
-                    field="store_file",
-                    hint="It has to be on every machine that runs executors.",
+                    f"The file with the URL of the {self.kind} cannot be read: {error.strerror}.",
+                    field=f"{self.kind}_file",
+                    hint="Each machine that runs executors needs the file.",
                 ) from error
-        if url := environment.get(_URL, ""):
+        if url := environment.get(variable, ""):
             return url
+        if self.kind == "archive":
+            raise SourceOptionError(
+                "No option names the archive.",
+                field="archive",
+                hint="Give archive, the path of archive.db or a URL without a password; or"
+                f" archive_file, a file with the URL; or set ${variable}.",
+            )
         if url := _embedded_url(Path(environment.get("WAYSTATION_DATA", "") or ".waystation")):
             return url
         raise SourceOptionError(
-            "It is not said where the store is.",
+            "No option names the store.",
             field="store",
-            hint=f"Give store_file, or store for a URL without a password; or set ${_URL}; or run"
-            " Spark in the folder of `waystation dev`.",
+            hint=f"Give store_file, or store for a URL without a password; or set ${variable}; or"
+            " run Spark in the folder of `waystation dev`.",
         )
 
 
@@ -80,57 +105,133 @@ def _embedded_url(data: Path) -> str:
         return ""
 
 
-class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader was told."""
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that both sources have."""
 
-    #: Empty: all of the project.
-    topics: tuple[str, ...]
-    #: What is read of the record logs instead of topics; empty: topics.
-    table: str = ""
-    project: str = "default"
-    store: StorePlace = StorePlace()
-    on_gap: OnGap = "fail"
-    from_latest: bool = False
-    rows_max: int | None = None
+    location: Location
+    #: Rows of a Spark task.
     partition_rows: int = TASK_ROWS
+    #: Spark tasks of a scan; 0 for a number that depends on the cores of the planning machine.
     partitions_max: int = 0
 
     @property
     def tasks_max(self) -> int:
-        """Tasks at most; unless it was said, by the cores of the machine that plans."""
+        """Highest number of tasks of a scan."""
         return self.partitions_max or TASKS_PER_CORE * (os.cpu_count() or 1)
 
 
-_KNOWN = (
-    *("from", "on_gap", "partition_rows", "partitions_max", "project", "rows_max"),
-    *("store", "store_file", "table", "topic"),
-)
-#: What there is in record logs.
-RECORD_TABLES = (
-    *("channels", "deliveries", "operations", "pools", "steps", "transactions"),
-    "webhook_attempts",
-)
+class ArchiveOptions(ReadOptions, frozen=True, kw_only=True):
+    """Options of the source `waystation.archive`."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ArchiveOptions:
+        """Return checked options. Raise SourceOptionError for an unknown or invalid one."""
+        _check_names(given, _ARCHIVE_OPTIONS)
+        return cls(location=_location(given, "archive", _check_archive), **_read_options(given))
 
 
-def read_options(given: Mapping[str, str]) -> SourceOptions:
-    """Checked options; SourceOptionError names what is wrong."""
-    if unknown := sorted(set(given) - set(_KNOWN)):
-        raise SourceOptionError(
-            f"There is no option {unknown[0]}.",
-            field=unknown[0],
-            hint=f"There are {', '.join(_KNOWN)}.",
+class TopicSourceOptions(ReadOptions, frozen=True, kw_only=True):
+    """Options of the source `waystation`."""
+
+    #: Names of topics; empty for all topics of the project.
+    topics: tuple[str, ...] = ()
+    #: Table whose rows are read from record logs; empty to read topics.
+    table: str = ""
+    project: str = "default"
+    on_gap: OnGap = "fail"
+    #: Start a new stream behind the entries that exist.
+    from_latest: bool = False
+    #: Entries of a micro-batch; None for all that exist.
+    rows_max: int | None = None
+    #: Name under which a stream holds entries that it has not read; empty for no hold.
+    consumer: str = ""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> TopicSourceOptions:
+        """Return checked options. Raise SourceOptionError for an unknown or invalid one."""
+        _check_names(given, _TOPIC_OPTIONS)
+        table = _table(given)
+        return cls(
+            topics=() if table else _topics(given.get("topic", "")),
+            table=table,
+            project=_name(given.get("project", "default"), "project"),
+            location=_location(given, "store", _check_store),
+            on_gap="count" if _choice(given, "on_gap", "fail", "count") == "count" else "fail",
+            from_latest=_choice(given, "from", "earliest", "latest") == "latest",
+            rows_max=_count(given, "rows_max"),
+            consumer=_name(given["consumer"], "consumer") if "consumer" in given else "",
+            **_read_options(given),
         )
-    table = _table(given)
-    return SourceOptions(
-        topics=() if table else _topics(given.get("topic", "")),
-        table=table,
-        project=_name(given.get("project", "default"), "project"),
-        store=_store(given.get("store", ""), given.get("store_file", "")),
-        on_gap="count" if read_choice(given, "on_gap", "fail", "count") == "count" else "fail",
-        from_latest=read_choice(given, "from", "earliest", "latest") == "latest",
-        rows_max=read_count(given, "rows_max"),
-        partition_rows=read_count(given, "partition_rows") or TASK_ROWS,
-        partitions_max=read_count(given, "partitions_max") or 0,
+
+
+def _check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    if unknown := sorted(set(given) - set(known)):
+        raise SourceOptionError(
+            f"Option {unknown[0]} does not exist.",
+            field=unknown[0],
+            hint=f"The options are {', '.join(known)}.",
+        )
+
+
+def _read_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the given options that both sources have, without the location."""
+    counts = {name: _count(given, name) for name in _READ_OPTIONS}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _location(
+    given: Mapping[str, str], kind: LocationKind, check: Callable[[str], None]
+) -> Location:
+    option, file = given.get(kind, ""), given.get(f"{kind}_file", "")
+    if option and file:
+        raise SourceOptionError(f"Give only one of {kind} and {kind}_file.", field=kind)
+    if file and not Path(file).is_absolute():
+        raise SourceOptionError(
+            f"{kind}_file must be an absolute path, because executors run in other folders.",
+            field=f"{kind}_file",
+        )
+    if option:
+        check(option)
+    return Location(option, file, kind)
+
+
+def _check_store(url: str) -> None:
+    if _settings_of("store", lambda: parse_address(url)).password:
+        raise _password_error("store")
+
+
+def _check_archive(place: str) -> None:
+    if not place.startswith(_POSTGRES):
+        if not Path(place).is_absolute():
+            raise SourceOptionError(
+                "archive must be a URL of PostgreSQL or the absolute path of a file.",
+                field="archive",
+            )
+        return
+    _settings_of("archive", lambda: check_postgres("archive", place))
+    try:
+        parts = urlsplit(place)
+        has_password = bool(parts.password) or "password" in parse_qs(parts.query)
+    except ValueError:
+        has_password = True  # The part that cannot be parsed may be one, so it must not be shown.
+    if has_password:
+        raise _password_error("archive")
+
+
+def _settings_of(field: str, parse: Callable[[], _T]) -> _T:
+    """Return the result of a parser of settings. Raise its error as one of an option."""
+    try:
+        return parse()
+    except SettingsError as error:
+        raise SourceOptionError(error.message, field=field, hint=error.hint) from error
+
+
+def _password_error(kind: LocationKind) -> SourceOptionError:
+    return SourceOptionError(
+        f"The password of the {kind} must not be in an option, because Spark shows options.",
+        field=kind,
+        hint=f"Put the URL into a file and give {kind}_file, or set"
+        f" $WAYSTATION_{kind.upper()}_URL_FILE.",
     )
 
 
@@ -138,14 +239,21 @@ def _table(given: Mapping[str, str]) -> str:
     table = given.get("table", "")
     if not table:
         return ""
-    read_choice(given, "table", *RECORD_TABLES)
+    _choice(given, "table", *RECORD_TABLES)
     for name in ("topic", "project"):
         if name in given:
             raise SourceOptionError(
-                f"With table, {name} cannot be given.",
+                f"Option {name} cannot be combined with table.",
                 field=name,
-                hint="All record logs of the station are read; filter by columns.",
+                hint="A table has the rows of all projects; filter by columns.",
             )
+    if "consumer" in given:
+        raise SourceOptionError(
+            "Option consumer cannot be combined with table: a slow stream would fill record logs,"
+            " which all projects share.",
+            field="consumer",
+            hint="Ingest copies record logs into the lake; read the lake.",
+        )
     return table
 
 
@@ -153,11 +261,12 @@ def _topics(text: str) -> tuple[str, ...]:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names:
         raise SourceOptionError(
-            "It is not said which topic is to be read.",
+            "No option names a topic.",
             field="topic",
-            hint=f"Give names separated by commas, or {EVERY} for all; or a table of record logs.",
+            hint=f"Give names separated by commas, or {ALL_TOPICS} for all topics; or a table of"
+            " record logs.",
         )
-    return () if names == (EVERY,) else tuple(_name(name, "topic") for name in names)
+    return () if names == (ALL_TOPICS,) else tuple(_name(name, "topic") for name in names)
 
 
 def _name(text: str, field: str) -> str:
@@ -167,40 +276,21 @@ def _name(text: str, field: str) -> str:
         raise SourceOptionError(error.message, field=field, hint=error.hint) from error
 
 
-def _store(url: str, file: str) -> StorePlace:
-    if url and file:
-        raise SourceOptionError("Only one of store and store_file can be given.", field="store")
-    if file and not Path(file).is_absolute():
-        raise SourceOptionError(
-            "store_file has to be an absolute path: executors run elsewhere.", field="store_file"
-        )
-    if url:
-        try:
-            address = parse_address(url)
-        except SettingsError as error:
-            raise SourceOptionError(error.message, field="store", hint=error.hint) from error
-        if address.password:
-            raise SourceOptionError(
-                "The store's password must not be in an option, since options are shown.",
-                field="store",
-                hint=f"Put the URL into a file and give store_file, or set ${_URL_FILE}.",
-            )
-    return StorePlace(url, file)
-
-
-def read_choice(given: Mapping[str, str], name: str, *choices: str) -> str:
-    """One of several words, the first unless it is given."""
+def _choice(given: Mapping[str, str], name: str, *choices: str) -> str:
+    """Return one of several words; the first one if the option is not given."""
     value = given.get(name, choices[0])
     if value not in choices:
-        raise SourceOptionError(f"{name} is {' or '.join(choices)}, not {value}.", field=name)
+        raise SourceOptionError(f"{name} must be {' or '.join(choices)}, not {value}.", field=name)
     return value
 
 
-def read_count(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number from 1 on, if it is given."""
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    """Return a positive whole number; None if the option is not given."""
     text = given.get(name)
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**53:
-        raise SourceOptionError(f"{name} is a whole number from 1 on, not {text}.", field=name)
+        raise SourceOptionError(
+            f"{name} must be a whole number greater than 0, not {text}.", field=name
+        )
     return int(text)
