@@ -63,7 +63,7 @@ def read(spark: SparkSession, place: str, **options: str) -> DataFrame:
 
 
 @pytest.mark.timeout(240)
-def test_archived_transactions_are_a_table_that_is_read_in_ranges_each_once(
+def test_archive_source_reads_each_transaction_once_and_pushes_filters_down(
     spark: SparkSession, place: str
 ) -> None:
     found = read(spark, place, partition_rows="7")
@@ -109,7 +109,7 @@ def test_archive_source_in_session_that_does_not_register_it_leaves_filters_to_s
 
 
 @pytest.mark.timeout(120)
-def test_a_password_is_read_from_a_file_and_is_in_no_plan(
+def test_archive_source_with_archive_file_shows_no_password_in_the_plan(
     spark: SparkSession, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.loopback_url(postgres.empty_database())
@@ -127,7 +127,7 @@ def test_a_password_is_read_from_a_file_and_is_in_no_plan(
         read(spark, url)
 
 
-def test_a_page_that_is_full_is_followed_by_the_next(tmp_path: Path) -> None:
+def test_archive_scan_reads_ranges_page_by_page(tmp_path: Path) -> None:
     fill("", tmp_path, states(4_100))
     with ArchiveScan(str(tmp_path / "archive.db")) as scan:
         pages = list(scan.pages(IdRange("tx-0001", "tx-4099"), ()))
@@ -155,14 +155,14 @@ def test_a_page_that_is_full_is_followed_by_the_next(tmp_path: Path) -> None:
         ({"pushdown": "false"}, "pushdown"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, str], field: str) -> None:
+def test_archive_source_with_invalid_option_names_it(options: dict[str, str], field: str) -> None:
     with pytest.raises(SourceOptionError) as caught:
         ArchiveOptions.parse(options)
     assert caught.value.field == field
     assert "secret" not in str(caught.value)
 
 
-def test_where_the_archive_is_comes_from_option_file_or_environment(tmp_path: Path) -> None:
+def test_archive_location_resolves_option_file_or_environment(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://me@db/x\n")
 
     def find(environment: dict[str, str], **options: str) -> str:
@@ -179,7 +179,7 @@ def test_where_the_archive_is_comes_from_option_file_or_environment(tmp_path: Pa
         find({}, archive_file=str(tmp_path / "none"))
 
 
-def test_what_is_no_archive_is_said_to_be_unavailable(
+def test_archive_scan_of_another_database_reports_archive_unavailable(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     (tmp_path / "empty.db").touch()

@@ -12,7 +12,7 @@ from waystation.history.sources.options import Location, TopicSourceOptions
 from waystation.store.embedded.server import EmbeddedServer
 
 
-def test_a_topic_is_enough() -> None:
+def test_topic_source_options_with_a_topic_have_defaults() -> None:
     options = TopicSourceOptions.parse({"topic": "orders"})
     assert (options.topics, options.project, options.on_gap) == (("orders",), "default", "fail")
     assert (options.partition_rows, options.rows_max) == (TASK_ROWS, None)
@@ -20,7 +20,7 @@ def test_a_topic_is_enough() -> None:
     assert options.tasks_max >= 4
 
 
-def test_every_option_has_its_effect() -> None:
+def test_topic_source_options_contain_each_given_value() -> None:
     options = TopicSourceOptions.parse(
         {
             "topic": "a, b",
@@ -29,6 +29,7 @@ def test_every_option_has_its_effect() -> None:
             "on_gap": "count",
             "from": "latest",
             "rows_max": "10",
+            "consumer": "files",
             "partition_rows": "20",
             "partitions_max": "3",
         }
@@ -36,7 +37,7 @@ def test_every_option_has_its_effect() -> None:
     assert (options.topics, options.project) == (("a", "b"), "shop")
     assert options.location.resolve({}) == "redis://10.0.0.1:6380/2"
     assert (options.on_gap, options.from_latest, options.rows_max) == ("count", True, 10)
-    assert (options.partition_rows, options.tasks_max) == (20, 3)
+    assert (options.partition_rows, options.tasks_max, options.consumer) == (20, 3, "files")
     assert TopicSourceOptions.parse({"topic": "*"}).topics == ()
     assert TopicSourceOptions.parse({"table": "deliveries"}).table == "deliveries"
 
@@ -57,6 +58,8 @@ def test_every_option_has_its_effect() -> None:
         ({"topic": "a", "rows_max": "-5"}, "rows_max"),
         ({"topic": "a", "partition_rows": "many"}, "partition_rows"),
         ({"topic": "a", "partitions_max": "²"}, "partitions_max"),
+        ({"topic": "a", "consumer": "no.name"}, "consumer"),
+        ({"table": "steps", "consumer": "a"}, "consumer"),
         ({"topic": "a", "pushdown": "false"}, "pushdown"),
         ({"table": "messages"}, "table"),
         ({"table": "steps", "topic": "a"}, "topic"),
@@ -66,7 +69,7 @@ def test_every_option_has_its_effect() -> None:
         ({"topic": "a", "store_file": "relative"}, "store_file"),
     ],
 )
-def test_what_is_wrong_is_told_by_name(given: dict[str, str], field: str) -> None:
+def test_invalid_option_is_refused_by_name(given: dict[str, str], field: str) -> None:
     with pytest.raises(SourceOptionError) as refusal:
         TopicSourceOptions.parse(given)
     assert refusal.value.field == field
@@ -76,14 +79,14 @@ def test_what_is_wrong_is_told_by_name(given: dict[str, str], field: str) -> Non
 @pytest.mark.parametrize(
     "url", ["redis://:hunter2@x", "rediss://me:hunter2@x:1/2", "redis://x?password=hunter2"]
 )
-def test_a_password_in_an_option_is_refused_and_not_repeated(url: str) -> None:
+def test_store_option_with_password_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(SourceOptionError) as refusal:
         TopicSourceOptions.parse({"topic": "a", "store": url})
     assert "hunter2" not in str(refusal.value)
     assert "store_file" in str(refusal.value)
 
 
-def test_the_url_comes_from_the_option_then_the_file_then_the_environment(tmp_path: Path) -> None:
+def test_location_resolves_option_before_file_before_environment(tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.write_text("redis://:secret@a\n")
     other = tmp_path / "other"
@@ -100,7 +103,7 @@ def test_the_url_comes_from_the_option_then_the_file_then_the_environment(tmp_pa
         Location("", str(tmp_path / "none")).resolve(environment)
 
 
-def test_store_url_without_option_is_that_of_embedded_store_in_data_directory(
+def test_location_without_option_resolves_to_embedded_store_of_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ def spans_of(parts: list[Any]) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def test_all_storage_topics_and_partitions_of_a_topic_are_read_and_no_others(
+def test_topic_reader_reads_all_storage_topics_and_partitions_of_its_topics(
     writer: LogWriter, given: Any
 ) -> None:
     writer.create(ORDERS, 2)
@@ -69,7 +69,7 @@ def test_all_storage_topics_and_partitions_of_a_topic_are_read_and_no_others(
     assert ids_of(shop, shop.partitions()) == ["m-99"]
 
 
-def test_a_topic_that_is_none_is_told_by_name(writer: LogWriter, given: Any) -> None:
+def test_topic_reader_of_unknown_topic_names_it(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     with pytest.raises(TopicNotFoundError, match="Topic ordres does not exist in project default"):
         TopicReader(given(topic="orders,ordres")).partitions()
@@ -78,7 +78,9 @@ def test_a_topic_that_is_none_is_told_by_name(writer: LogWriter, given: Any) -> 
     assert rows_of(empty, empty.partitions()) == []
 
 
-def test_a_large_log_is_split_and_small_ones_share_a_task(writer: LogWriter, given: Any) -> None:
+def test_topic_reader_splits_a_large_log_and_combines_small_ones(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS, 3)
     for partition, rows in enumerate((1000, 10, 10)):
         writer.append(ORDERS, envelopes(rows), partition)
@@ -88,7 +90,9 @@ def test_a_large_log_is_split_and_small_ones_share_a_task(writer: LogWriter, giv
     assert len(TopicReader(given(partition_rows="1", partitions_max="3")).partitions()) == 3
 
 
-def test_what_comes_after_planning_is_not_read(writer: LogWriter, given: Any) -> None:
+def test_topic_reader_leaves_out_entries_that_come_after_planning(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(2))
     reader = TopicReader(given())
@@ -97,7 +101,9 @@ def test_what_comes_after_planning_is_not_read(writer: LogWriter, given: Any) ->
     assert ids_of(reader, parts) == ["m-0", "m-1"]
 
 
-def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
+def test_pushdown_reader_plans_only_ranges_within_the_filters(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS, 2)
     first = writer.append(ORDERS, envelopes(5), 0)
     writer.append(ORDERS, envelopes(5), 1)
@@ -123,7 +129,9 @@ def test_filters_decide_what_is_planned(writer: LogWriter, given: Any) -> None:
     ]
 
 
-def test_what_was_trimmed_is_an_error_or_a_counted_gap(writer: LogWriter, given: Any) -> None:
+def test_topic_reader_of_trimmed_entries_fails_or_counts_them(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(100))
     strict, counting = TopicReader(given()), TopicReader(given(on_gap="count"))
@@ -148,7 +156,7 @@ def test_what_was_trimmed_is_an_error_or_a_counted_gap(writer: LogWriter, given:
     assert (row["offset"], row["gap"]) == (0, 100)
 
 
-def test_a_gap_over_a_whole_task_is_counted_once(writer: LogWriter, given: Any) -> None:
+def test_topic_reader_counts_a_gap_over_several_tasks_once(writer: LogWriter, given: Any) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(100))
     reader = TopicReader(given(on_gap="count", partition_rows="10", partitions_max="99"))
@@ -159,7 +167,9 @@ def test_a_gap_over_a_whole_task_is_counted_once(writer: LogWriter, given: Any) 
     assert sum(row["gap"] or 1 for row in rows) == 100
 
 
-def test_a_log_that_ends_before_what_was_planned_is_told(writer: LogWriter, store_url: str) -> None:
+def test_log_reader_of_a_range_behind_the_end_raises_store_went_back(
+    writer: LogWriter, store_url: str
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
     with LogReader(store_url) as logs:
@@ -172,7 +182,7 @@ def test_a_log_that_ends_before_what_was_planned_is_told(writer: LogWriter, stor
                 list(logs.blocks(span, on_gap="count"))
 
 
-def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) -> None:
+def test_log_reader_yields_consecutive_blocks(writer: LogWriter, store_url: str) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(9000))
     with LogReader(store_url) as logs:
@@ -190,7 +200,9 @@ def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) ->
 # -- Streams -----------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_at_the_oldest_or_at_the_end(writer: LogWriter, given: Any) -> None:
+def test_stream_reader_starts_at_the_oldest_entry_or_at_the_end(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(100))
     first = writer.trim_to(ORDERS, 500)
@@ -202,7 +214,7 @@ def test_a_stream_begins_at_the_oldest_or_at_the_end(writer: LogWriter, given: A
     }
 
 
-def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
+def test_stream_reader_plans_micro_batches_with_each_entry_once(
     writer: LogWriter, given: Any
 ) -> None:
     writer.create(ORDERS, 2)
@@ -227,7 +239,7 @@ def test_micro_batches_follow_each_other_without_a_gap_or_a_double(
     assert TopicStreamReader(given()).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
+def test_stream_reader_reads_an_added_storage_topic_from_its_beginning(
     writer: LogWriter, given: Any
 ) -> None:
     writer.create(ORDERS)
@@ -245,7 +257,9 @@ def test_a_storage_topic_that_comes_later_is_read_from_its_beginning(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_available_now_ends_where_it_began(writer: LogWriter, given: Any) -> None:
+def test_stream_reader_with_available_now_ends_with_the_entries_of_its_start(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(5))
     reader = TopicStreamReader(given())
@@ -258,7 +272,7 @@ def test_available_now_ends_where_it_began(writer: LogWriter, given: Any) -> Non
     assert reader.reportLatestOffset() == {f"{ORDERS}/0": 10}
 
 
-def test_a_stream_over_a_store_that_went_back_stops_with_the_reason(
+def test_stream_reader_of_a_store_that_lost_its_tail_raises_store_went_back(
     writer: LogWriter, given: Any
 ) -> None:
     writer.create(ORDERS)
@@ -267,7 +281,31 @@ def test_a_stream_over_a_store_that_went_back_stops_with_the_reason(
         TopicStreamReader(given()).latestOffset({f"{ORDERS}/0": 8}, ReadAllAvailable())
 
 
-def test_a_stream_that_was_overtaken_by_retention_is_told(writer: LogWriter, given: Any) -> None:
+def test_stream_reader_without_start_and_limit_reads_all_and_keeps_purged_offsets(
+    writer: LogWriter, given: Any
+) -> None:
+    """Spark before 4.2 asks for the latest offset without arguments."""
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    reader = TopicStreamReader(given(rows_max="2"))
+    start = reader.initialOffset()
+    end = reader.latestOffset()
+    assert end == {f"{ORDERS}/0": 5}
+    assert ids_of(reader, reader.partitions(start, end)) == [f"m-{n}" for n in range(5)]
+
+    writer.create(LATER)
+    writer.delete(ORDERS)
+    reader.partitions(start, end)
+    assert reader.latestOffset() == {f"{ORDERS}/0": 5, f"{LATER}/0": 0}
+
+    # After a restart, the reader learns the start with the end
+    with pytest.raises(StoreWentBackError, match="ends at offset 3, and 5 was there before"):
+        TopicStreamReader(given()).partitions({f"{ORDERS}/0": 5}, {f"{ORDERS}/0": 3})
+
+
+def test_stream_reader_of_trimmed_entries_fails_or_counts_them(
+    writer: LogWriter, given: Any
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(100))
     first = writer.trim_to(ORDERS, 500)
@@ -285,7 +323,7 @@ def _moment(ms: int) -> Any:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
-def test_batch_reader_at_a_hole_fails_or_counts_it_and_keeps_stored_offsets(
+def test_topic_reader_at_a_hole_fails_or_counts_it_and_keeps_stored_offsets(
     writer: LogWriter, given: Any
 ) -> None:
     writer.create(ORDERS)

@@ -49,7 +49,7 @@ def rows_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[d
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def test_every_table_that_ingest_makes_of_record_logs_can_be_read() -> None:
+def test_record_tables_are_all_tables_of_ingest_except_messages() -> None:
     tables = {spec.name for spec in BASE} | {"steps"}
     assert set(RECORD_TABLES) == tables - {"messages"}
     for table in RECORD_TABLES:
@@ -58,7 +58,9 @@ def test_every_table_that_ingest_makes_of_record_logs_can_be_read() -> None:
         assert names[-1] == "gap"
 
 
-def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: Any) -> None:
+def test_topic_reader_reads_deliveries_from_shards_and_operations_from_several_logs(
+    given: Any,
+) -> None:
     reader = TopicReader(given("deliveries", partition_rows="10"))
     parts = reader.partitions()
     rows = rows_of(reader, parts)
@@ -84,7 +86,7 @@ def test_deliveries_are_read_from_their_logs_and_operations_from_several(given: 
     ]
 
 
-def test_filters_decide_what_is_planned(given: Any) -> None:
+def test_pushdown_reader_of_record_logs_plans_only_ranges_within_the_filters(given: Any) -> None:
     def planned(*filters: Any) -> list[tuple[str, int, int]]:
         reader = PushdownTopicReader(given("operations"))
         assert reader.pushFilters(list(filters)) == list(filters)
@@ -103,7 +105,9 @@ def test_filters_decide_what_is_planned(given: Any) -> None:
     assert len(planned(EqualTo(("project",), "other"), EqualTo(("offset",), 99))) == 2
 
 
-def test_what_was_trimmed_is_an_error_or_a_counted_gap(given: Any, writer: LogWriter) -> None:
+def test_stream_reader_of_trimmed_record_log_fails_or_counts_the_entries(
+    given: Any, writer: LogWriter
+) -> None:
     stream = TopicStreamReader(given("deliveries"))
     start = stream.initialOffset()
     end = stream.reportLatestOffset()
@@ -120,7 +124,7 @@ def test_what_was_trimmed_is_an_error_or_a_counted_gap(given: Any, writer: LogWr
 
 
 @pytest.mark.timeout(120)
-def test_spark_reads_record_logs_by_a_source_that_was_registered(
+def test_registered_source_reads_record_logs_in_spark(
     spark: SparkSession, given: Any, store_url: str
 ) -> None:
     given("deliveries")

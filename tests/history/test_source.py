@@ -33,7 +33,9 @@ def orders(spark: SparkSession, store_url: str) -> Any:
 
 
 @pytest.mark.spark_oldest
-def test_a_topic_is_a_table(orders: Any, writer: LogWriter) -> None:
+def test_topic_source_returns_all_columns_of_a_message_and_of_malformed_bytes(
+    orders: Any, writer: LogWriter
+) -> None:
     writer.create(ORDERS, 2)
     message = Envelope(
         id="a",
@@ -73,7 +75,7 @@ def test_a_topic_is_a_table(orders: Any, writer: LogWriter) -> None:
 
 
 @pytest.mark.spark_oldest
-def test_many_tasks_read_every_message_once(orders: Any, writer: LogWriter) -> None:
+def test_topic_source_in_many_tasks_reads_each_message_once(orders: Any, writer: LogWriter) -> None:
     writer.create(ORDERS, 3)
     for partition in range(3):
         writer.append(ORDERS, envelopes(4000, first=4000 * partition), partition)
@@ -85,7 +87,9 @@ def test_many_tasks_read_every_message_once(orders: Any, writer: LogWriter) -> N
     assert (found.n, found.ids, found.offsets) == (12000, 12000, 3 * sum(range(4000)))
 
 
-def test_filters_are_pushed_down_and_change_no_result(orders: Any, writer: LogWriter) -> None:
+def test_topic_source_with_filters_plans_fewer_rows_and_returns_the_same_result(
+    orders: Any, writer: LogWriter
+) -> None:
     writer.create(ORDERS, 2)
     writer.append(ORDERS, envelopes(1000), 0)
     writer.append(ORDERS, envelopes(1000, first=1000), 1)
@@ -111,7 +115,7 @@ def test_filters_are_pushed_down_and_change_no_result(orders: Any, writer: LogWr
         ({"topic": "none"}, "Topic none does not exist in project default"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(
+def test_topic_source_with_invalid_option_reports_it_in_one_sentence(
     orders: Any, writer: LogWriter, options: dict[str, str], told: str
 ) -> None:
     writer.create(ORDERS)
@@ -121,7 +125,7 @@ def test_a_mistake_is_told_in_a_sentence(
 
 
 @pytest.mark.spark_oldest
-def test_a_password_comes_from_a_file_and_is_in_no_plan(
+def test_topic_source_with_store_file_shows_no_url_in_the_plan(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.create(ORDERS)
@@ -135,7 +139,7 @@ def test_a_password_comes_from_a_file_and_is_in_no_plan(
 
 
 @pytest.mark.spark_oldest
-def test_a_stream_takes_up_what_comes_and_loses_nothing_over_a_restart(
+def test_stream_after_a_restart_continues_with_each_message_once(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.create(ORDERS, 2)
@@ -170,7 +174,7 @@ def test_a_stream_takes_up_what_comes_and_loses_nothing_over_a_restart(
 
 
 @pytest.mark.spark_oldest
-def test_a_storage_topic_that_is_added_while_a_stream_runs_is_read_from_its_beginning(
+def test_running_stream_reads_an_added_storage_topic_from_its_beginning(
     spark: SparkSession, store_url: str, writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.create(ORDERS)
