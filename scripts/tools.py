@@ -65,7 +65,7 @@ def missing_packages() -> list[str]:
 
 def missing_spark() -> str:
     """Create the environment with the oldest Spark. Return a sentence if that is impossible."""
-    # Its other packages have the same versions as in `.venv`.
+    # All packages except Spark have the same versions as in `.venv`.
     pins = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
     pins = [pin for pin in pins if not pin.startswith(("py4j==", "pyspark=="))]
     parts = ["".join(pins), (ROOT / "pyproject.toml").read_text(), *SPARK_PACKAGES]

@@ -3,7 +3,8 @@
     spark.read.format("waystation").option("topic", "orders").load()
 
 If Spark does not find the package, as with `--py-files`, call `pyspark_waystation.register(spark)`.
-The call also enables filter push-down; `waystation.history.attach` makes it for you.
+The call also enables filter push-down, which needs Spark 4.1; `waystation.history.attach` makes it
+for you.
 """
 
 from __future__ import annotations
@@ -12,5 +13,5 @@ from waystation.history.sources.topics import TopicSource, register
 
 __all__ = ["DefaultSource", "register"]
 
-#: The name under which Spark looks for it.
+#: Name that Spark looks for.
 DefaultSource = TopicSource

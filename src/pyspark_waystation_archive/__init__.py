@@ -1,6 +1,8 @@
-"""The archive in Spark: imported by Spark itself, which takes one data source of each package.
+"""Spark discovers the data source `waystation.archive` by the name of this package.
 
-spark.read.format("waystation.archive").option("archive", "/data/archive.db").load()
+    spark.read.format("waystation.archive").option("archive", "/data/archive.db").load()
+
+Spark takes one data source from each package, so `waystation` has a package of its own.
 """
 
 from __future__ import annotations
@@ -9,5 +11,5 @@ from waystation.history.sources.archive import ArchiveSource
 
 __all__ = ["DefaultSource"]
 
-#: The name under which Spark looks for it.
+#: Name that Spark looks for.
 DefaultSource = ArchiveSource

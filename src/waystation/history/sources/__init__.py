@@ -1,2 +1,2 @@
-"""Data sources of Spark: topics and record logs as `waystation`, the archive of transactions as
-`waystation.archive`."""
+"""Data sources of Spark: `waystation` for topics and record logs, `waystation.archive` for archived
+transactions."""

@@ -48,7 +48,7 @@ LocationKind = Literal["store", "archive"]
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a machine finds the URL of the store or of the archive."""
+    """Origin of the URL of the store or the archive: an option, a file or the environment."""
 
     #: URL without a password; of the archive also the absolute path of a file.
     option: str = ""
@@ -135,7 +135,7 @@ class TopicSourceOptions(ReadOptions, frozen=True, kw_only=True):
 
     #: Names of topics; empty for all topics of the project.
     topics: tuple[str, ...] = ()
-    #: Table whose rows are read from record logs; empty to read topics.
+    #: Table of record logs, which the source reads instead of topics; empty for topics.
     table: str = ""
     project: str = "default"
     on_gap: OnGap = "fail"
