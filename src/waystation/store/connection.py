@@ -18,8 +18,8 @@ from prometheus_client import Counter
 
 from waystation.errors import (
     BusyError,
-    OutcomeUnknownError,
     LogKeyDamagedError,
+    OutcomeUnknownError,
     StoreDamagedError,
     StoreDataLostError,
     StoreError,

@@ -61,8 +61,8 @@ class Leader(Service):
     time of the next pass of each step.
     """
 
-    #: A step may be cancelled at any point, because each of its changes is one script. Only the call
-    #: that acquires the lease is awaited: see `_acquire`.
+    #: A step may be cancelled at any point, because each of its changes is one script. Only the
+    #: call that acquires the lease is awaited: see `_acquire`.
     grace_s = 0.0
 
     def __init__(
@@ -128,7 +128,7 @@ class Leader(Service):
         return min(max(next_s, 0.0), self._every_s)
 
     async def _acquire(self) -> Lease | None:
-        """Acquire the lease by a task that a stop does not cancel, so that `on_stop` can release it."""
+        """Acquire the lease in a task that a stop does not cancel, for `on_stop` to release it."""
         self._acquiring = asyncio.ensure_future(self._leases.acquire(self._key))
         try:
             lease = await asyncio.shield(self._acquiring)
