@@ -324,16 +324,11 @@ class StoreDamagedError(StoreError):
         #: The damaged key.
         self.key = key
 
-
-class LogKeyDamagedError(StoreDamagedError):
-    """A key of a log has an invalid type or value, or another program has written to the log.
-
-    The log rejects writes until it is repaired. Nothing was written.
-    """
-
-    def __init__(self, message: str = "", *, key: str) -> None:
-        super().__init__(
-            message or f"Key '{key}' of a log is damaged, or another program has written to it.",
+    @classmethod
+    def of_log(cls, key: str) -> StoreDamagedError:
+        """Return the error for a key of a log, which must be repaired, because it has messages."""
+        return cls(
+            f"Key '{key}' of a log is damaged, or another program has written to it.",
             hint="Do not delete the key, because it has messages. Repair it as the section"
             " 'A log is damaged' of docs/operating/troubleshooting.md says.",
             key=key,

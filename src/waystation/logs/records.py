@@ -167,7 +167,7 @@ class RecordLogs(Service):
     async def create_log(self, log: str) -> None:
         """Create a record log and hold it for history, unless it exists.
 
-        If the store node with the register of logs is unavailable, log it and try again later: a
+        If the store node with the register of logs is unavailable, log it and retry later: a
         publish or an enqueue to another node must not fail because it cannot be recorded. Until
         then its events are neither recorded nor counted.
         """

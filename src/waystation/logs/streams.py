@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from waystation.errors import (
     LogDamagedError,
     LogFullError,
-    LogKeyDamagedError,
     LogNotFoundError,
     LogSealedError,
     OffsetOutOfRangeError,
+    StoreDamagedError,
 )
 from waystation.logs import keys
 from waystation.logs.protocol import Appended, LogBatch, LogState, Retention, TrimResult
@@ -351,7 +351,7 @@ def _state(reply: list[Reply], log: str, partition: int) -> LogState:
             unread=int(unread or 0),
         )
     except (TypeError, ValueError):
-        raise LogKeyDamagedError(key=keys.head(log, partition)) from None
+        raise StoreDamagedError.of_log(keys.head(log, partition)) from None
 
 
 def _missing(log: str, partition: int) -> LogNotFoundError:

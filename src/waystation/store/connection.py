@@ -18,7 +18,6 @@ from prometheus_client import Counter
 
 from waystation.errors import (
     BusyError,
-    LogKeyDamagedError,
     OutcomeUnknownError,
     StoreDamagedError,
     StoreDataLostError,
@@ -146,7 +145,7 @@ def reply_error(reply: str) -> StoreError:
     if kind == "DAMAGED":
         return StoreDamagedError(key=key)
     if kind == "DAMAGED_LOG":
-        return LogKeyDamagedError(key=key)
+        return StoreDamagedError.of_log(key)
     return StoreReplyError(reply)
 
 

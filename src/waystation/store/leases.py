@@ -118,8 +118,8 @@ class LeaseRenewer:
     def close(self) -> None:
         """End the thread without waiting for the store. Leases that are not released expire.
 
-        A thread that resolves the name of the store's host cannot be interrupted. It ends with the
-        process, because it is a daemon, and renews nothing any more.
+        A thread that resolves the name of the store's host cannot be interrupted. It renews nothing
+        after this call, and it ends with the process, because it is a daemon.
         """
         with self._lock:
             self._closed = True

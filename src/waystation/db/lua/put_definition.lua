@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- repeatable
--- Store the cached copy of a definition, unless the store has a newer version. A copy of the same
--- version is replaced only if its text differs, because another program has damaged it then.
+-- Store the cached copy of a definition, unless the store has a newer version.
+-- A copy of the same version is replaced if its text differs: another program has damaged it.
 -- A second run changes nothing and replies 0.
 -- Runs in a full store too, because purging a topic, which frees memory, starts with this write.
 --
