@@ -15,7 +15,7 @@ CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions
 	tests/transactions $(addprefix tests/store/test_,leases.py membership.py format.py time_machine.py)
 
 # The oldest supported Spark, in an environment of its own. This Spark leaves sockets open itself.
-SPARK_OLDEST = .venv-spark40/bin/python -m pytest -p no:xdist -W ignore::ResourceWarning \
+SPARK_OLDEST = .venv-spark40/bin/python -m pytest -p no:xdist -W ignore::ResourceWarning --timeout=300 \
 	-m spark_oldest $(shell grep -rl --include=*.py mark.spark_oldest tests/history)
 
 # Tests against a model, bounded by examples; the summary tells how many ran.

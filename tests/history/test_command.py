@@ -180,7 +180,7 @@ def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(
     settings = Config(data=str(tmp_path / "data"), store=StoreConfig(url=url))
     with store_access(settings) as access:
         assert "hunter2" not in repr(access)
-        assert access.url({}) == url
+        assert access.resolve({}) == url
         assert Path(access.file).stat().st_mode & 0o777 == 0o600
     # Where the operator has put a file on every machine, it is that one
     named = tmp_path / "mounted"
