@@ -16,7 +16,7 @@ CORE := tests/channels tests/delivery tests/logs tests/pools tests/subscriptions
 
 # The oldest supported Spark, in an environment of its own. This Spark leaves sockets open itself.
 SPARK_OLDEST = .venv-spark40/bin/python -m pytest -p no:xdist -W ignore::ResourceWarning --timeout=300 \
-	-m spark_oldest $(shell grep -rl --include=*.py mark.spark_oldest tests/history)
+	-m spark_oldest $(sort $(shell grep -rl --include=*.py mark.spark_oldest tests/history))
 
 # Tests against a model, bounded by examples; the summary tells how many ran.
 MODELS := $(patsubst %,tests/%/test_model.py,channels subscriptions topics transactions) \

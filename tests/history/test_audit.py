@@ -117,7 +117,7 @@ def double(lake: Path, table: str, predicate: str) -> None:
 
 
 @pytest.mark.spark_oldest
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_one_deleted_one_doubled_and_one_overtaken_message_are_found_by_their_ids(
     told: Any, writer: LogWriter, lake: Path
 ) -> None:
