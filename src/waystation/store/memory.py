@@ -75,7 +75,10 @@ class StoreMemory(Service):
         if share < 1:
             return [f"{used} ({share:.0%}). At its limit it refuses new messages."]
         full = f"{used} ({share:.0%}): it is full. It refuses new messages,"
-        return [f"{full} and subscriptions read topics only while that needs no memory."]
+        return [
+            f"{full} subscriptions read topics only while that needs no memory, and queued"
+            " transactions wait."
+        ]
 
     async def on_start(self) -> None:
         """Read the memory use. Raise StoreError if it cannot be read."""
