@@ -108,7 +108,8 @@ class IngestJob:
         Call `on_progress` after each micro-batch, and `on_reading` while tasks run, with the
         entries that were read and their total. Raise HistoryBusyError if another ingest commits
         first, LakeWriteError if the lake cannot be written, StoreDataLostError if the store lost
-        its data meanwhile, TaskFailedError and SparkGoneError. None of them leaves a partial commit.
+        its data meanwhile, TaskFailedError and SparkGoneError. None of them leaves a partial
+        commit.
         """
         progress = IngestProgress()
         with LogReader(self.store.url()) as logs:
