@@ -16,7 +16,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from tests.helpers.http import ask
+from tests.helpers.http import ask, async_ask
 from tests.helpers.processes import ended
 from tests.helpers.waiting import eventually
 from tests.history.quick_spark import QUICK_SPARK
@@ -159,7 +159,12 @@ async def test_role_after_failure_reports_it_and_retries(
         status = await eventually(lambda: in_state(running, "failing"))
         assert status.error in ("The disk is full.", "The ingest process ended with code 3.")
         assert (status.lag, status.failures > 0) == (1, True)
-        assert any(status.error in note for note in running.node.notes)
+        # Anybody may read `/readyz`, so it has the code and not the error.
+        (note,) = running.node.notes
+        assert "`waystation history status` shows why" in note
+        public = (await async_ask(running.url, "GET", "/readyz")).body.decode()
+        assert note in public
+        assert status.error not in public
         script(monkeypatch, "ok")
         # A process that failed and still runs keeps its script.
         if (pid := role_of(running).pid) is not None:

@@ -74,7 +74,7 @@ class StoreMemory(Service):
         used = f"The store uses {_text(self.usage.used_bytes)} of {_text(self.usage.limit_bytes)}"
         if share < 1:
             return [f"{used} ({share:.0%}). At its limit it refuses new messages."]
-        full = f"{used} ({share:.0%}): it is full. It refuses new messages, queued transactions wait,"
+        full = f"{used} ({share:.0%}): it is full. It refuses messages; queued transactions wait,"
         return [f"{full} and subscriptions read topics only while that needs no memory."]
 
     async def on_start(self) -> None:
