@@ -131,6 +131,20 @@ def test_log_field_escapes_control_characters() -> None:
     assert "\x1b[2J" not in text
 
 
+def test_log_message_and_trace_of_a_library_escape_control_characters() -> None:
+    terminal = Terminal()
+    configure_logging(format="pretty", level="info", stream=terminal)
+    try:
+        raise ValueError("no \x1b[2J\u202e such name")
+    except ValueError:
+        logging.getLogger("library").exception("bad \x1b[2J name\n12:00:00 store all is well")
+    text = terminal.getvalue()
+    assert "\x1b[2J" not in text
+    assert "\u202e" not in text
+    assert "ValueError: no \\x1b[2J\\u202e such name" in text
+    assert not any(line.startswith("12:00:00 store") for line in text.splitlines())
+
+
 def test_log_configured_twice_writes_each_line_once() -> None:
     lines_at("info")
     stream = lines_at("info")

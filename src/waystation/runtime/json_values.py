@@ -31,8 +31,9 @@ def encode_json(value: object, *, field: str = "") -> bytes:
 
     Raise JsonTooDeepError if the encoder cannot write the value because of its depth.
 
-    msgspec writes null for both as values, and "nan", "inf" and "-inf" as names of an object. Only a
-    text that has one of these is looked through, so most others cost nothing. `field` is what the path begins with. `msgspec.Raw` is taken as JSON already.
+    msgspec writes null for both as values, and "nan", "inf" and "-inf" as names of an object. Only
+    a text that has one of these is looked through, so most others cost nothing. `field` is what the
+    path begins with. `msgspec.Raw` is taken as JSON already.
     """
     try:
         text = _encode(value)
