@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+
 import pytest
 
 from waystation.delivery.breaker import Breaker, BreakerLimits, BreakerState
@@ -227,6 +230,91 @@ def test_who_throttles_does_not_answer_or_is_not_reached_has_half_the_slots(
     share.give_back(outcome)
 
     assert share.slots == before / 2
+
+
+THROTTLED = [Outcome(status=status) for status in (429, 502, 504)]
+UNANSWERED = [Outcome(failure=failure) for failure in (Failure.TIMEOUT, Failure.CONNECTION)]
+
+
+def short(outcome: Outcome) -> str:
+    return str(outcome.failure or outcome.status)
+
+
+def seconds_to_deliver(
+    failed: Outcome, failed_share: float, *, messages: int = 20_000, request_seconds: float = 0.02
+) -> float:
+    """Simulate a run in which each request fails with the same chance and is then repeated."""
+    share, rng, now, left = Share(), random.Random(1), 0.0, messages
+    in_flight: list[float] = []
+    while left:
+        begun = min(share.free, left - len(in_flight))
+        share.take(begun)
+        for _ in range(begun):
+            # Requests take about as long as each other, but do not end in the order of their begin.
+            heapq.heappush(in_flight, now + request_seconds * (0.5 + rng.random()))
+        now = heapq.heappop(in_flight)
+        failure = rng.random() < failed_share
+        share.give_back(failed if failure else Outcome(status=200))
+        left -= not failure
+    return now
+
+
+@pytest.mark.parametrize("failed_share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("failed", [*THROTTLED, *UNANSWERED], ids=short)
+def test_share_failures_of_some_groups_cost_the_others_no_slots(
+    failed: Outcome, failed_share: float
+) -> None:
+    ordinary = seconds_to_deliver(Outcome(status=500), failed_share)
+
+    assert seconds_to_deliver(failed, failed_share) < 2 * ordinary
+
+
+@pytest.mark.parametrize("failed", [*THROTTLED, *UNANSWERED], ids=short)
+def test_share_endpoint_that_fails_with_all_its_slots_in_use_is_down_to_one_slot(
+    failed: Outcome,
+) -> None:
+    share = Share()
+    while share.slots < 128:
+        share.take()
+        share.give_back(Outcome(status=200))
+    share.take(128)
+
+    for _ in range(128):
+        share.give_back(failed)
+
+    assert share.slots < 2
+    assert (share.in_use, share.free) == (0, 1)
+
+
+def test_share_halves_once_when_most_attempts_of_a_round_are_throttled() -> None:
+    share = Share()
+    share.take(8)
+    for _ in range(4):
+        share.give_back(Outcome(status=429))
+    assert share.slots == 8, "the other half may succeed"
+
+    share.give_back(Outcome(status=429))
+
+    assert share.slots == 4
+
+
+def test_share_after_a_burst_follows_what_is_in_flight_now() -> None:
+    """A round of many attempts of which few are left does not outvote what ends later."""
+    share = Share()
+    share.take(8)
+    for _ in range(8):
+        share.give_back(Outcome(status=200))
+    share.take(8)
+    share.give_back(Outcome(status=200))
+    share.give_back_unused(7)
+    before = share.slots
+
+    share.take()
+    share.give_back(Outcome(failure=Failure.TIMEOUT))
+    share.take()
+    share.give_back(Outcome(failure=Failure.TIMEOUT))
+
+    assert share.slots <= before / 2
 
 
 def test_success_earns_slots_one_by_one_up_to_a_most() -> None:

@@ -227,6 +227,7 @@ def test_standing_probe_gets_a_slot_although_hanging_requests_use_all() -> None:
     for number in range(5):
         lost = Outcome(failure=Failure.CONNECTION)
         standing.report(lost, now=0.0, probe=False, source=f"g{number}")
+    standing.share.take(standing.share.free)
     assert standing.share.free == 0
 
     assert standing.reserve("a", 5.0, 1) == Reservation(1, probe=True)
@@ -271,3 +272,15 @@ def test_standing_declared_repaired_closes_its_breaker_and_wakes_lanes_once() ->
     assert standing.reserve("a", 0.0, 1) == Reservation(1)
     standing.update(disabled=False, held_until=0.0, repaired_ms=0)
     assert woken == ["a"], "the store has forgotten the declaration"
+
+
+def test_standing_batch_in_which_one_message_is_throttled_keeps_its_slots() -> None:
+    standing, _ = standing_with("a")
+    busy = Outcome(failure=Failure.BUSY)
+    for ill, slots in ((1, 8), (3, 4)):
+        assert standing.reserve("a", 0.0, 1).slots == 1
+        outcomes = [("g", busy)] * ill + [("h", Outcome(status=404))] * (4 - ill)
+
+        standing.report_batch(outcomes, now=0.0, probe=False)
+
+        assert standing.share.slots == slots

@@ -138,7 +138,7 @@ class Standing:
     ) -> None:
         """Note the outcomes of one attempt with many messages, each with its source."""
         asked = [each for each in outcomes if each[1].failure not in UNASKED]
-        self.share.give_back(next((one for _, one in outcomes if not is_well(one)), outcomes[0][1]))
+        self.share.give_back(_typical([one for _, one in outcomes]))
         # One message that is delivered shows that the endpoint is up, whatever happens to others.
         if well := [each for each in asked if is_well(each[1])]:
             asked = well[:1]
@@ -212,3 +212,11 @@ def is_well(outcome: Outcome) -> bool:
     if outcome.failure is not None:
         return outcome.failure is Failure.REFUSED
     return outcome.status < 500 and outcome.status not in _ILL
+
+
+def _typical(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return an outcome of a message, such as more than half of the messages had."""
+    ill = [one for one in outcomes if not is_well(one)]
+    if len(ill) * 2 > len(outcomes):
+        return ill[0]
+    return next(one for one in outcomes if is_well(one))
