@@ -28,6 +28,10 @@ _EACH = 60
 _AIOHTTP_ROUNDS = 2
 #: One request in so many fails.
 _EVERY = 20
+#: Statuses of failing groups: 500 tells nothing of the load, 502 and 429 are signs of an overload.
+_STATUSES = (500, 502, 429)
+#: Time of a reply where groups fail: with few slots, replies that take no time cost nothing.
+_REPLY_MS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +105,8 @@ def _measure(run: Run, folder: Path) -> None:
         rounds=plan.grouped_rounds,
     )
     run.steps = 2 * (plan.grouped_rounds + plan.pipeline_rounds + plan.many_rounds)
-    run.steps += 2 * plan.failing_rounds + 4 * plan.uneven_rounds + _AIOHTTP_ROUNDS + 3
+    run.steps += 2 * plan.failing_rounds + _AIOHTTP_ROUNDS + 3
+    run.steps += len(_uneven(plan)) * (1 + len(_STATUSES)) * plan.uneven_rounds
     grouped_max, failing_max, pipeline_max, many_max = plan.seconds_max
     with Endpoints(folder) as stage:
         run.versions["store"] = asyncio.run(store_version(stage.store))
@@ -137,6 +142,11 @@ def _uneven(plan: _Plan) -> dict[str, tuple[int, int, int]]:
     return {"first_groups": (200, 20, 20), "tenth": (1000, plan.uneven_each, 100)}
 
 
+def _first_fails(groups: int, status: int) -> dict[str, int]:
+    """Return the question that makes the receivers fail the first attempts of so many groups."""
+    return {"first_fails": groups, "status": status, "delay_ms": _REPLY_MS}
+
+
 class Endpoints(Stage):
     """The stage of `bench sender`, with receivers that answer as a round wants it."""
 
@@ -147,11 +157,16 @@ class Endpoints(Stage):
         return Contender(name, "caller", partial(self._deliver, job, amount, answers or {}))
 
     def uneven(self, name: str, groups: int, each: int, failing: int) -> list[Contender]:
-        """A plain loop and a subscription; the first attempts of the first groups fail."""
-        answers = {"first_fails": failing, "status": 500}
+        """A plain loop, and a subscription whose first groups fail at first attempts by a status."""
+        load = [groups, each]
         return [
-            self.contender(f"{name}.loop", "deliver_by_loop", [groups, each], answers),
-            self.contender(f"{name}.ours", "deliver_failing", [groups, each], answers),
+            self.contender(f"{name}.loop", "deliver_by_loop", load, _first_fails(failing, 500)),
+            *(
+                self.contender(
+                    f"{name}.ours_{status}", "deliver_failing", load, _first_fails(failing, status)
+                )
+                for status in _STATUSES
+            ),
         ]
 
     def many(self, seconds: float, hanging: int) -> Contender:
@@ -214,20 +229,27 @@ DELIVERY = Benchmark(
             _rates("failing.grouped", "failing.bare"),
             "the same, 1,000 groups of 60 messages, 5 % of all requests fail, backoff 100 ms",
         ),
-        _promise(
-            "first_20_of_200_groups_failing_vs_loop",
-            2.0,
-            _rates("first_groups.loop", "first_groups.ours"),
-            "seconds until 4,000 messages are delivered, the first 20 of 200 groups fail each first"
-            " attempt / seconds of a plain loop over a stream",
-            most=True,
+        *(
+            _promise(
+                f"first_20_of_200_groups_failing_{status}_vs_loop",
+                2.0,
+                _rates("first_groups.loop", f"first_groups.ours_{status}"),
+                "seconds until 4,000 messages are delivered, the first 20 of 200 groups answer"
+                f" {status} to each first attempt / seconds of a plain loop over a stream",
+                most=True,
+            )
+            for status in _STATUSES
         ),
-        _promise(
-            "tenth_of_1000_groups_failing_vs_loop",
-            2.0,
-            _rates("tenth.loop", "tenth.ours"),
-            "the same, 100 of 1,000 groups fail each first attempt; 20 messages a group, quick 5",
-            most=True,
+        *(
+            _promise(
+                f"tenth_of_1000_groups_failing_{status}_vs_loop",
+                2.0,
+                _rates("tenth.loop", f"tenth.ours_{status}"),
+                f"the same, 100 of 1,000 groups answer {status} to each first attempt; 20 messages"
+                " a group, quick 5",
+                most=True,
+            )
+            for status in _STATUSES
         ),
         _promise(
             "pipeline_endpoint_vs_start_batch",

@@ -259,7 +259,7 @@ def seconds_to_deliver(
     return now
 
 
-@pytest.mark.parametrize("failed_share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("failed_share", [0.05, 0.1, 0.3, 0.4])
 @pytest.mark.parametrize("failed", [*THROTTLED, *UNANSWERED], ids=short)
 def test_share_failures_of_some_groups_cost_the_others_no_slots(
     failed: Outcome, failed_share: float
@@ -269,21 +269,47 @@ def test_share_failures_of_some_groups_cost_the_others_no_slots(
     assert seconds_to_deliver(failed, failed_share) < 2 * ordinary
 
 
-@pytest.mark.parametrize("failed", [*THROTTLED, *UNANSWERED], ids=short)
-def test_share_endpoint_that_fails_with_all_its_slots_in_use_is_down_to_one_slot(
-    failed: Outcome,
-) -> None:
+def share_of_a_healthy_endpoint() -> Share:
+    """A share that has earned all slots, and all of them in use."""
     share = Share()
     while share.slots < 128:
         share.take()
         share.give_back(Outcome(status=200))
     share.take(128)
+    return share
+
+
+@pytest.mark.parametrize("failed", UNANSWERED, ids=short)
+def test_share_endpoint_that_hangs_is_down_to_one_slot_after_one_round(failed: Outcome) -> None:
+    share = share_of_a_healthy_endpoint()
 
     for _ in range(128):
         share.give_back(failed)
 
-    assert share.slots < 2
     assert (share.in_use, share.free) == (0, 1)
+
+
+@pytest.mark.parametrize("failed", THROTTLED, ids=short)
+def test_share_endpoint_that_throttles_all_is_down_to_one_slot_after_three_rounds(
+    failed: Outcome,
+) -> None:
+    share = share_of_a_healthy_endpoint()
+
+    for _ in range(3 * 128):
+        share.take(share.free)
+        share.give_back(failed)
+
+    assert share.in_use + share.free == 1
+
+
+def test_share_hundred_groups_that_fail_one_after_another_cost_no_slots() -> None:
+    """A tenth of 1,000 groups fails at each first attempt: the topic has them side by side."""
+    share = share_of_a_healthy_endpoint()
+    for number in range(5_000):
+        share.take(share.free)
+        share.give_back(Outcome(status=502 if number % 1_000 < 100 else 200))
+
+    assert share.slots == 128
 
 
 def test_share_halves_once_when_most_attempts_of_a_round_are_throttled() -> None:
@@ -298,23 +324,31 @@ def test_share_halves_once_when_most_attempts_of_a_round_are_throttled() -> None
     assert share.slots == 4
 
 
-def test_share_after_a_burst_follows_what_is_in_flight_now() -> None:
-    """A round of many attempts of which few are left does not outvote what ends later."""
+def test_share_attempts_of_a_round_that_were_not_made_leave_the_others_to_decide() -> None:
     share = Share()
     share.take(8)
-    for _ in range(8):
-        share.give_back(Outcome(status=200))
-    share.take(8)
-    share.give_back(Outcome(status=200))
+    share.give_back(Outcome(status=500))
     share.give_back_unused(7)
-    before = share.slots
 
-    share.take()
-    share.give_back(Outcome(failure=Failure.TIMEOUT))
-    share.take()
-    share.give_back(Outcome(failure=Failure.TIMEOUT))
+    for _ in range(2):
+        share.take()
+        share.give_back(Outcome(failure=Failure.TIMEOUT))
 
-    assert share.slots <= before / 2
+    assert share.slots == 4
+
+
+def test_share_with_one_slot_has_the_first_ones_again_after_a_few_successes() -> None:
+    share = Share()
+    for _ in range(5):
+        share.take()
+        share.give_back(Outcome(failure=Failure.TIMEOUT))
+    assert share.slots == 1
+
+    for _ in range(7):
+        share.take()
+        share.give_back(Outcome(status=200))
+
+    assert share.slots == 8
 
 
 def test_success_earns_slots_one_by_one_up_to_a_most() -> None:

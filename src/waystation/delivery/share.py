@@ -1,10 +1,11 @@
 """Fair share: how many attempts may be under way, in all and to one endpoint.
 
-An endpoint begins with 8 slots. Each success earns it a fraction of another, up to 128. Signs of an
-overload are 429, 502, 504, a time-out and a broken connection. They halve the slots, down to one, if
-more than half of the attempts of a round show them, and more than half of the attempts of late. A round
-are the attempts that were under way when it began. So groups that fail cost the others no slots while
-most attempts succeed, and an endpoint that hangs is soon down to one slot.
+An endpoint begins with 8 slots. With each round of successes it earns one more, up to 128. A round
+consists of the attempts that were under way when it began. An overload of the endpoint halves its slots,
+down to one. Signs of an overload are 429, 502 and 504, and attempts without a reply: time-outs and
+broken connections. They count against the endpoint, not against some groups, if more than half of the
+attempts of a round show them, and more than half of the attempts of late. So an endpoint that hangs is
+soon down to one slot, and groups that fail cost the others no slots.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from waystation.delivery.schedule import THROTTLING
 #: Slots of an endpoint that nothing is known of, and the most that it can earn.
 _SLOTS_FIRST = 8.0
 _SLOTS_MAX = 128.0
-#: Failures that a receiver with too much to do causes; a wrong name or address is none of them.
-_OVERLOADED = frozenset({Failure.BUSY, Failure.CONNECTION, Failure.TIMEOUT})
-#: Weight of an attempt in the average of late. A small round is no proof: where four of ten attempts
-#: fail, most attempts of a round of three often do. 44 failures in a row bring an average of 0 to half.
-_WEIGHT = 1 / 64
+#: Failures to get a reply. A wrong name or address is no sign of an overload.
+_UNANSWERED = frozenset({Failure.CONNECTION, Failure.TIMEOUT})
+#: Weight of an attempt in the averages of late. Groups that share a defect fail one after another, and
+#: most attempts of a small round fail by chance. So 177 replies in a row that show an overload bring an
+#: average of 0 to one half; 44 attempts without a reply do so, because each of them took long.
+_ANSWERED_WEIGHT = 1 / 256
+_UNANSWERED_WEIGHT = 1 / 64
 #: Attempts under way in one process.
 TOTAL_MAX = 1024
 
@@ -27,16 +30,16 @@ TOTAL_MAX = 1024
 class Share:
     """The slots of one endpoint."""
 
-    __slots__ = ("_average", "_ended", "_overloaded", "_round", "in_use", "slots")
+    __slots__ = ("_ended", "_overloaded", "_round", "_throttled", "_unanswered", "in_use", "slots")
 
     def __init__(self) -> None:
         self.slots = _SLOTS_FIRST
         self.in_use = 0
         #: Attempts of the round, how many of them have ended, and how many with an overload.
         self._round = self._ended = self._overloaded = 0
-        #: Share of attempts with an overload of late. An endpoint that nothing is known of gets no
-        #: credit: its first attempts decide alone.
-        self._average = 1.0
+        #: Averages of late: the shares of attempts with an overload, and of those without a reply. The
+        #: first attempts decide alone.
+        self._throttled = self._unanswered = 1 / 2
 
     def __repr__(self) -> str:
         return f"<Share {self.in_use} of {self.slots:.1f}>"
@@ -67,17 +70,27 @@ class Share:
             # Some attempts of the round were not made: the others decide.
             self._round = self._ended + under_way
         self._ended += 1
-        if outcome.failure in _OVERLOADED or outcome.status in THROTTLING:
-            self._overloaded += 1
-            self._average += (1 - self._average) * _WEIGHT
-            if self._overloaded * 2 > self._round and self._average > 1 / 2:
-                self.slots = max(1.0, self.slots / 2)
-                self._begin_round(self.in_use)
+        if outcome.failure in _UNANSWERED:
+            self._unanswered += (1 - self._unanswered) * _UNANSWERED_WEIGHT
+            self._note_overload()
             return
-        self._average -= self._average * _WEIGHT
+        self._unanswered -= self._unanswered * _UNANSWERED_WEIGHT
+        if outcome.failure is Failure.BUSY or outcome.status in THROTTLING:
+            self._note_overload()
+            return
+        self._throttled -= self._throttled * _ANSWERED_WEIGHT
         if outcome.succeeded and self.slots < _SLOTS_MAX:
-            # Additive: one more slot after a round of all present ones.
-            self.slots = min(_SLOTS_MAX, self.slots + 1 / self.slots)
+            # One more slot after each success up to the first ones, then after a round of all slots.
+            earned = 1.0 if self.slots < _SLOTS_FIRST else 1 / self.slots
+            self.slots = min(_SLOTS_MAX, self.slots + earned)
+
+    def _note_overload(self) -> None:
+        self._throttled += (1 - self._throttled) * _ANSWERED_WEIGHT
+        self._overloaded += 1
+        of_late = max(self._throttled, self._unanswered)
+        if self._overloaded * 2 > self._round and of_late > 1 / 2:
+            self.slots = max(1.0, self.slots / 2)
+            self._begin_round(self.in_use)
 
     def _begin_round(self, attempts: int) -> None:
         self._round, self._ended, self._overloaded = attempts, 0, 0
