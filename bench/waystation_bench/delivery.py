@@ -157,7 +157,7 @@ class Endpoints(Stage):
         return Contender(name, "caller", partial(self._deliver, job, amount, answers or {}))
 
     def uneven(self, name: str, groups: int, each: int, failing: int) -> list[Contender]:
-        """A plain loop, and a subscription whose first groups fail at first attempts by a status."""
+        """A plain loop, and subscriptions; first attempts of the first groups fail."""
         load = [groups, each]
         return [
             self.contender(f"{name}.loop", "deliver_by_loop", load, _first_fails(failing, 500)),

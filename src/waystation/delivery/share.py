@@ -1,11 +1,11 @@
 """Fair share: how many attempts may be under way, in all and to one endpoint.
 
 An endpoint begins with 8 slots. With each round of successes it earns one more, up to 128. A round
-consists of the attempts that were under way when it began. An overload of the endpoint halves its slots,
-down to one. Signs of an overload are 429, 502 and 504, and attempts without a reply: time-outs and
-broken connections. They count against the endpoint, not against some groups, if more than half of the
-attempts of a round show them, and more than half of the attempts of late. So an endpoint that hangs is
-soon down to one slot, and groups that fail cost the others no slots.
+consists of the attempts that were under way when it began. An overload of the endpoint halves its
+slots, down to one. Signs of an overload are 429, 502 and 504, and attempts without a reply:
+time-outs and broken connections. They count against the endpoint, not against some groups, if more
+than half of the attempts of a round show them, and more than half of the attempts of late. So an
+endpoint that hangs is soon down to one slot, and groups that fail cost the others no slots.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SLOTS_FIRST = 8.0
 _SLOTS_MAX = 128.0
 #: Failures to get a reply. A wrong name or address is no sign of an overload.
 _UNANSWERED = frozenset({Failure.CONNECTION, Failure.TIMEOUT})
-#: Weight of an attempt in the averages of late. Groups that share a defect fail one after another, and
-#: most attempts of a small round fail by chance. So 177 replies in a row that show an overload bring an
-#: average of 0 to one half; 44 attempts without a reply do so, because each of them took long.
+#: Weight of an attempt in the averages of late. Groups that share a defect fail one after another,
+#: and most attempts of a small round fail by chance. So 177 replies in a row that show an overload
+#: bring an average of 0 to one half; 44 attempts without a reply do so, because each took long.
 _ANSWERED_WEIGHT = 1 / 256
 _UNANSWERED_WEIGHT = 1 / 64
 #: Attempts under way in one process.
@@ -37,8 +37,8 @@ class Share:
         self.in_use = 0
         #: Attempts of the round, how many of them have ended, and how many with an overload.
         self._round = self._ended = self._overloaded = 0
-        #: Averages of late: the shares of attempts with an overload, and of those without a reply. The
-        #: first attempts decide alone.
+        #: Averages of late: the shares of attempts with an overload, and of those without a reply.
+        #: At one half, the first attempts decide alone.
         self._throttled = self._unanswered = 1 / 2
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Share:
             return
         self._throttled -= self._throttled * _ANSWERED_WEIGHT
         if outcome.succeeded and self.slots < _SLOTS_MAX:
-            # One more slot after each success up to the first ones, then after a round of all slots.
+            # Up to the first slots, each success earns a whole one; then a round of all slots does.
             earned = 1.0 if self.slots < _SLOTS_FIRST else 1 / self.slots
             self.slots = min(_SLOTS_MAX, self.slots + earned)
 
