@@ -339,7 +339,7 @@ async def test_what_was_put_off_for_too_long_is_a_dead_letter(store_server: Embe
 async def test_deliverer_retry_after_of_503_delays_its_message_and_no_other(
     store_server: EmbeddedServer,
 ) -> None:
-    """It may be the state of one agent behind a gateway: the others have the same origin."""
+    """A gateway answers 503 for one agent; the other agents behind it have the same origin."""
     async with open_outbox(store_server) as outbox:
         ill = Answer(503, headers=(("retry-after", "7200"),))
         async with FakeEndpoint(plan=[ill, 200]) as endpoint:

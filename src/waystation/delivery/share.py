@@ -35,7 +35,7 @@ class Share:
     def __init__(self) -> None:
         self.slots = _SLOTS_FIRST
         self.in_use = 0
-        #: Attempts of the round, how many of them have ended, and how many with an overload.
+        #: Attempts of the round, those of them that have ended, those that showed an overload.
         self._round = self._ended = self._overloaded = 0
         #: Averages of late: the shares of attempts with an overload, and of those without a reply.
         #: At one half, the first attempts decide alone.
