@@ -29,7 +29,6 @@ BARS = {
     "first_20_of_200_groups_failing_429_vs_loop": 2.0,
     "tenth_of_1000_groups_failing_500_vs_loop": 2.0,
     "tenth_of_1000_groups_failing_502_vs_loop": 2.0,
-    "tenth_of_1000_groups_failing_429_vs_loop": 2.0,
     "pipeline_endpoint_vs_start_batch": 0.5,
     "others_p99_with_one_hanging": 1.2,
     "store_bytes_per_retrying_group": 300,
