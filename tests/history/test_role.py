@@ -160,7 +160,7 @@ async def test_role_after_failure_reports_it_and_retries(
         status = await eventually(lambda: in_state(running, "failing"))
         assert status.error in ("The disk is full.", "The ingest process ended with code 3.")
         assert (status.lag, status.failures > 0) == (1, True)
-        # Anybody may read `/readyz`, so it has the code and not the error.
+        # A client without a key reads `/readyz`, so it has the code and not the error.
         (note,) = running.node.notes
         assert "`waystation history status` shows why" in note
         public = (await async_ask(running.url, "GET", "/readyz")).body.decode()

@@ -137,7 +137,8 @@ def test_log_message_and_trace_of_a_library_escape_control_characters() -> None:
     try:
         raise ValueError("no \x1b[2J\u202e such name")
     except ValueError:
-        logging.getLogger("library").exception("bad \x1b[2J name\n12:00:00 store all is well")
+        name = "\x1b[2J\n12:00:00 store all is well"
+        logging.getLogger("library").exception(name)
     text = terminal.getvalue()
     assert "\x1b[2J" not in text
     assert "\u202e" not in text

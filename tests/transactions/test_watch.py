@@ -104,7 +104,7 @@ async def test_the_error_of_the_archive_is_told_where_somebody_tries(
         await watch.look()
         text = "Transactions wait for 5 min to be archived: "
         assert await told(movers) == [("unarchived", f"{text}no route to it.")]
-        # Anybody may read `/readyz`, which shows the notes.
+        # A client without a key reads the notes in `/readyz`.
         assert watch.notes == [f"{text}the archive fails; the server log shows why."]
 
 

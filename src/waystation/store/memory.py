@@ -5,7 +5,7 @@ free memory. Callers of such scripts check `is_full` and stop in time, because t
 otherwise fill the store without limit. Readiness and metrics warn from `WARN_SHARE` on.
 
 New connections check the data set of the store. FLUSHALL keeps the connections, so that the read
-also checks it; without it a node would write into an emptied store until somebody asks `/readyz`.
+also checks it; without it a node would write into an emptied store until a request of `/readyz`.
 """
 
 from __future__ import annotations
