@@ -51,7 +51,7 @@ _PADDING = bytes(2 * _NUMBER_BYTES_MAX)
 class _Encoding(NamedTuple):
     """Msgpack encodings of a number, or of the length of a value."""
 
-    #: First and last tag that contain the number itself.
+    #: Tags that contain the number itself.
     small: range
     #: Tag -> number of bytes behind it.
     wide: Mapping[int, int]
@@ -126,8 +126,8 @@ class _Slices(NamedTuple):
 class _Cursor:
     """Place of the next byte of each message.
 
-    The state: the places, and whether each message was as expected so far. A message that is not
-    keeps its place, or one behind its end, and nothing that is read there counts.
+    The state: the places, and whether each message was as expected so far. The cursor of another
+    message moves on, at most into the padding, and the values that it reads are not used.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], at: _Ints) -> None:
