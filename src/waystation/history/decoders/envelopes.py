@@ -113,7 +113,7 @@ class _Slices(NamedTuple):
         count = len(self.start)
         if self.null is not None and self.null.all():
             return pa.nulls(count, kind)
-        # The values and what is between them, in turn: each bound ends one and starts the next.
+        # Values alternate with the bytes between them, so each bound ends one and starts the other.
         bounds = np.zeros(2 * count + 1, np.int32)
         bounds[1::2], bounds[2::2] = self.start, self.end
         both = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(bounds), data])
@@ -201,7 +201,7 @@ class _Headers(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """Where the fields of messages are. Only those of valid messages have a meaning."""
+    """Places of the fields of messages. Those of messages that are not valid are not used."""
 
     valid: _Flags
     id: _Slices
