@@ -107,14 +107,16 @@ class IngestJob:
 
         Call `on_progress` after each micro-batch, and `on_reading` while tasks run, with the
         entries that were read and their total. Raise HistoryBusyError if another ingest commits
-        first, LakeWriteError if the lake cannot be written, TaskFailedError and SparkGoneError.
-        None of them leaves a partial commit.
+        first, LakeWriteError if the lake cannot be written, StoreDataLostError if the store lost
+        its data meanwhile, TaskFailedError and SparkGoneError. None of them leaves a partial
+        commit.
         """
         progress = IngestProgress()
         with LogReader(self.store.url()) as logs:
             dataset = logs.dataset()
-            if not dataset:
-                return progress  # No station has ever used this store.
+        if not dataset:
+            return progress  # No station has ever used this store.
+        with LogReader(self.store.url(), dataset=dataset) as logs:
             self._notice_restart(logs, dataset)
             # Read before the ends, so that these include the entries that a client waits for.
             asked = logs.use(read_status).asked
@@ -122,6 +124,7 @@ class IngestJob:
             while not stopping():
                 rows, started_s = progress.rows, self.clock.uptime_s()
                 if not self._run_batch(logs, dataset, ends, progress, on_reading):
+                    logs.check_dataset()
                     _finish(logs, ends, asked)
                     break
                 _count(logs, progress.rows - rows, self.clock.uptime_s() - started_s)
@@ -181,6 +184,7 @@ class IngestJob:
             results = self._run_tasks(tasks, plan, progress, on_reading)
             receipts = [receipt for result in results for receipt in result.receipts]
             reached = reached_offsets(receipts)
+            logs.check_dataset()
             _commit(dataset, tables, results, reached)
         offsets = {key: offset.offset for key, offset in (committed | reached).items()}
         # A copy of the committed offsets: if the process crashes here, the next run repeats it.
