@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime, time, timedelta
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from waystation.errors import HistoryError
@@ -31,7 +31,7 @@ from waystation.history.lake.schema import (
     STORE_LOST,
     TableSchema,
 )
-from waystation.history.lake.table import REWRITE, Lake, LakeFile, LakeTable
+from waystation.history.lake.table import Lake, LakeFile, LakeTable
 from waystation.runtime.logging import logger
 
 _log = logger("history")
@@ -86,12 +86,7 @@ def expire_group_load(lake: Lake, first_day: date) -> None:
             return
         table = DeltaTable(folder)
         if table.to_pyarrow_dataset().count_rows(filter=pc.field("day") < pa.scalar(first_day)):
-            table.delete(
-                f"day < '{first_day.isoformat()}'",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(REWRITE, table.version() + 1)]
-                ),
-            )
+            table.delete(f"day < '{first_day.isoformat()}'")
 
 
 def _expire(table: LakeTable, schema: TableSchema, first_day: date, now_ms: int) -> int:

@@ -12,8 +12,8 @@ External ids are blanked last, and only when all transactions of the trace have 
 later run has to find the rows that are ingested until then. `transactions` is the last table in
 both phases. So a run after a crash at any line traces the same rows and completes the work.
 
-An ingest appends rows meanwhile and is not disturbed: no commit of this module moves an offset. Of
-a compaction and a replacement that began at one version, Delta refuses the second (`REWRITE`).
+An ingest appends rows meanwhile and is not disturbed: no commit of this module moves an offset. If
+a compaction replaces one of the files meanwhile, the table is begun anew.
 """
 
 from __future__ import annotations

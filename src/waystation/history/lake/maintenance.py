@@ -15,7 +15,6 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError
 
-from waystation.history.lake.table import REWRITE
 from waystation.runtime.logging import logger
 
 _log = logger("history")
@@ -74,9 +73,6 @@ def _compact(folder: str) -> int:
                 max_concurrent_tasks=1,
                 writer_properties=WriterProperties(
                     compression="ZSTD", max_row_group_size=_GROUP_ROWS
-                ),
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(REWRITE, table.version() + 1)]
                 ),
             )
             removed += int(done["numFilesRemoved"])

@@ -51,10 +51,6 @@ from waystation.history.lake.schema import (
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.runtime.data_files import make_private
 
-#: App transaction of every commit that removes files. Delta refuses the second of two such commits
-#: that began at one version. Without it, a commit could remove a file that a compaction has
-#: replaced meanwhile, so that the rows of the file would be in the table twice.
-REWRITE = "rewrite"
 #: App transaction with the first day of which the table has rows, in days since 1970-01-01. Rows of
 #: earlier days were deleted because of their age.
 KEPT_FROM = "kept-from"
@@ -66,6 +62,8 @@ _BASE_NAMES = frozenset(schema.name for schema in BASE)
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}
 _EPOCH = date(1970, 1, 1)
 _DECLARED_DAY = date.fromisoformat(DECLARED)
+#: How often another process may commit while files are replaced.
+_TRIES_MAX = 100
 ROOM_HINT = "No rows were committed in part. Free disk space; the next ingest continues from here."
 
 
@@ -303,29 +301,43 @@ class LakeTable:
         """Replace files by others atomically. The others have no new rows.
 
         With `kept_from`, also store the first day of which the table has rows. Raise the errors of
-        `commit`; HistoryBusyError also if another process replaced files since this version.
+        `commit`; HistoryBusyError if another process has replaced one of the files meanwhile.
         """
         removals = [
             RemoveAction(
                 path=file.path,
-                data_change=False,
+                # Delta lets a compaction that began earlier bring rows back unless this is true.
+                data_change=True,
                 deletion_timestamp=now_ms,
                 size=file.size,
                 partition_values={DAY: file.day.isoformat(), ROW_STATE: file.row_state},
             )
             for file in removed
         ]
-        marks = [Transaction(REWRITE, self.version + 1)]
-        if kept_from is not None:
-            marks.append(Transaction(KEPT_FROM, (kept_from - _EPOCH).days))
+        marks = [] if kept_from is None else [Transaction(KEPT_FROM, (kept_from - _EPOCH).days)]
         with _writing(self.schema.name):
-            self._table.create_write_transaction(
-                [*removals, *(_add_action(file, is_new=False) for file in added)],
-                "append",
-                Schema.from_arrow(self.schema.schema),
-                list(PARTITIONS),
-                commit_properties=CommitProperties(app_transactions=marks),
-            )
+            for left in reversed(range(_TRIES_MAX)):
+                newest = LakeTable(self.schema, DeltaTable(self.folder), self.folder)
+                # Delta does not notice that a file which it removes was removed before. Its rows
+                # would be in the table twice.
+                if not {file.path for file in removed} <= {file.path for file in newest.listed()}:
+                    raise CommitFailedError("files were replaced")
+                try:
+                    newest._table.create_write_transaction(
+                        [*removals, *(_add_action(file, is_new=False) for file in added)],
+                        "append",
+                        Schema.from_arrow(self.schema.schema),
+                        list(PARTITIONS),
+                        # Only as the next version after the one that was compared.
+                        commit_properties=CommitProperties(
+                            app_transactions=marks, max_commit_retries=0
+                        ),
+                    )
+                except CommitFailedError:
+                    if not left:
+                        raise
+                else:
+                    return
 
     def require_known_columns(self) -> None:
         """Raise LakeRefusedError if the table has columns that this release does not know.
@@ -360,7 +372,7 @@ class LakeTable:
                 predicate=predicate,
                 updates=dict(values),
                 writer_properties=WriterProperties(compression="ZSTD"),
-                commit_properties=_properties(offsets, Transaction(REWRITE, self.version + 1)),
+                commit_properties=_properties(offsets),
             )
         if not done["num_updated_rows"]:
             # Delta commits nothing in this case, not even the offsets.
@@ -455,8 +467,8 @@ def _one_line(error: object) -> str:
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split()).rstrip(".")
 
 
-def _properties(offsets: Mapping[str, TableOffset], *marks: Transaction) -> CommitProperties:
-    transactions = list(marks)
+def _properties(offsets: Mapping[str, TableOffset]) -> CommitProperties:
+    transactions = []
     for partition, reached in offsets.items():
         transactions.append(Transaction(partition, reached.offset))
         transactions.append(Transaction(f"{partition}#", reached.fingerprint))

@@ -17,7 +17,6 @@ the same again, even if the rows that it began with have been blanked.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 
