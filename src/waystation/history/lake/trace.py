@@ -326,7 +326,9 @@ def _channel_message(project: str | None, channel: str | None, delivery_id: str)
     if project is None or channel is None:
         return ""
     prefix = f"{channel_tag(project, channel)[1:-1]}."
-    return _SEPARATOR.join((project, delivery_id.removeprefix(prefix)))
+    # The outbox appends a number, because a channel can have an id again after it has forgotten it.
+    message_id, _, _ = delivery_id.removeprefix(prefix).rpartition(".")
+    return _SEPARATOR.join((project, message_id))
 
 
 def _leading(ids: pa.Array) -> pa.Array:
