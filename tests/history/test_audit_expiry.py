@@ -1,4 +1,4 @@
-"""The audit of a lake whose first days have expired: clean, and it finds what is planted."""
+"""The audit of a lake whose first days have expired reports planted damage and nothing else."""
 
 from __future__ import annotations
 

@@ -255,6 +255,6 @@ def test_recovery_of_a_store_that_lost_expired_rows_reads_what_it_has_now(
     # No row is left to compare with, so all that the store has is read
     assert (done.rows, live(lake), gaps_of(lake)) == (8, list(range(8)), [])
     assert later_ingest(0).run().rows == 0
-    # Its rows expire as others do
+    # The rows that were read again expire like all others
     assert later_ingest(3).run().expired_rows == 8 + 1
     assert gaps_of(lake) == [(ORDERS, 0, 8, "expired")]

@@ -121,7 +121,7 @@ def test_forget_group_blanks_its_messages_and_all_that_they_caused(lake: Path) -
     assert {row["payload"] for row in forgotten} == {None}
     headers = {(h["name"], h["value"]) for row in forgotten for h in row["headers"]}
     assert headers == {("content-type", "application/json"), ("x-name", "")}
-    # All that is left is of transactions that somebody has started without a message
+    # The marker is left in transactions that a client started without a message
     transactions = DeltaTable(str(lake / "transactions")).to_pyarrow_table().to_pylist()
     left = [row for row in transactions if marker(ANN) in repr(row)]
     assert left
@@ -321,7 +321,7 @@ def test_forget_blanks_rows_that_a_restored_store_lost(
     writer.append(ORDERS, envelopes(2, first=2, group=ANN))
     local_ingest(lake, store_url).run()
     writer.restore(backup)
-    # The same offsets, of somebody else
+    # Other messages get the offsets that the store lost
     writer.append(ORDERS, envelopes(2, first=7, group=BOB))
     assert local_ingest(lake, store_url).run().lost_rows == 2
 

@@ -174,7 +174,7 @@ def _owed(tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame) ->
     passed = ranges(tables.frame(DELIVERIES)).where("kind in ('passed', 'trimmed')")
     renamed = {name: f"passed_{name}" for name in (*_PLACE, "incarnation", "offset", "to")}
     return (
-        # Of an older message, some of its deliveries may have been deleted.
+        # The first deliveries of an older message may have been deleted because of their age.
         tables.complete(tables.frame(MESSAGES))
         .select("project", "topic", "storage", "partition", "offset", "position", "id", "group")
         .join(scope, ["project", "topic", "storage", "partition"])

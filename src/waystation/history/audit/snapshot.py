@@ -34,7 +34,7 @@ WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS, 
 LOST: Final = "lost"
 #: Cause of gaps that are findings: entries are missing from their log.
 DAMAGED = "damaged"
-#: A lifecycle can end in another log than it began in, whose node has another clock.
+#: Largest difference between the clocks of two primaries of a cluster, whose logs a message enters.
 _SKEW_MS = 60_000
 _EPOCH, _DAY_MS = date(1970, 1, 1), 86_400_000
 
@@ -83,8 +83,8 @@ class AuditTables:
             (gap.log, gap.partition) for gap in self.gaps if gap.cause != EXPIRED
         }
         kept_from = self._snapshot.kept_from
-        #: Time from which on no table lacks rows because of their age; 0 if none were deleted. All
-        #: rows of what began later are there.
+        #: Time from which on no table lacks rows because of their age; 0 if none were deleted. The
+        #: lake has all rows of messages and transactions that began later.
         self.kept_from_ms = (
             (kept_from - _EPOCH).days * _DAY_MS + _SKEW_MS if kept_from is not None else 0
         )

@@ -57,7 +57,7 @@ _BLANKED = {
 }
 #: Headers whose values stay: the audit needs those of a CloudEvent to tell repeated ids.
 _KEPT_HEADERS = frozenset({"content-type", "ce-specversion", "ce-id", "ce-source", "ce-type"})
-#: How often another process may replace files of a table meanwhile.
+#: Attempts to replace the files of a table while other processes compact it.
 _TRIES_MAX = 20
 
 

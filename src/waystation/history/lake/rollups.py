@@ -174,7 +174,7 @@ def _refresh(
             day = part.first.date()
             touched[day] = touched[day] | part if day in touched else part
     if kept_from := snapshot.kept_from:
-        # Of earlier buckets, and of one that begins before midnight, rows were deleted.
+        # Expiry has deleted rows of earlier buckets, and of buckets that contain this midnight.
         oldest = datetime.combine(kept_from, datetime.min.time(), UTC)
     else:
         oldest = _EPOCH

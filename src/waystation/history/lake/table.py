@@ -62,7 +62,7 @@ _BASE_NAMES = frozenset(schema.name for schema in BASE)
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}
 _EPOCH = date(1970, 1, 1)
 _DECLARED_DAY = date.fromisoformat(DECLARED)
-#: How often another process may commit while files are replaced.
+#: Attempts to commit a replacement of files while other processes commit.
 _TRIES_MAX = 100
 ROOM_HINT = "No rows were committed in part. Free disk space; the next ingest continues from here."
 

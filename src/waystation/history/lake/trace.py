@@ -73,7 +73,7 @@ _SEPARATOR = "\x1f"
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the trace of a person begins."""
+    """Names under which a person has data: the beginning of a trace."""
 
     project: str
     #: Group of messages, in all topics or in one; empty: none.
