@@ -7,7 +7,6 @@ another topic, publishes in a channel and starts a child. Every payload has the 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -129,7 +128,6 @@ async def lived(folder: str) -> AsyncIterator[tuple[Serving, AsyncWaystation, Co
             await eventually(is_settled, timeout=60)
             # Eight transactions publish a result.
             await crm.until(8)
-            await asyncio.sleep(0)
             yield running, client, settings
 
 

@@ -99,8 +99,8 @@ def forget(
     files = _open(lake)
     trace = Trace(person)
     trace.follow(files)
-    result.open_transactions = len_open = trace.open_transactions
-    rules = _Rules(trace, with_external_ids=not len_open)
+    result.open_transactions = trace.open_transactions
+    rules = _Rules(trace, with_external_ids=not result.open_transactions)
     for each in files:
         on_table(each.schema.name)
         rows = _count(each, rules) if dry_run else _blank_table(lake, each, rules, result, now_ms)
