@@ -566,6 +566,8 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: Seconds without work after which a server ends the Spark process of its data pipeline. Spark
     #: starts again with the next message.
     idle_seconds: Seconds = 600.0
+    #: Days for which the lake keeps rows; 0 keeps them forever.
+    keep_days: Annotated[int, Meta(ge=0, le=36500)] = 0
     #: Folder or URL of the lake; empty selects `lake` in the data directory.
     lake: str = ""
     #: Spark master: `local[*]`, `spark://…`, `yarn`, `k8s://…`, or `sc://…` for Spark Connect.

@@ -55,6 +55,8 @@ class IngestProgress(msgspec.Struct):
     #: Files that compaction replaced, and files that vacuum deleted.
     compacted_files: int = 0
     deleted_files: int = 0
+    #: Rows that were deleted because they are older than `history.keep_days`.
+    expired_rows: int = 0
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="started"):
