@@ -134,12 +134,12 @@ async def test_audit_of_lives_that_began_before_the_kept_days_finds_only_what_is
             clock = Clock()
 
             def ingest(keep_days: int = 0) -> Any:
-                job = local_ingest(lake, access.url(), keep_days=keep_days)
+                job = local_ingest(lake, access.resolve(), keep_days=keep_days)
                 job.clock = clock
                 return job.run()
 
             def check() -> Findings:
-                with Live(access.url()) as live:
+                with Live(access.resolve()) as live:
                     return audit(spark, Lake(str(lake)), live=live, ingest=lambda: ingest(2))
 
             await asyncio.to_thread(ingest)

@@ -77,7 +77,7 @@ def lake(filled: Path, tmp_path: Path) -> Path:
 
 def ingest_all(settings: Config, lake: Path) -> None:
     with store_access(settings) as access:
-        local_ingest(lake, access.url()).run()
+        local_ingest(lake, access.resolve()).run()
 
 
 def run(lake: Path, person: Person, **more: Any) -> ForgottenRows:

@@ -27,13 +27,13 @@ ORDERS = "t.default.orders.0"
 def url(settings: Config) -> Iterator[str]:
     """Return the store, with three messages of `ann` in the lake, and one of `bob`."""
     with store_access(settings) as access:
-        with LogWriter(access.url()) as writer:
+        with LogWriter(access.resolve()) as writer:
             writer.flush()
             writer.create(ORDERS)
             writer.append(ORDERS, envelopes(3, group="ann"))
             writer.append(ORDERS, envelopes(1, first=3, group="bob"))
-        local_ingest(Path(settings.data) / "lake", access.url()).run()
-        yield access.url()
+        local_ingest(Path(settings.data) / "lake", access.resolve()).run()
+        yield access.resolve()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from waystation.store.keys import DEFAULT_PROJECT
 if TYPE_CHECKING:
     from waystation.history.lake.forget import ForgottenRows
     from waystation.history.lake.trace import Person
-    from waystation.history.sources.options import StorePlace
+    from waystation.history.sources.options import Location
 
 _ELSEWHERE = (
     "Copies outside of the lake stay until their retention ends: messages in topics, channels and"
@@ -94,7 +94,7 @@ def forget(
     from waystation.history.lease import history_lease  # noqa: PLC0415 (help need not wait for it)
 
     place, now_ms = Lake(target.settings.lake_place), Clock().now_ms
-    with opened_store(target) as access, history_lease(access.url(), "forget"):
+    with opened_store(target) as access, history_lease(access.resolve(), "forget"):
         if ingest:
             with job_bar(hidden=as_json) as tell:
                 _ingest_all(target, access, tell, quiet=as_json)
@@ -133,13 +133,13 @@ def _person(project: str, group: str, topic: str, external_id: str, recipient_ke
     )
 
 
-def _ingest_all(target: Target, access: StorePlace, tell: Tell, *, quiet: bool) -> None:
+def _ingest_all(target: Target, access: Location, tell: Tell, *, quiet: bool) -> None:
     """Ingest what the logs have now: by the server that runs the data pipeline, or here."""
     from waystation.history.lease import history_lease  # noqa: PLC0415
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
     from waystation.history.status import wait_for_ingest  # noqa: PLC0415
 
-    with LogReader(access.url()) as logs:
+    with LogReader(access.resolve()) as logs:
         try:
             logs.use(wait_for_ingest)
         except PipelineOffError:
@@ -149,14 +149,14 @@ def _ingest_all(target: Target, access: StorePlace, tell: Tell, *, quiet: bool) 
     from waystation.history.ingest.job import ingest_job  # noqa: PLC0415 (Spark takes seconds)
 
     with (
-        history_lease(access.url()),
+        history_lease(access.resolve()),
         session(target.settings, quiet=quiet) as (spark, lake),
     ):
         job = ingest_job(spark, lake, access, target.settings.history)
         job.run(on_reading=lambda read, total: tell(read, total, "rows"))
 
 
-def _record(access: StorePlace, person: Person, planned: ForgottenRows) -> None:
+def _record(access: Location, person: Person, planned: ForgottenRows) -> None:
     """Record the operation, without the name of the person."""
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
     from waystation.logs.operations import OperationLog, OperationRecord  # noqa: PLC0415
@@ -169,7 +169,7 @@ def _record(access: StorePlace, person: Person, planned: ForgottenRows) -> None:
         "rows": planned.rows,
     }
     record = OperationRecord(project=person.project, kind="forget", detail=detail)
-    with LogReader(access.url()) as logs:
+    with LogReader(access.resolve()) as logs:
         logs.use(lambda store: OperationLog(StreamLogs(store)).write(record))
 
 
