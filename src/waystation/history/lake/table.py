@@ -108,7 +108,10 @@ class Lake:
         release wrote a table in another layout.
         """
         tables: dict[str, LakeTable] = {}
-        for schema in (*BASE, *ROLLUPS):
+        # Messages last: ingest commits them before the deliveries of the same micro-batch, so that
+        # a snapshot has the message of each of its deliveries.
+        schemas: tuple[AnySchema, ...] = (*BASE[::-1], *ROLLUPS)
+        for schema in schemas:
             folder = self.folder(schema)
             with _reading(schema):
                 if not DeltaTable.is_deltatable(folder):
