@@ -103,7 +103,8 @@ class HistoryRole(Service):
         #: Requests of clients: their number, how many were served, and how many there were at the
         #: start of the last attempt.
         self._asked = self._served = self._attempted = 0
-        self._work = Wakeup(recheck_s=LOOK_S)
+        # No limit of a wait, because a pause after a failure can take minutes.
+        self._work = Wakeup()
         self._backoff = Backoff(first_s=_RETRY_S_FIRST, max_s=_RETRY_S_MAX)
         self._status = HistoryStatus(state="idle", lake=settings.public_lake)
         self._reported: RoleReport | None = None
