@@ -42,12 +42,18 @@ _T = TypeVar("_T")
 
 
 class LogReader:
-    """Logs of a store. A context manager; `close` ends its connections."""
+    """Logs of a store. A context manager; `close` ends its connections.
 
-    def __init__(self, url: str) -> None:
+    Scripts see real time, or the time of the data if `follows_time` is set: a time machine may have
+    moved it.
+    """
+
+    def __init__(self, url: str, *, follows_time: bool = False) -> None:
         # Not asyncio.Runner, because it formats the reply of each call for its debug output.
         self._loop = uvloop.new_event_loop()
-        self._store = Store(parse_address(url), call_seconds_max=_CALL_SECONDS_MAX)
+        self._store = Store(
+            parse_address(url), call_seconds_max=_CALL_SECONDS_MAX, test_mode=follows_time
+        )
         self._logs = StreamLogs(self._store)
 
     def __enter__(self) -> LogReader:
