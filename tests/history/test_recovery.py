@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,3 +304,32 @@ def test_a_lost_data_set_is_a_gap_once(ingest: Any, writer: LogWriter, lake: Pat
     for _ in range(2):
         ingest().run()
     assert sorted(gaps_of(lake)) == [("ds-1", 0, 0, "store-lost"), ("ds-2", 0, 0, "store-lost")]
+
+
+@pytest.mark.parametrize("room", [100, 1500])
+def test_repair_on_a_full_disk_is_told_and_made_by_the_same_ingest_when_there_is_room(
+    ingest: Any, writer: LogWriter, store_url: str, lake: Path, room: int
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    backup = writer.backup()
+    writer.append(ORDERS, envelopes(4, first=6))
+    ingest().run()
+    writer.restore(backup)
+    writer.append(ORDERS, envelopes(4, first=20))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.history.repair_process", store_url, str(lake), str(room)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    told, repaired = done.stdout.splitlines() or [done.stderr[-2000:], ""]
+    assert told.startswith("history.lake-write: messages cannot be written to: ")
+    assert "too large" in told
+    assert repaired == "rows=4 lost=4"
+    assert ids(lake, lost=False) == expected(range(6), range(20, 24))
+    assert ids(lake, lost=True) == expected(range(6, 10))
+    require_whole(lake, store_url)
