@@ -8,19 +8,29 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 
-from waystation.errors import SparkGoneError, TaskFailedError
+from waystation.errors import LakeDamagedError, SparkGoneError, TaskFailedError
 
 #: What PySpark raises when Spark is not there any more, and when it fails, too.
 _GONE = (Py4JError, ConnectionRefusedError, ConnectionResetError)
 SPARK_ERRORS = (PySparkException, *_GONE)
+#: Condition of Spark for a file that is missing, truncated or damaged.
+_UNREADABLE = "FAILED_READ_FILE"
 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """For work with Spark: TaskFailedError if that fails, SparkGoneError if its process ends."""
+    """For work with Spark: TaskFailedError if that fails, SparkGoneError if its process ends.
+
+    LakeDamagedError if Spark cannot read a file.
+    """
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        if _UNREADABLE in str(error):
+            raise LakeDamagedError(
+                f"Spark could not do it: {spark_words(error)}",
+                hint="If the file belongs to the lake, restore it from a copy of the lake.",
+            ) from error
         raise TaskFailedError(
             f"Spark could not do it: {spark_words(error)}",
             hint="Nothing was committed, and it can be done again.",
