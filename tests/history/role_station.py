@@ -1,4 +1,4 @@
-"""A station with the history role, whose ingest process is a script without Spark."""
+"""Helpers for a station with the history role and an ingest process without Spark."""
 
 from __future__ import annotations
 

@@ -181,10 +181,10 @@ class HistoryRole(Service):
             self._held = {partition: offset + 1 for partition, offset in holds.items() if offset}
         self._ends, self._dataset = ends, (dataset or b"").decode()
         if lake_id != self._lake_id:
-            # This process knows nothing of the lake, because it was created, moved or replaced.
+            # The node knows nothing of the lake, because it was created, moved or replaced.
             self._lake_id, self._ingested = lake_id, {}
-            if not lake_id:
-                self._held = {}
+        if not lake_id:
+            self._held = {}  # Holds tell what another lake has.
         is_current = (status.lake_id == lake_id and status.ends == ends_digest(ends)) or all(
             end == self._ingested.get(partition) for partition, end in ends.items()
         )
@@ -215,7 +215,8 @@ class HistoryRole(Service):
     def _lag(self, status: StoredStatus) -> int:
         """Return how many entries the lake lacks."""
         if self._lease is None and status.leased and status.public.lag is not None:
-            return status.public.lag  # Of the node that ingests.
+            # The node that ingests has stored its figure.
+            return status.public.lag
         ingested = self._ingested or self._held or {}
         return sum(
             max(0, end - ingested.get(partition, 0)) for partition, end in self._ends.items()
