@@ -20,7 +20,7 @@ from tests.history.ingest_process import STAGES
 from tests.history.lake_check import require_whole
 from waystation import Waystation
 from waystation.history.log_reader import LogReader
-from waystation.history.status import wait_for_ingest
+from waystation.history.status import read_status, wait_for_ingest
 
 #: A batch in progress may take 20 s, and the end of Spark some more on a busy machine.
 END_S = 90.0
@@ -80,7 +80,7 @@ def test_node_that_is_killed_at_any_stage_of_an_ingest_neither_loses_nor_doubles
         with Waystation(url) as client:
             live(client, 5 * len(stages), 5)
         with LogReader(store) as logs:
-            # The role of this node has stored its first report before it serves.
+            eventually_sync(lambda: logs.use(read_status).public.state != "off")
             assert logs.use(wait_for_ingest).failures == 0
         lake = tmp_path / "data" / "lake"
         require_whole(lake, store)
