@@ -592,6 +592,14 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # -- All sections ------------------------------------------------------------------------------
 
 
+def public_place(lake: str) -> str:
+    """Return the absolute folder of a lake, or its URL without user and password."""
+    if "://" not in lake:
+        return os.path.abspath(lake)
+    parts = urlsplit(lake)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a process."""
 
@@ -627,10 +635,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def public_lake(self) -> str:
         """Absolute folder of the lake, or its URL without user and password."""
-        if "://" not in self.lake_place:
-            return os.path.abspath(self.lake_place)
-        parts = urlsplit(self.lake_place)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return public_place(self.lake_place)
 
     @property
     def data_dir(self) -> Path:

@@ -11,6 +11,7 @@ from waystation.config import Config
 from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
 from waystation.history.sources.options import StorePlace
+from waystation.history.store_file import store_url_file
 from waystation.runtime.data_files import make_private, write_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
@@ -65,9 +66,8 @@ def store_access(settings: Config) -> Iterator[StorePlace]:
             yield StorePlace(f"unix://{server.address.path}")
     elif not parse_address(url).password:
         yield StorePlace(url)
-    elif named := os.environ.get("WAYSTATION_STORE_URL_FILE", ""):
-        # On a cluster the operator has put this file on every machine.
-        yield StorePlace("", str(Path(named).absolute()))
+    elif file := store_url_file(url, os.environ):
+        yield StorePlace("", file)
     else:
         yield StorePlace("", str(_written(settings.data_dir / "history", url)))
 

@@ -139,7 +139,10 @@ class Lake:
         release wrote a table in another layout.
         """
         tables: dict[str, LakeTable] = {}
-        for schema in (*BASE, *ROLLUPS):
+        # Messages last: ingest commits them before the deliveries of the same micro-batch, so that
+        # a snapshot has the message of each of its deliveries.
+        schemas: tuple[AnySchema, ...] = (*BASE[::-1], *ROLLUPS)
+        for schema in schemas:
             folder = self.folder(schema)
             with _reading(schema):
                 if not DeltaTable.is_deltatable(folder):
@@ -172,8 +175,8 @@ class LakeTable:
         return TableOffset(offset, self._table.transaction_version(f"{partition}#") or 0)
 
     def rows(self, dataset: str, span: OffsetRange, columns: list[str]) -> pa.Table:
-        """Return the live rows of an offset range."""
-        wanted = [
+        """Return the live rows of an offset range. Raise LakeDamagedError for a damaged file."""
+        wanted: list[tuple[str, str, object]] = [
             (ROW_STATE, "=", "live"),
             ("dataset", "=", dataset),
             ("log", "=", span.log),
@@ -181,13 +184,16 @@ class LakeTable:
             ("log_offset", ">=", span.start),
             ("log_offset", "<", span.end),
         ]
-        return self._table.to_pyarrow_table(columns=columns, filters=wanted)
+        return self._read(columns, wanted)
 
     def gaps(self, dataset: str) -> list[Gap]:
-        """Return the gaps of a data set, in the order of their logs."""
+        """Return the gaps of a data set, in the order of their logs.
+
+        Raise LakeDamagedError for a damaged file.
+        """
         columns = ["log", "log_partition", "log_offset", "gap_end", "gap_cause"]
-        wanted = [(ROW_STATE, "=", "gap"), ("dataset", "=", dataset)]
-        rows = self._table.to_pyarrow_table(columns=columns, filters=wanted).to_pylist()
+        wanted: list[tuple[str, str, object]] = [(ROW_STATE, "=", "gap"), ("dataset", "=", dataset)]
+        rows = self._read(columns, wanted).to_pylist()
         gaps = (Gap(*(row[name] for name in columns)) for row in rows)
         return sorted(gaps, key=lambda gap: (gap.log, gap.partition, gap.start))
 
@@ -378,6 +384,15 @@ class LakeTable:
             # Delta commits nothing in this case, not even the offsets.
             self.commit([], offsets)
         return int(done["num_updated_rows"])
+
+    def _read(self, columns: list[str], wanted: list[tuple[str, str, object]]) -> pa.Table:
+        try:
+            return self._table.to_pyarrow_table(columns=columns, filters=wanted)
+        except (OSError, pa.ArrowException) as error:
+            raise LakeDamagedError(
+                f"A file of {self.schema.name} cannot be read: {_one_line(error)}.",
+                hint=f"Restore the file below {self.folder} from a copy of the lake.",
+            ) from error
 
     def _file_sizes(self) -> dict[str, int]:
         # Not `file_uris`, because it writes a blank in the path of the folder as %20.
