@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,11 +32,19 @@ from waystation.history.lake.files import (
     AddedFile,
     TableWriter,
     WrittenFile,
+    commit_marks,
     file_sizes,
     read_commit,
 )
 from waystation.history.lake.rollup_schema import ROLLUPS, RollupSchema
-from waystation.history.lake.schema import BASE, PARTITIONS, ROW_STATE, RowState, TableSchema
+from waystation.history.lake.schema import (
+    BASE,
+    PARTITIONS,
+    ROW_STATE,
+    ROW_STATES,
+    RowState,
+    TableSchema,
+)
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.runtime.data_files import make_private
 
@@ -129,6 +137,11 @@ class LakeTable:
         self._table = table
 
     @property
+    def id(self) -> str:
+        """Id that the table got when it was created."""
+        return str(self._table.metadata().id)
+
+    @property
     def version(self) -> int:
         """Number of the version."""
         return self._table.version()
@@ -171,9 +184,12 @@ class LakeTable:
         folders = tuple(f"/{ROW_STATE}={state}/" for state in states)
         return [path for path in paths if any(folder in path for folder in folders)]
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file is missing or has another size than was written."""
-        sizes = self._file_sizes()
+    def verify_files(self, known: Set[str] = frozenset()) -> None:
+        """Raise LakeDamagedError if a file is missing or has another size than was written.
+
+        Skip the files in `known`.
+        """
+        sizes = {path: size for path, size in self._file_sizes().items() if path not in known}
         for path, found in file_sizes(self.folder, list(sizes)).items():
             if found != sizes[path]:
                 now = "is missing" if found is None else f"has {found:,} bytes"
@@ -246,6 +262,18 @@ class LakeTable:
         return dict(zip(paths, sizes, strict=True))
 
 
+class CommitMarks(msgspec.Struct, frozen=True):
+    """Marks by which a snapshot tells whether tables have changed since.
+
+    Equal marks without later commits: every table has the version of the snapshot. Other marks: a
+    table was created again in the same folder.
+    """
+
+    #: Size and time of the commit of each table; None if the table does not exist.
+    commits: tuple[tuple[int, int] | None, ...]
+    has_later_commits: bool
+
+
 class LakeSnapshot(Mapping[str, LakeTable]):
     """One version of every table that exists, by name.
 
@@ -271,10 +299,25 @@ class LakeSnapshot(Mapping[str, LakeTable]):
         if not any(schema.name in self._tables for schema in BASE):
             raise no_lake(self.root)
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file of a table is missing or has another size."""
-        for table in self._tables.values():
-            table.verify_files()
+    def verify_files(self, than: LakeSnapshot | None = None) -> None:
+        """Raise LakeDamagedError if a file of a table is missing or has another size.
+
+        Look only at files that an earlier, verified snapshot does not have, if one is given.
+        """
+        for name, table in self._tables.items():
+            before = than.get(name) if than is not None else None
+            table.verify_files(frozenset(before.files(ROW_STATES)) if before else frozenset())
+
+    def commit_marks(self) -> CommitMarks:
+        """Return marks of the newest commits, by two file look-ups per table."""
+        entries = []
+        for schema in (*BASE, *ROLLUPS):
+            table = self._tables.get(schema.name)
+            version = -1 if table is None else table.version
+            folder = f"{self.root}/{schema.name}"
+            entries += [(folder, max(version, 0)), (folder, version + 1)]
+        found = commit_marks(entries)
+        return CommitMarks(tuple(found[::2]), any(found[1::2]))
 
 
 @contextmanager
