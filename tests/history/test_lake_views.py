@@ -1,4 +1,4 @@
-"""Views that follow the lake: which commits a query sees, and what happens if files are missing."""
+"""Views of an attached session: the commits that a query sees, and failures to read the lake."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_attach_to_3000_files_starts_no_job_and_reads_committed_files_only(
         row = {"log_offset": number, "time": moment, "ingested": moment}
         writer.write(pa.RecordBatch.from_pylist([row], schema=MESSAGES.file_schema))
         files += writer.close()
-    # Of every tenth file no commit knows
+    # Every tenth file belongs to no commit
     table.commit([file for number, file in enumerate(files) if number % 10], {})
     spark.sparkContext.setJobGroup("attach", "attach")
     try:
