@@ -28,6 +28,9 @@ from waystation.history.lake.table import Lake
 from waystation.history.lake.view_updates import stop_following
 from waystation.history.lake.views import name_pattern, open_snapshot
 
+# The first test of a run starts Spark, which takes minutes on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 COUNT = "select count(*) n from waystation.messages"
 BOTH = "select (select count(*) from waystation.messages) a, (select count(*) from {}) b"
@@ -292,7 +295,6 @@ def expand(pattern: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_attach_to_3000_files_starts_no_job_and_reads_committed_files_only(
     spark: SparkSession, lake: Path
 ) -> None:
@@ -325,7 +327,6 @@ def test_attach_to_3000_files_starts_no_job_and_reads_committed_files_only(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_plain_session_of_a_user_follows_the_lake(lake: Path, tmp_path: Path) -> None:
     commit(lake, 0)
 
@@ -336,7 +337,6 @@ def test_plain_session_of_a_user_follows_the_lake(lake: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_session_of_spark_connect_follows_the_lake(lake: Path, tmp_path: Path) -> None:
     commit(lake, 0)
     folder = tmp_path / "server"
