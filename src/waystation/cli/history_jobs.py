@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from waystation.cli.options import (
     KeyOption,
     StoreOption,
 )
-from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable
 from waystation.errors import ExitCode, HistoryBusyError
 from waystation.runtime.clock import Clock
 
@@ -327,14 +327,26 @@ def sql(
             for row in answer.rows():
                 emit_json(dict(zip(answer.columns, row, strict=True)))
         elif as_csv:
-            writer = csv.writer(sys.stdout)
-            writer.writerow(answer.columns)
-            writer.writerows(answer.rows())
+            _write_csv(answer.columns, answer.rows())
         else:
             rows = [*islice(answer.rows(), _SHOWN_MOST + 1)]
     # After the bar: it would be drawn into the table.
     if not (as_json or as_csv):
         _show_rows(answer.columns, rows)
+
+
+def _write_csv(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write rows as CSV. On a terminal, escape what it would obey; a file gets the values."""
+    writer = csv.writer(sys.stdout)
+    if sys.stdout.isatty():
+        columns = [one_line(column) for column in columns]
+        rows = (tuple(_safe(value) for value in row) for row in rows)
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def _safe(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else one_line(str(value))
 
 
 def _show_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
