@@ -34,6 +34,7 @@ from waystation.history.lake.files import (
     AddedFile,
     TableWriter,
     WrittenFile,
+    commit_marks,
     delete_old_checkpoints,
     delete_statistics,
     file_sizes,
@@ -45,6 +46,7 @@ from waystation.history.lake.schema import (
     DAY,
     PARTITIONS,
     ROW_STATE,
+    ROW_STATES,
     RowState,
     TableSchema,
 )
@@ -163,6 +165,11 @@ class LakeTable:
         self._table = table
 
     @property
+    def id(self) -> str:
+        """Id that the table got when it was created."""
+        return str(self._table.metadata().id)
+
+    @property
     def version(self) -> int:
         """Number of the version."""
         return self._table.version()
@@ -247,9 +254,12 @@ class LakeTable:
         days = self._table.transaction_version(KEPT_FROM)
         return None if days is None else _EPOCH + timedelta(days=days)
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file is missing or has another size than was written."""
-        sizes = self._file_sizes()
+    def verify_files(self, known: Set[str] = frozenset()) -> None:
+        """Raise LakeDamagedError if a file is missing or has another size than was written.
+
+        Skip the files in `known`.
+        """
+        sizes = {path: size for path, size in self._file_sizes().items() if path not in known}
         for path, found in file_sizes(self.folder, list(sizes)).items():
             if found != sizes[path]:
                 now = "is missing" if found is None else f"has {found:,} bytes"
@@ -401,6 +411,18 @@ class LakeTable:
         return dict(zip(paths, sizes, strict=True))
 
 
+class CommitMarks(msgspec.Struct, frozen=True):
+    """Marks by which a snapshot tells whether tables have changed since.
+
+    Equal marks without later commits: every table has the version of the snapshot. Other marks: a
+    table was created again in the same folder.
+    """
+
+    #: Size and time of the commit of each table; None if the table does not exist.
+    commits: tuple[tuple[int, int] | None, ...]
+    has_later_commits: bool
+
+
 class LakeSnapshot(Mapping[str, LakeTable]):
     """One version of every table that exists, by name.
 
@@ -432,10 +454,25 @@ class LakeSnapshot(Mapping[str, LakeTable]):
         if not any(schema.name in self._tables for schema in BASE):
             raise no_lake(self.root)
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file of a table is missing or has another size."""
-        for table in self._tables.values():
-            table.verify_files()
+    def verify_files(self, than: LakeSnapshot | None = None) -> None:
+        """Raise LakeDamagedError if a file of a table is missing or has another size.
+
+        Look only at files that an earlier, verified snapshot does not have, if one is given.
+        """
+        for name, table in self._tables.items():
+            before = than.get(name) if than is not None else None
+            table.verify_files(frozenset(before.files(ROW_STATES)) if before else frozenset())
+
+    def commit_marks(self) -> CommitMarks:
+        """Return marks of the newest commits, by two file look-ups per table."""
+        entries = []
+        for schema in (*BASE, *ROLLUPS):
+            table = self._tables.get(schema.name)
+            version = -1 if table is None else table.version
+            folder = f"{self.root}/{schema.name}"
+            entries += [(folder, max(version, 0)), (folder, version + 1)]
+        found = commit_marks(entries)
+        return CommitMarks(tuple(found[::2]), any(found[1::2]))
 
 
 @contextmanager
