@@ -18,7 +18,7 @@ from waystation.client import NewMessage
 from waystation.config import Config
 from waystation.errors import HistoryMissingError, SparkStartError
 from waystation.history import connect
-from waystation.history.connect import connect_session
+from waystation.history.session import connect_session
 
 MESSAGES = 500
 SECONDS_MAX = 250

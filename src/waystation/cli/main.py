@@ -40,7 +40,7 @@ _COMMANDS = {
     "relay": ("relay", "relay"),
     "deliverer": ("deliverer", "app"),
     "why": ("why", "why"),
-    "history": ("history_jobs", "app"),
+    "history": ("history_queries", "app"),
 }
 
 
