@@ -87,10 +87,12 @@ def sql(
     if stop:
         _stop(target.settings, as_json=as_json)
         return
+    spark_master = target.settings.history.master
     if warm is None:
-        # On a cluster, a session would keep executors that other applications need, and Spark
-        # Connect needs no start of Java here.
-        warm = target.settings.history.master.startswith("local")
+        # On a cluster, an idle session would keep executors that other applications need.
+        warm = spark_master.startswith("local")
+    if spark_master.startswith("sc://"):
+        warm = False  # A session of Spark Connect starts no Java that could be kept.
     form: ResultFormat = "json" if as_json else "csv" if as_csv else "table"
     table: list[bytes] = []
     with (

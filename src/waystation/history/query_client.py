@@ -14,12 +14,19 @@ from pathlib import Path
 import msgspec
 
 from waystation.config import Config
-from waystation.errors import SettingsError, SparkGoneError, SparkStartError, class_for
+from waystation.errors import (
+    QueryStoppedError,
+    SettingsError,
+    SparkGoneError,
+    SparkStartError,
+    class_for,
+)
 from waystation.history.process import child_environment
 from waystation.history.query_protocol import (
     QueryAccepted,
     QueryEnded,
     QueryFailed,
+    QueryPlace,
     QueryProgress,
     QueryRequest,
     QueryStarted,
@@ -40,7 +47,7 @@ from waystation.runtime.data_files import make_private, tighten
 #: Time for a process to listen, and for one that ends to make room for the next.
 _START_S_MAX = 60.0
 _RETRY_S = 0.05
-_STOP_S_MAX = 30.0
+_STOP_S_MAX = 60.0
 
 
 class NoQueryProcessError(Exception):
@@ -125,7 +132,7 @@ class QueryProcess:
     def _start(self) -> None:
         """Start a process, unless another client has just started one."""
         _open_folder(self._place.folder)
-        stop_idle_processes(self._config)
+        stop_idle_processes(self._place)
         process = subprocess.Popen(  # noqa: S603 (our own module)
             [sys.executable, "-m", "waystation.history.query_server", self._place.identity],
             env=child_environment(self._config, os.environ),
@@ -161,18 +168,19 @@ def stop_processes(config: Config) -> int:
             connection = _request_stop(file, only_idle=False)
             if connection is not None:
                 with connection:
-                    connection.settimeout(_STOP_S_MAX)
-                    connection.recv(1)
+                    _wait_for_end(connection, file)
                 stopped += 1
     return stopped
 
 
-def stop_idle_processes(config: Config) -> None:
+def stop_idle_processes(place: QueryPlace) -> None:
     """Ask the query processes of other settings to end unless they run a query.
 
     Each of them has the memory of a Spark session.
     """
-    for file in query_folder(config).glob("*.socket"):
+    for file in place.folder.glob("*.socket"):
+        if file == place.socket:
+            continue  # Another client has just started it.
         with suppress(NoQueryProcessError, OSError):
             if connection := _request_stop(file, only_idle=True):
                 connection.close()
@@ -193,6 +201,20 @@ def _request_stop(file: Path, *, only_idle: bool) -> socket.socket | None:
         return connection
     connection.close()
     return None
+
+
+def _wait_for_end(connection: socket.socket, file: Path) -> None:
+    """Wait until the process has ended, which closes the connection."""
+    connection.settimeout(_STOP_S_MAX)
+    try:
+        connection.recv(1)
+    except ConnectionError:
+        return
+    except TimeoutError:
+        raise QueryStoppedError(
+            f"The query process did not end within {_STOP_S_MAX:.0f} s.",
+            hint=f"Its log is {file.with_suffix('.log')}. Run the command again to wait longer.",
+        ) from None
 
 
 def _connect(file: Path) -> socket.socket | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import struct
@@ -64,6 +65,10 @@ _REQUEST_S_MAX = 10.0
 _LAST_REPLIES_S = 5.0
 _LOOK_S = 0.5
 _ERROR_CHARACTERS_MAX = 10_000
+#: Statements that leave the views of the lake as they are.
+_READS = re.compile(
+    r"\s*(select|with|from|values|table|show|desc|describe|explain)\b", re.IGNORECASE
+)
 _AGAIN = "Run the query again: a new process starts. If memory was short, raise it with --memory."
 
 
@@ -141,11 +146,14 @@ class QueryServer:
         self._running: set[_Query] = set()
         self._idle_since_s = self._clock.uptime_s()
         self._is_open = True
+        self._has_served = False
         self._stopped = threading.Event()
         self._connections = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._permits = threading.BoundedSemaphore(_QUERIES_MAX)
         #: Held while views are created and a query is planned, because all sessions share views.
         self._planning = threading.Lock()
+        #: Id and version of each table that the views show; empty if that is unknown.
+        self._attached: dict[str, tuple[str, int]] = {}
 
     def run(self) -> None:
         """Start Spark, serve until the server is idle or stopped, and end Spark."""
@@ -229,14 +237,16 @@ class QueryServer:
                     self._stop(connection, request)
                 elif request is not None and request.identity == self._place.identity:
                     self._admit(_Query(connection, request))
-        except OSError:
+        except (OSError, _ClientGoneError):
             pass  # The client has closed the connection.
         finally:
             self._connections.release()
 
     def _stop(self, connection: socket.socket, request: StopRequest) -> None:
         with self._changed:
-            is_refused = request.only_idle and bool(self._running)
+            # A process without a query so far is about to get one from the client that started it.
+            is_used = bool(self._running) or not self._has_served
+            is_refused = request.only_idle and is_used
             if not is_refused:
                 self._is_open = False
         send(connection, StopReply(not is_refused))
@@ -252,6 +262,7 @@ class QueryServer:
             if not self._is_open:
                 return
             self._running.add(query)
+            self._has_served = True
         try:
             query.send(QueryAccepted())
             threading.Thread(target=query.watch_connection, daemon=True).start()
@@ -268,8 +279,8 @@ class QueryServer:
         """Run a query and return its last reply."""
         try:
             self._run(query)
-        except OSError:
-            raise  # The client has closed the connection.
+        except _ClientGoneError:
+            raise
         except Exception as error:
             with self._changed:
                 # The reason for which the server has cancelled its queries.
@@ -284,8 +295,7 @@ class QueryServer:
         return QueryEnded()
 
     def _run(self, query: _Query) -> None:
-        from waystation.history.lake.table import Lake  # noqa: PLC0415 (as above)
-        from waystation.history.lake.views import run_query  # noqa: PLC0415
+        from waystation.history.lake.views import query_views  # noqa: PLC0415 (as above)
         from waystation.history.progress import task_watch  # noqa: PLC0415
         from waystation.history.query_results import encode_result  # noqa: PLC0415
         from waystation.history.session import ui_address  # noqa: PLC0415
@@ -295,7 +305,7 @@ class QueryServer:
         query.send(QueryStarted(ui_address(spark)))
 
         def report(completed: int, known: int) -> None:
-            with suppress(OSError):  # The thread of the query notices the closed connection, too.
+            with suppress(_ClientGoneError):  # The thread of the query notices it, too.
                 query.send(QueryProgress(completed, known))
 
         with (
@@ -303,11 +313,30 @@ class QueryServer:
             task_watch(spark, "sql", report) as group,
             query.cancelling(lambda: spark.sparkContext.cancelJobGroup(group)),
         ):
+            # Settings and temporary views of a query end with its session.
+            session = spark.newSession()
             with self._planning:
-                # Settings and temporary views that a query sets end with its session.
-                result = run_query(spark.newSession(), Lake(self._config.lake_place), query.sql)
+                self._attach(session)
+                if not _READS.match(query.sql):
+                    self._attached = {}  # It may change the views.
+                result = query_views(session, query.sql)
             for piece in encode_result(result.columns, result.rows(), query.form):
                 query.send(ResultPiece(piece))
+
+    def _attach(self, session: SparkSession) -> None:
+        """Make the views those of the newest version of the lake, unless they already are."""
+        from waystation.history.lake.views import attach, open_snapshot  # noqa: PLC0415 (as above)
+        from waystation.history.session import prepared  # noqa: PLC0415
+        from waystation.history.sources.topics import register  # noqa: PLC0415
+
+        snapshot = open_snapshot(self._config.lake_place)
+        versions = {name: (table.id, table.version) for name, table in snapshot.items()}
+        if versions == self._attached:
+            register(prepared(session))
+            return
+        self._attached = {}
+        attach(prepared(session), lake=snapshot)
+        self._attached = versions
 
     def _session(self) -> SparkSession:
         """Wait for the start of Spark. Raise its error if it fails."""
@@ -317,6 +346,10 @@ class QueryServer:
                 raise self._failure
             assert self._spark is not None, "it was waited for"
             return self._spark
+
+
+class _ClientGoneError(Exception):
+    """The client has closed the connection of its query."""
 
 
 class _Query:
@@ -330,9 +363,12 @@ class _Query:
         self._cancelled = threading.Event()
 
     def send(self, reply: Reply) -> None:
-        """Send a reply. Raise OSError if the client has closed the connection."""
-        with self._sending:
-            send(self._connection, reply)
+        """Send a reply. Raise _ClientGoneError if the client has closed the connection."""
+        try:
+            with self._sending:
+                send(self._connection, reply)
+        except OSError as error:
+            raise _ClientGoneError from error
 
     def cancel(self) -> None:
         """Cancel the Spark jobs of the query."""

@@ -129,6 +129,11 @@ class LakeTable:
         self._table = table
 
     @property
+    def id(self) -> str:
+        """Id that the table got when it was created."""
+        return str(self._table.metadata().id)
+
+    @property
     def version(self) -> int:
         """Number of the version."""
         return self._table.version()

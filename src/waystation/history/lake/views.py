@@ -111,6 +111,11 @@ class QueryResult(msgspec.Struct, frozen=True):
 def run_query(spark: SparkSession, lake: Lake, sql: str) -> QueryResult:
     """Run a query over the views of a lake. Raise QueryError if Spark rejects it."""
     attach(spark, lake=lake.root)
+    return query_views(spark, sql)
+
+
+def query_views(spark: SparkSession, sql: str) -> QueryResult:
+    """Run a query over the views that a session has. Raise QueryError if Spark rejects it."""
     try:
         frame = spark.sql(sql)
     except PySparkException as error:
