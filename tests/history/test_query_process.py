@@ -111,7 +111,7 @@ def first_row(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def querier(tmp_path: Path, writer: LogWriter, store_url: str) -> Iterator[Querier]:
-    """A data directory whose lake has 10 messages."""
+    """Yield a querier of a data directory whose lake has 10 messages."""
     querier = Querier(tmp_path / "data")
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
@@ -190,10 +190,10 @@ def test_a_killed_query_process_is_reported_and_replaced_and_ends_when_idle(
     assert "The process that ran the query has ended." in problem
     assert "history.spark-gone" in problem
     assert "Run the query again" in problem
-    # Its socket is left, and the next query replaces it.
+    # The socket is left, and the next query replaces it.
     (stale,) = querier.sockets()
     assert querier.count(**idle) == 10
-    # It ends when idle, and takes its socket with it.
+    # An idle process ends, and takes its socket with it.
     eventually_sync(lambda: not stale.exists())
 
 

@@ -1,4 +1,4 @@
-"""`waystation history audit`, `refresh` and `report`: what is made of the lake."""
+"""`waystation history audit`, `refresh` and `report`: jobs over the lake."""
 
 from __future__ import annotations
 

@@ -15,9 +15,14 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from waystation.errors import ClusterResourcesError
+from waystation.runtime.clock import Clock
+from waystation.runtime.logging import logger
 
-#: Time for workers to register, and for other applications to end, before the job is refused.
-_PATIENCE_S = 15.0
+_log = logger("history")
+#: Time for the first worker to register, and for other applications to end.
+_PATIENCE_S = 12.0
+#: Time for larger workers to register if the registered ones are too small.
+_LARGER_WORKER_S = 4.0
 _LOOK_S = 0.5
 
 
@@ -45,6 +50,11 @@ class ClusterState(msgspec.Struct, frozen=True):
     workers: Sequence[Resources]
     free: Sequence[Resources]
 
+    @property
+    def has_only_small_workers(self) -> bool:
+        """Whether workers are registered, and none of them can run an executor."""
+        return bool(self.workers) and not any(each.fits(self.executor) for each in self.workers)
+
 
 def require_executors(context: SparkContext, settings: Mapping[str, str]) -> None:
     """Return when a standalone cluster runs an executor of the application.
@@ -57,14 +67,18 @@ def require_executors(context: SparkContext, settings: Mapping[str, str]) -> Non
     if not master.startswith("spark://"):
         return
     is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    refusal: ClusterResourcesError | None = None
-    for _ in range(round(_PATIENCE_S / _LOOK_S)):
+    clock = Clock()
+    begun_s = clock.uptime_s()
+    while True:
         state = _read_state(context, master)
         if state is None or state.is_served:
             return
         refusal = refuse(master, state, settings, needs_free=not is_dynamic)
         if refusal is None and is_dynamic:
             return  # Spark requests executors when there is a job.
+        waited_s = clock.uptime_s() - begun_s
+        if waited_s > (_LARGER_WORKER_S if state.has_only_small_workers else _PATIENCE_S):
+            break
         time.sleep(_LOOK_S)
     if refusal is not None:
         raise refusal
@@ -80,7 +94,7 @@ def refuse(
             f"The Spark cluster {master} has no worker.",
             hint="Start a worker, or name another cluster with --master.",
         )
-    if not any(worker.fits(wanted) for worker in state.workers):
+    if state.has_only_small_workers:
         largest = max(state.workers)
         return ClusterResourcesError(
             f"No worker of the Spark cluster {master} can run an executor: it needs {wanted}, and"
@@ -111,7 +125,8 @@ def _read_state(context: SparkContext, master: str) -> ClusterState | None:
     for place in master.removeprefix("spark://").split(","):
         try:
             found = _ask_master(context, f"spark://{place}")
-        except Py4JError:
+        except Py4JError as error:
+            _log.warning("cluster state unknown", master=place, error=error)
             continue
         if found is not None:
             return found
@@ -123,7 +138,11 @@ def _ask_master(context: SparkContext, url: str) -> ClusterState | None:
     jvm: Any = context._jvm
     spark = jvm.org.apache.spark
     address = spark.rpc.RpcAddress.fromSparkURL(url)
-    endpoint = spark.SparkEnv.get().rpcEnv().setupEndpointRef(address, "Master")
+    java_context: Any = context._jsc
+    # Not by `SparkEnv`: the installed package lacks a class of one of its methods, so that Py4J
+    # cannot call any of them.
+    rpc = java_context.sc().schedulerBackend().rpcEnv()
+    endpoint = rpc.setupEndpointRef(address, "Master")
     request = getattr(getattr(spark.deploy, "DeployMessages$RequestMasterState$"), "MODULE$")
     any_class = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").Any()
     found = endpoint.askSync(request, any_class)

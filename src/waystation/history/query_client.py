@@ -187,7 +187,7 @@ def stop_idle_processes(place: QueryPlace) -> None:
 
 
 def _request_stop(file: Path, *, only_idle: bool) -> socket.socket | None:
-    """Return the connection to a process that will end; None if there is none or it refuses."""
+    """Return the connection to a process that will end; None without one that agrees."""
     connection = _connect(file)
     if connection is None:
         return None

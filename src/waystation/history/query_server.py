@@ -318,7 +318,7 @@ class QueryServer:
             with self._planning:
                 self._attach(session)
                 if not _READS.match(query.sql):
-                    self._attached = {}  # It may change the views.
+                    self._attached = {}  # The statement may change the views.
                 result = query_views(session, query.sql)
             for piece in encode_result(result.columns, result.rows(), query.form):
                 query.send(ResultPiece(piece))

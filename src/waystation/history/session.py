@@ -86,7 +86,7 @@ def session_settings(plan: SessionPlan) -> dict[str, str]:
     settings = {
         **NEEDED,
         "spark.app.name": "waystation",
-        # Its warnings are about itself, and the log keeps them.
+        # Warnings of Spark are about itself, and the log keeps them.
         "spark.log.level": "ERROR",
         "spark.driver.memory": plan.memory,
         "spark.executor.memory": plan.memory,
