@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -84,6 +84,16 @@ class Querier:
         with connected(file) as connection:
             peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int(struct.unpack("3i", peer)[0])
+
+
+def java_of(pid: int) -> int:
+    """Return the process id of the Java process of a query process."""
+    for found in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = found.read_text(encoding="utf-8").rpartition(") ")
+            if name.endswith("(java") and int(rest.split()[1]) == pid:
+                return int(found.parent.name)
+    raise AssertionError(f"Process {pid} has no Java process.")
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -174,6 +184,21 @@ def test_queries_share_one_spark_session_and_see_new_commits(
     assert ended(pid, seconds=0)
     assert querier.sockets() == []
     assert querier.run("--stop")[:2] == (0, '{"stopped":0}\n')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_java_process_is_reported_and_ends_its_query_process(querier: Querier) -> None:
+    process = querier.start(ENDLESS)
+    assert first_row(process)
+    pid = querier.pid()
+    os.kill(java_of(pid), signal.SIGKILL)
+    code, _, problem = finish(process)
+    assert code == 1
+    assert "The process of Spark has ended." in problem
+    assert "history.spark-gone" in problem
+    assert ended(pid, seconds=60)
+    assert querier.sockets() == []
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ from waystation.history.lake.schema import (
 )
 from waystation.history.lake.table import AnySchema, Lake, LakeSnapshot, LakeTable
 from waystation.history.sources.topics import register
+from waystation.history.spark_errors import spark_gone
 
 _DATABASE = "waystation"
 #: Characters with a meaning in the path patterns from which views are created.
@@ -106,6 +107,9 @@ class QueryResult(msgspec.Struct, frozen=True):
                 yield tuple(_plain(value) for value in row)
         except PySparkException as error:
             raise _query_error(error) from error
+        except (EOFError, ConnectionError) as error:
+            # Rows come over a socket of the Java process.
+            raise spark_gone() from error
 
 
 def run_query(spark: SparkSession, lake: Lake, sql: str) -> QueryResult:
