@@ -324,6 +324,16 @@ class StoreDamagedError(StoreError):
         #: The damaged key.
         self.key = key
 
+    @classmethod
+    def of_log(cls, key: str) -> StoreDamagedError:
+        """Return the error for a key of a log, which must be repaired, because it has messages."""
+        return cls(
+            f"Key '{key}' of a log is damaged, or another program has written to it.",
+            hint="Do not delete the key, because it has messages. Repair it as the section"
+            " 'A log is damaged' of docs/operating/troubleshooting.md says.",
+            key=key,
+        )
+
 
 # -- Databases: catalogue and archive ----------------------------------------------------------
 

@@ -14,7 +14,9 @@ from waystation.channels.model import EXPIRY_MARGIN_S, encode_handle
 from waystation.channels.service import ChannelService
 from waystation.config import ChannelConfig, ChannelRule, WebhookRule
 from waystation.delivery.addresses import AddressGuard
+from waystation.errors import StoreUnavailableError
 from waystation.logs import keys
+from waystation.logs.protocol import Retention
 from waystation.logs.records import (
     LOGS_OF_SERVER,
     Kind,
@@ -292,3 +294,31 @@ def test_record_log_of_cluster_is_in_slot_of_its_channel(kind: Kind) -> None:
 def test_record_logs_of_server_are_few() -> None:
     names = {record_log("channels", f"{{{number}}}", cluster=False) for number in range(1000)}
     assert len(names) == LOGS_OF_SERVER
+
+
+async def test_publish_without_register_of_logs_is_stored_and_recorded_later(
+    channel_store: ChannelStore,
+) -> None:
+    await register_reader(channel_store.store)
+
+    class UnavailableLogs(StreamLogs):
+        """Logs whose register is on a store node that is unavailable."""
+
+        async def create(self, log: str, partitions: int, retention: Retention) -> bool:
+            raise StoreUnavailableError("node 2 is unavailable")
+
+    logs = UnavailableLogs(channel_store.store)
+    async with RecordLogs(channel_store.store, logs, clock=channel_store.clock) as records:
+        channels = ChannelService(
+            channel_store.store,
+            channel_store.wakeups,
+            clock=channel_store.clock,
+            settings=ChannelConfig(),
+            guard=AddressGuard(loopback=True),
+            records=records,
+        )
+        assert (await channels.publish("default", "room", "a", b"1")).clock
+        assert not records.needs_log(log_of_room(channel_store.store))
+    async with recorded_channels(channel_store) as recorded:
+        await recorded.publish("default", "room", "b", b"2")
+    assert len(await events(channel_store.store)) == 1

@@ -57,7 +57,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
     assert (told["checked"]["entries of messages"], told["checked"]["transactions"]) == (5, 1)
     assert report.returncode == 0, report.stderr
     assert "<h2>Throughput</h2>" in page.read_text(encoding="utf-8")
-    assert (again.returncode, again.stdout) == (0, "Nothing has come since.\n")
+    assert (again.returncode, again.stdout) == (0, "No new rows since the last refresh.\n")
     assert (asked.returncode, json.loads(asked.stdout)) == (0, {"topic": "orders", "n": 5})
     assert ended.stdout == "Spark has ended; the next query starts it again.\n"
     assert wrong.returncode == 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from tests.helpers.store_faults import store_at
 from tests.logs.conformance import KEEP_ALL, LogConformance
-from waystation.errors import LogDamagedError, LogFullError
+from waystation.errors import LogDamagedError, LogFullError, StoreDamagedError
 from waystation.logs import keys
 from waystation.logs.protocol import Logs, Retention, record_retention
 from waystation.logs.streams import TRIM_STEP, StreamLogs
@@ -291,3 +292,87 @@ class TestUnread:
         with pytest.raises(LogFullError):
             await logs.append("log", 0, [b"x"])
         assert (await logs.state("log", 0)).first == 0
+
+
+def documented_repair() -> str:
+    """Return the script that the operating page prints for a stream with foreign entries."""
+    page = Path("docs/operating/troubleshooting.md").read_text()
+    return page.split("```lua\n", 1)[1].split("```", 1)[0]
+
+
+class TestDamagedKeys:
+    """Keys that another program has written."""
+
+    @pytest.mark.parametrize("field", ["first", "end", "bytes", "ms"])
+    @pytest.mark.parametrize("value", ["1.5", "soon", "-1", "9" * 30, "nan", ""])
+    async def test_log_with_invalid_number_in_head_rejects_calls_and_changes_nothing(
+        self, logs: StreamLogs, store: Store, field: str, value: str
+    ) -> None:
+        await logs.create("log", 1, KEEP_ALL)
+        await logs.append("log", 0, [b"a", b"b"])
+        await store.call("HSET", keys.head("log", 0), field, value)
+        entries = await store.call("XRANGE", keys.entries("log", 0), "-", "+")
+        head = await store.call("HGETALL", keys.head("log", 0))
+        limits = Retention(max_bytes=1, policy="drop_and_count")
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "end bytes ms": lambda: logs.append("log", 0, [b"c"]),
+            "first end bytes": lambda: logs.trim("log", 0, limits),
+            "first end": lambda: logs.hold("log", 0, "reader", 0),
+            "end first": lambda: logs.read("log", 0, 2, limit=1),
+            "ms end first": lambda: logs.offset_at("log", 0, 0),
+        }
+        for fields, call in calls.items():
+            if field in fields.split():
+                with pytest.raises(StoreDamagedError) as raised:
+                    await call()
+                assert raised.value.key == keys.head("log", 0)
+                assert "Do not delete" in raised.value.hint
+        assert await store.call("XRANGE", keys.entries("log", 0), "-", "+") == entries
+        now = dict(zip(*[iter(await store.call("HGETALL", keys.head("log", 0)))] * 2, strict=True))
+        before = dict(zip(*[iter(head)] * 2, strict=True))
+        assert now[field.encode()] == before[field.encode()]
+
+    @pytest.mark.parametrize("value", ["1.5", "soon", ""])
+    async def test_state_with_invalid_number_names_the_damaged_key(
+        self, logs: StreamLogs, store: Store, value: str
+    ) -> None:
+        await logs.create("log", 1, KEEP_ALL)
+        await store.call("HSET", keys.head("log", 0), "end", value)
+        with pytest.raises(StoreDamagedError) as raised:
+            await logs.state("log", 0)
+        assert raised.value.key == keys.head("log", 0)
+
+    async def test_append_behind_foreign_entry_names_the_log_and_works_after_repair(
+        self, logs: StreamLogs, store: Store
+    ) -> None:
+        await logs.create("log", 1, KEEP_ALL)
+        appended = await logs.append("log", 0, [b"a", b"b"])
+        stream = keys.entries("log", 0)
+        await store.call("XADD", stream, "*", "m", b"x")
+        with pytest.raises(StoreDamagedError) as raised:
+            await logs.append("log", 0, [b"c", b"d"])
+        assert raised.value.key == stream
+        assert (await logs.read("log", 0, 0, limit=9)).payloads == [b"a", b"b"]
+        assert not await logs.read("log", 0, 2, limit=9)
+        end = (await logs.state("log", 0)).end
+        await store.call("EVAL", documented_repair(), 2, stream, f"{stream}:copy", end)
+        assert (await logs.append("log", 0, [b"c"])).offsets == range(2, 3)
+        assert (await logs.read("log", 0, 0, limit=9)).payloads == [b"a", b"b", b"c"]
+        assert appended.offsets == range(2)
+
+    async def test_trim_stops_before_foreign_entry(self, logs: StreamLogs, store: Store) -> None:
+        await logs.create("log", 1, Retention(max_bytes=1, policy="drop_and_count"))
+        await logs.append("log", 0, [b"a"])
+        await logs.append("log", 0, [b"bc"])
+        await store.call("XADD", keys.entries("log", 0), "*", "m", b"x")
+        result = await logs.trim("log", 0)
+        state = await logs.state("log", 0)
+        assert not result.more
+        assert (state.first, state.end, state.bytes) == (2, 2, 0)
+
+    async def test_names_with_invalid_field_of_register_returns_the_others(
+        self, logs: StreamLogs, store: Store
+    ) -> None:
+        await logs.create("log", 2, KEEP_ALL)
+        await store.call("HSET", keys.REGISTER, "other", "many", b"\xff", "1")
+        assert await logs.names() == {"log": 2}

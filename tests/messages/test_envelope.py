@@ -50,3 +50,11 @@ def test_unpack_of_later_format_names_format() -> None:
 def test_unpack_of_other_bytes_raises_value_error(stored: bytes) -> None:
     with pytest.raises(ValueError, match="not an envelope"):
         unpack(stored, project="shop")
+
+
+def test_unpack_of_deeply_nested_bytes_raises_value_error() -> None:
+    fields = msgspec.msgpack.decode(pack(Envelope(id="a", project="shop", data=b"", group=None)))
+    stored = msgspec.msgpack.encode(fields)
+    deeper = bytes([stored[0] + 1]) + stored[1:] + b"\x91" * 5000 + b"\xc0"
+    with pytest.raises(ValueError, match="not an envelope"):
+        unpack(deeper, project="shop")

@@ -234,3 +234,33 @@ async def test_leader_on_silent_store_stops_within_two_seconds_and_resets_gauges
             assert step.stood_down == 1
             renewer.close()
             await store.close()
+
+
+async def test_leader_that_stops_while_it_acquires_the_lease_releases_it(
+    server: EmbeddedServer,
+) -> None:
+    granted, answered = asyncio.Event(), asyncio.Event()
+
+    class LateLeases(Leases):
+        """Leases whose replies arrive late."""
+
+        async def acquire(self, key: str) -> Lease | None:
+            lease = await super().acquire(key)
+            granted.set()
+            await answered.wait()
+            return lease
+
+    store, renewer = Store(server.address), LeaseRenewer(server.address)
+    leases = LateLeases(store, renewer, owner="one", lease_ms=600_000)
+    leader = Leader(leases, KEY, [Step()], every_s=0.02, clock=Clock())
+    await leader.start()
+    await granted.wait()
+    stopping = asyncio.create_task(leader.stop())
+    await asyncio.sleep(0.05)
+    answered.set()
+    await stopping
+
+    successor = Leases(store, renewer, owner="two")
+    assert await successor.acquire(KEY) is not None
+    renewer.close()
+    await store.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +17,7 @@ import pytest
 
 from tests.helpers.store_faults import Fate, proxy_to, store_at
 from tests.helpers.waiting import eventually
-from waystation.store.address import Address
+from waystation.store.address import Address, parse_address
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.embedded.server import EmbeddedServer
@@ -184,6 +186,40 @@ async def test_lease_renewer_on_silent_store_closes_without_waiting(fate: Fate) 
                 renewer.close()
 
 
+async def test_lease_renewer_that_resolves_a_host_name_closes_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolving, release = threading.Event(), threading.Event()
+
+    def resolve(*_given: object, **_named: object) -> list[object]:
+        resolving.set()
+        release.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    renewer = LeaseRenewer(parse_address("redis://store.example:6379"))
+    renewer.add(OneRenewal())
+    try:
+        assert await asyncio.to_thread(resolving.wait, 10)
+        began = time.monotonic()
+        renewer.close()
+        assert time.monotonic() - began < 2.0
+    finally:
+        release.set()
+
+
+class OneRenewal:
+    """A holder of one lease that it does not own."""
+
+    lease_ms = 60
+
+    def calls(self) -> list[RenewalCall]:
+        return [(script("waystation.store", "lease_renew"), [KEY], [1, 60])]
+
+    def renewed(self, replies: Sequence[Reply | Exception], asked_at: float) -> None:
+        pass
+
+
 class Source:
     """Stand-in for a holder of leases: each of its renewals raises an error."""
 
@@ -268,7 +304,7 @@ def test_lease_of_a_suspended_process_is_lost_when_the_process_continues(
     program = f"""
 import asyncio, sys
 from waystation.store.client import Store
-from waystation.store.address import Address
+from waystation.store.address import Address, parse_address
 from waystation.store.leases import LeaseRenewer, Leases
 async def main():
     address = Address(path={store_server.address.path!r})

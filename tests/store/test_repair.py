@@ -452,6 +452,22 @@ def test_start_with_damaged_file_names_the_remedy_first_in_its_hint(folder: Path
     assert "valkey-check-aof" not in str(raised.value)
 
 
+@pytest.mark.parametrize("header", [b"REDIS0999", b"VALKEY999"])
+def test_files_of_a_newer_server_are_not_called_damaged(folder: Path, header: bytes) -> None:
+    base = part(folder, "*.base.rdb")
+    base.write_bytes(header + base.read_bytes()[9:])
+    before = content(folder)
+
+    with pytest.raises(StoreRefusedError) as raised:
+        EmbeddedServer(folder).start()
+    assert raised.value.code == "store.refused"
+    assert "newer server" in raised.value.hint
+    with stopped_store(folder), pytest.raises(StoreError, match="cannot read") as failed:
+        check_files(folder)
+    assert "newer server" in failed.value.hint
+    assert content(folder) == before
+
+
 def test_start_without_manifest_of_empty_store_succeeds(tmp_path: Path) -> None:
     # A crash during the first start leaves a base file without data and no manifest.
     write_and_stop(tmp_path / "store")

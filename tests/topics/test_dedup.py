@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.topics.conftest import OpenProcess, TopicProcess
+from waystation.errors import StoreDamagedError
 from waystation.logs import keys
+from waystation.messages.envelope import Envelope
 from waystation.runtime.clock import Clock
 from waystation.topics.dedup import Deduplicator
 from waystation.topics.producer import Producer
@@ -93,3 +95,25 @@ async def test_dedup_of_duplicate_in_full_partition_returns_receipt(
     await process.topics.change_options("default", "orders", full, version=topic.version)
     (again,) = await process.produce("orders", "a")
     assert (again.duplicate, again.offset) == (True, first.offset)
+
+
+@pytest.mark.parametrize("switched", [False, True])
+async def test_dedup_with_invalid_entry_of_an_id_names_its_key_and_appends_nothing(
+    process: TopicProcess, switched: bool
+) -> None:
+    options = TopicOptions(dedup_seconds=60)
+    topic = await process.topics.create("default", "orders", partitions=1, options=options)
+    await process.produce("orders", "a")
+    if switched:
+        await process.topics.add_storage_topic("default", "orders", 1)
+        await process.topics.switch_produce("default", "orders")
+    (key,) = await process.store.call("KEYS", "*:log:id:*")
+    await process.store.call("SET", key, "soon")
+
+    envelopes = [Envelope(id=each, project="default", data=b"", group=None) for each in ("b", "a")]
+    results = await process.producer.produce("default", "orders", envelopes)
+
+    assert all(isinstance(each, StoreDamagedError) for each in results)
+    assert results[1].key == key.decode()  # type: ignore[union-attr]
+    topic = await process.topics.get_newest("default", "orders")
+    assert [message.id for _, _, message in await process.contents(topic)] == ["a"]

@@ -14,6 +14,7 @@ from waystation.catalogue import DefinitionRecord
 from waystation.errors import ConflictError, InvalidInputError, TopicNotFoundError
 from waystation.messages.envelope import Envelope
 from waystation.topics import model as topic_module
+from waystation.topics.keys import definition_key
 from waystation.topics.model import (
     StorageTopicDefinition,
     TopicDefinition,
@@ -473,3 +474,21 @@ async def test_create_topic_without_options_has_default_limits(process: TopicPro
     retention = (await process.logs.trim(topic.log(topic.target), 0)).retention
     assert (retention.max_bytes, retention.max_age_ms) == (256 * 1_048_576, 7 * 86_400_000)
     assert retention.policy == "refuse"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 5000])
+async def test_topic_with_invalid_cached_definition_is_read_from_its_row_and_repaired(
+    process: TopicProcess, open_process: OpenProcess, body: bytes
+) -> None:
+    created = await process.topics.create("default", "orders", partitions=2)
+    key = definition_key("default", "orders")
+    good = await process.store.call("HGET", key, "body")
+    await process.store.call("HSET", key, "body", body)
+
+    async with open_process() as other:
+        assert await other.topics.get("default", "orders") == created
+        assert await process.store.call("HGET", key, "body") == good
+        await process.store.call("HSET", key, "version", "soon", "body", body)
+        await other.topics.reconcile(created)
+        assert await process.store.call("HGETALL", key) == [b"version", b"1", b"body", good]
+        await other.produce("orders", "a")

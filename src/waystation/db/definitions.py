@@ -98,11 +98,21 @@ class Definitions(ABC, Generic[_D]):
         return found[0]
 
     async def read_cached(self, project: str, name: str) -> _D | None:
-        """Return the cached definition; None if the store has none."""
+        """Return the cached definition; None if the store has none, or an invalid one.
+
+        An invalid one is logged. `publish` replaces it by the row.
+        """
         read_at = self._clock.uptime_s()
         key = self.cache_key(project, name)
         body = await self._store.call("HGET", key, "body", repeatable=True)
-        return None if body is None else self.remember(self.decode(body), read_at)
+        if body is None:
+            return None
+        try:
+            definition = self.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _log.error("cached definition invalid", key=key, reason=str(error))
+            return None
+        return self.remember(definition, read_at)
 
     async def read_row(self, project: str, name: str) -> _D | None:
         """Return the definition of the catalogue, in any state; None if there is no row."""
@@ -110,9 +120,10 @@ class Definitions(ABC, Generic[_D]):
         return None if record is None else self.decode(record.body)
 
     async def cached_version(self, definition: _D) -> int:
-        """Return the version of the cached definition; 0 if the store has none."""
+        """Return the version of the cached definition; 0 if it is missing or invalid."""
         key = self.cache_key(definition.project, definition.name)
-        return int(await self._store.call("HGET", key, "version", repeatable=True) or 0)
+        version = await self._store.call("HGET", key, "version", repeatable=True) or b""
+        return int(version) if version.isdigit() else 0
 
     async def read_newest(self, project: str, name: str) -> tuple[_D, int] | None:
         """Return the newest definition and the version of its row; None if there is no row.
@@ -222,8 +233,9 @@ class Definitions(ABC, Generic[_D]):
         known = self._known.get(key)
         if known is not None and known[0].version >= definition.version:
             definition = known[0]
-        elif len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
+        elif known is None and len(self._known) >= _KNOWN_MAX:
+            # Forget the definition that was read first. Its callers lose its identity.
+            del self._known[next(iter(self._known))]
         self._known[key] = (definition, read_at)
         return definition
 

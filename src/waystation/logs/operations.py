@@ -57,7 +57,7 @@ def unpack(payload: bytes) -> OperationRecord:
     """Decode an entry. Raise ValueError if it is invalid or was written by a later release."""
     try:
         record = _decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not an entry of the log of operations: {error}") from error
     if record.format != FORMAT:
         raise ValueError(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.errors import OffsetOutOfRangeError
+from waystation.errors import OffsetOutOfRangeError, TransientError
 from waystation.logs import keys
 from waystation.logs.protocol import UNREAD_BYTES_MAX, Logs, Retention
 from waystation.runtime.clock import Clock
@@ -90,7 +90,8 @@ def _numbers(kind: Kind) -> Sequence[int]:
 class RecordLogs(Service):
     """Creates record logs, and returns their names and the arguments with which scripts record.
 
-    The only state is the name under which history is registered, and the logs created so far.
+    The only state is the name under which history is registered, the logs created so far, and the
+    time of the next attempt after a failed creation.
 
     `recorded` False stands for the setting `history.record = "none"`: this process creates no
     record log, and its scripts append no event to an existing one. They only count their events.
@@ -118,6 +119,8 @@ class RecordLogs(Service):
         self._cluster = store.address.cluster is not None
         self._reader = ""
         self._created: set[str] = set()
+        #: Until when no log is created, because the creation of one has failed.
+        self._retry_at_s = 0.0
         share = SLOTS if self._cluster else LOGS_OF_SERVER
         self._retention = Retention(
             # A publish must not fail because history is behind, so a full log drops its oldest
@@ -157,15 +160,27 @@ class RecordLogs(Service):
 
     def needs_log(self, log: str) -> bool:
         """Return True if history is registered and this process has not created the log yet."""
-        return bool(self._reader) and log not in self._created
+        if not self._reader or log in self._created:
+            return False
+        return self.clock.uptime_s() >= self._retry_at_s
 
     async def create_log(self, log: str) -> None:
-        """Create a record log and hold it for history, unless it exists."""
-        if await self._logs.create(log, 1, self._retention):
-            # Refused if history has read the log in the meantime, or the log dropped entries.
-            with contextlib.suppress(OffsetOutOfRangeError):
-                await self._logs.hold(log, 0, self._reader, 0)
-        self._created.add(log)
+        """Create a record log and hold it for history, unless it exists.
+
+        If the store node with the register of logs is unavailable, log it and retry later: a
+        publish or an enqueue to another node must not fail because it cannot be recorded. Until
+        then its events are neither recorded nor counted.
+        """
+        try:
+            if await self._logs.create(log, 1, self._retention):
+                # Refused if history has read the log in the meantime, or the log dropped entries.
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    await self._logs.hold(log, 0, self._reader, 0)
+        except TransientError as error:
+            self._retry_at_s = self.clock.uptime_s() + READ_REGISTRATION_S
+            self._log.warning("record log not created", log=log, problem=str(error))
+        else:
+            self._created.add(log)
 
 
 def log_key(log: str) -> str:
@@ -203,7 +218,7 @@ def unpack_entry(payload: bytes) -> RecordEntry:
     """Decode an entry. Raise ValueError if it is invalid or was written by a later release."""
     try:
         entry = _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not an entry of a record log: {error}") from error
     if entry.format != FORMAT:
         raise ValueError(f"entry of format {entry.format}; this release reads only format {FORMAT}")

@@ -23,13 +23,17 @@ from waystation.errors import (
     LogNotFoundError,
     LogSealedError,
     OffsetOutOfRangeError,
+    StoreDamagedError,
 )
 from waystation.logs import keys
 from waystation.logs.protocol import Appended, LogBatch, LogState, Retention, TrimResult
+from waystation.runtime.logging import logger
 from waystation.runtime.tasks import for_each
 from waystation.store.client import Store
 from waystation.store.connection import Reply
 from waystation.store.scripts import script
+
+_log = logger("logs")
 
 _APPEND = script(__package__, "append")
 _CREATE = script(__package__, "create")
@@ -204,7 +208,8 @@ class StreamLogs:
             cursor, pairs = await self._store.call(
                 "HSCAN", keys.REGISTER, cursor, "COUNT", 500, repeatable=True
             )
-            found |= {pairs[i].decode(): int(pairs[i + 1]) for i in range(0, len(pairs), 2)}
+            for index in range(0, len(pairs), 2):
+                found |= _registered(pairs[index], pairs[index + 1])
             if cursor == b"0":
                 return found
 
@@ -308,6 +313,19 @@ def _count_within(payloads: list[bytes], bytes_max: int) -> int:
     return len(payloads)
 
 
+def _registered(name: bytes, partitions: bytes) -> dict[str, int]:
+    """Return a log of the register and its number of partitions.
+
+    Return an empty dict for a field of invalid content, because one must not stop the maintenance
+    of all other logs.
+    """
+    try:
+        return {name.decode(): int(partitions)}
+    except ValueError:
+        _log.error("log register damaged", extra={"field": repr(name), "value": repr(partitions)})
+        return {}
+
+
 def _limits(retention: Retention) -> list[str | int]:
     bounds = (retention.max_bytes, retention.max_age_ms)
     limits = ("" if bound is None else bound for bound in bounds)
@@ -319,18 +337,21 @@ def _state(reply: list[Reply], log: str, partition: int) -> LogState:
     if not reply or reply[0] is None:
         raise _missing(log, partition)
     first, end, size, ms, sealed, sealed_ms, dropped, warned_ms, unrecorded, unread = reply
-    return LogState(
-        first=int(first),
-        end=int(end),
-        bytes=int(size),
-        last_ms=int(ms),
-        sealed=None if sealed is None else int(sealed),
-        sealed_ms=int(sealed_ms or 0),
-        dropped=int(dropped),
-        warned_ms=int(warned_ms or 0),
-        unrecorded=int(unrecorded or 0),
-        unread=int(unread or 0),
-    )
+    try:
+        return LogState(
+            first=int(first),
+            end=int(end),
+            bytes=int(size),
+            last_ms=int(ms),
+            sealed=None if sealed is None else int(sealed),
+            sealed_ms=int(sealed_ms or 0),
+            dropped=int(dropped),
+            warned_ms=int(warned_ms or 0),
+            unrecorded=int(unrecorded or 0),
+            unread=int(unread or 0),
+        )
+    except (TypeError, ValueError):
+        raise StoreDamagedError.of_log(keys.head(log, partition)) from None
 
 
 def _missing(log: str, partition: int) -> LogNotFoundError:

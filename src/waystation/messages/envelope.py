@@ -146,7 +146,7 @@ def unpack(packed: bytes, *, project: str) -> Envelope:
     """Return the message from its stored form. Raise ValueError if this release cannot read it."""
     try:
         fields = _decode(packed)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not an envelope: {error}") from error
     if fields.format != _FORMAT:
         raise ValueError(f"an envelope of format {fields.format}, which this release cannot read")

@@ -235,7 +235,8 @@ class Pools:
             _log.warning("keys of a stale worker are left to others", problem=str(error))
 
     async def close(self) -> None:
-        """Lets go of what is being moved, and of who waits for an answer."""
+        """Send queued messages for up to a second, then end all waits and moves of keys."""
+        await self._singles.close(grace_s=1.0)
         self.answers.end_waits()
         for task in self._moving:
             task.cancel()

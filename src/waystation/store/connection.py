@@ -137,12 +137,15 @@ def error_kind(reply: str) -> ErrorKind:
 def reply_error(reply: str) -> StoreError:
     """Return the error for a reply of kind ERROR.
 
-    A script that finds a key of invalid type or value replies `DAMAGED <key>`; the store appends
-    the place in the script.
+    A script that finds a key of invalid type or value replies `DAMAGED <key>`, or
+    `DAMAGED_LOG <key>` if the key belongs to a log; the store appends the place in the script.
     """
     kind, _, rest = reply.partition(" ")
+    key = rest.partition(" ")[0]
     if kind == "DAMAGED":
-        return StoreDamagedError(key=rest.partition(" ")[0])
+        return StoreDamagedError(key=key)
+    if kind == "DAMAGED_LOG":
+        return StoreDamagedError.of_log(key)
     return StoreReplyError(reply)
 
 

@@ -11,6 +11,7 @@ same time, because a lease can expire while a step waits for the store.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,7 +61,8 @@ class Leader(Service):
     time of the next pass of each step.
     """
 
-    #: A step may be cancelled at any point, because each of its changes is one script.
+    #: A step may be cancelled at any point, because each of its changes is one script. Only the
+    #: call that acquires the lease is awaited: see `_acquire`.
     grace_s = 0.0
 
     def __init__(
@@ -78,6 +80,8 @@ class Leader(Service):
         self._every_s = every_s
         self._steps = [_ScheduledStep(step) for step in steps]
         self._lease: Lease | None = None
+        #: The call in progress that acquires the lease.
+        self._acquiring: asyncio.Future[Lease | None] | None = None
 
     def __repr__(self) -> str:
         return f"<Leader {self._key} [{'leading' if self.leads else 'not leading'}]>"
@@ -94,6 +98,9 @@ class Leader(Service):
     async def on_stop(self) -> None:
         """Reset the gauges and release the lease, so that another node leads immediately."""
         self._stand_down()
+        if self._acquiring is not None:
+            # The store may have granted the lease to the call that the stop interrupted.
+            self._lease = await self._acquiring or self._lease
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.release()
@@ -102,7 +109,7 @@ class Leader(Service):
         """Acquire the lease if necessary and run the steps that are due."""
         if not self.leads:
             # A lease that this node still owns is returned with the same epoch.
-            led, self._lease = self._lease is not None, await self._leases.acquire(self._key)
+            led, self._lease = self._lease is not None, await self._acquire()
             if self._lease is None:
                 if led:
                     self._log.info("leadership lost", lease=self._key)
@@ -119,6 +126,17 @@ class Leader(Service):
             await self._run(scheduled)
         next_s = min((each.due_s for each in self._steps), default=0.0) - self.clock.monotonic()
         return min(max(next_s, 0.0), self._every_s)
+
+    async def _acquire(self) -> Lease | None:
+        """Acquire the lease in a task that a stop does not cancel, for `on_stop` to release it."""
+        self._acquiring = asyncio.ensure_future(self._leases.acquire(self._key))
+        try:
+            lease = await asyncio.shield(self._acquiring)
+        except Exception:
+            self._acquiring = None
+            raise
+        self._acquiring = None
+        return lease
 
     async def _run(self, scheduled: _ScheduledStep) -> None:
         pause_s = None

@@ -43,6 +43,8 @@ _RENEWALS_PER_LEASE = 3
 _RETRY_S = 0.2
 #: Time limit of one renewal call. Leases are short, so waiting longer would not save them.
 _CALL_S_MAX = 2.0
+#: Longest time for which `close` waits for the thread.
+_CLOSE_S_MAX = 0.5
 
 #: One script call: script, keys, arguments.
 RenewalCall = tuple[Script, Sequence[str], Sequence[str | bytes | int]]
@@ -114,12 +116,18 @@ class LeaseRenewer:
         self._call_in_thread(self._wake_all)
 
     def close(self) -> None:
-        """End the thread without waiting for the store. Leases that are not released expire."""
+        """End the thread without waiting for the store. Leases that are not released expire.
+
+        A thread that resolves the name of the store's host cannot be interrupted. It renews nothing
+        after this call, and it ends with the process, because it is a daemon.
+        """
         with self._lock:
             self._closed = True
         self._call_in_thread(self._on_change)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_S_MAX)
+            if self._thread.is_alive():
+                _log.warning("lease renewer still busy", seconds=_CLOSE_S_MAX)
 
     def _call_in_thread(self, callback: Callable[[], None]) -> None:
         with self._lock:

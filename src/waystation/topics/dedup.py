@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from waystation.errors import StoreDamagedError
 from waystation.logs import keys
 from waystation.logs.streams import raise_refusal
 from waystation.messages.cloudevents import event_source
@@ -33,6 +35,8 @@ _SEAL_AGE = script(__package__, "seal_age")
 #: storage topic is harmless.
 _MARGIN_S = 60
 _SEALS_MAX = 10_000
+#: Value of the key of an id: offset and time of the message.
+_LOCATION = re.compile(rb"\d+-\d+")
 
 
 class Routable(Protocol):
@@ -122,6 +126,11 @@ class Deduplicator:
                 )
             )
             for index, location in enumerate(locations):
+                if location is not None and not _LOCATION.fullmatch(location):
+                    key = keys.message_id(
+                        topic.log(storage), partitions[index], scoped_id(messages[index])
+                    )
+                    raise StoreDamagedError(key=key)
                 if location is not None:
                     receipts[index] = self._receipt(
                         messages[index], number, partitions[index], location, duplicate=True

@@ -5,6 +5,9 @@
 -- Return the first offset and the time in ms. If the partition rejects the messages, return nil, the
 -- reason ('missing', 'sealed', 'full') and a detail: the storage topic that continues a sealed
 -- partition, or the max bytes of a full one.
+-- The script ends with the error 'DAMAGED_LOG <key>' if a number of the head is no integer, or if another
+-- program has written to the log. In both cases nothing is appended.
+--- @include "logs/_integer"
 local function log_append(log, at, payloads, always)
   local head = log .. ':head'
   local state = redis.call(
@@ -20,7 +23,9 @@ local function log_append(log, at, payloads, always)
   for i = 1, count do
     size = size + #payloads[i]
   end
-  local bytes = tonumber(state[3])
+  local offset, bytes = log_integer(state[1], head), log_integer(state[3], head)
+  -- Times never decrease, because offset_at searches the log by time.
+  local ms = math.max(log_integer(state[2], head), at)
   local max_bytes, refuses = tonumber(state[5] or nil), state[6] == 'refuse'
   local unread = not refuses and tonumber(state[8] or nil)
   local short = max_bytes and bytes + size > max_bytes
@@ -35,11 +40,16 @@ local function log_append(log, at, payloads, always)
       return nil, 'full', state[5]
     end
   end
-  local offset = tonumber(state[1])
-  -- Times never decrease, because offset_at searches the log by time.
-  local ms = math.max(tonumber(state[2]), at)
   local call, format, id = redis.call, string.format, string.format('%%d-%.0f', ms)
-  for i = 1, count do
+  if count > 0 then
+    -- The store rejects the first id if another program has added an entry with a higher one.
+    local added = redis.pcall('XADD', log, format(id, offset), 'm', payloads[1])
+    if type(added) == 'table' then
+      local other = string.find(added.err, 'equal or smaller') or string.find(added.err, '^WRONGTYPE')
+      error(other and { err = 'DAMAGED_LOG ' .. log } or added)
+    end
+  end
+  for i = 2, count do
     call('XADD', log, format(id, offset + i - 1), 'm', payloads[i])
   end
   call(

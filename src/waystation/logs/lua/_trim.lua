@@ -10,9 +10,13 @@
 --   removed, more (another call would delete more), first, end_, bytes,
 --   held (first offset that readers need; nil if no hold counts), slowest (reader of the lowest hold),
 --   max_bytes, max_age_ms, policy, version (of the limits), dropped (messages that a reader needed)
+-- The script ends with the error 'DAMAGED_LOG <key>' if a number of the head is no integer. Entries
+-- behind the end, which another program has added, stay and count for nothing.
+--- @include "logs/_integer"
 local function log_trim(log, at, most, coming, short)
+  local head = log .. ':head'
   local state = redis.call(
-    'HMGET', log .. ':head', 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
+    'HMGET', head, 'first', 'end', 'bytes', 'max_bytes', 'max_age_ms', 'policy', 'dropped',
     'limits_version', 'unread_bytes', 'sealed', 'unread'
   )
   if not state[1] then
@@ -30,7 +34,8 @@ local function log_trim(log, at, most, coming, short)
       firm = math.min(firm or math.huge, offset)
     end
   end
-  local first, bytes, dropped = tonumber(state[1]), tonumber(state[3]), tonumber(state[7])
+  local first, end_ = log_integer(state[1], head), log_integer(state[2], head)
+  local bytes, dropped = log_integer(state[3], head), log_integer(state[7], head)
   local room = state[4] and tonumber(state[4]) - coming
   local oldest = state[5] and at - tonumber(state[5])
   local drops = state[6] == 'drop_and_count'
@@ -54,6 +59,10 @@ local function log_trim(log, at, most, coming, short)
     for _, entry in ipairs(entries) do
       local size = #entry[2][2]
       local offset = tonumber(string.match(entry[1], '^%d+'))
+      if offset >= end_ then
+        finished = true
+        break
+      end
       local needed = any and offset >= any
       local old = oldest and tonumber(string.match(entry[1], '-(%d+)$')) < oldest
       local heavy = room and bytes > room
@@ -74,25 +83,25 @@ local function log_trim(log, at, most, coming, short)
     if removed == 0 and #entries == 0 and bytes > 0 and redis.call('XLEN', log) == 0 then
       -- All entries are missing. Set the size to 0, because a wrong size would keep the log full.
       bytes = 0
-      redis.call('HSET', log .. ':head', 'bytes', '0')
+      redis.call('HSET', head, 'bytes', '0')
     end
     finished = finished or #entries < count
   end
   if removed > 0 then
     first = next_first
     -- The size of an empty log is 0, even if it still includes entries that are missing.
-    bytes = first == tonumber(state[2]) and 0 or bytes
+    bytes = first == end_ and 0 or bytes
     redis.call('XTRIM', log, 'MINID', string.format('%.0f', first))
     redis.call(
-      'HSET', log .. ':head', 'first', string.format('%.0f', first),
+      'HSET', head, 'first', string.format('%.0f', first),
       'bytes', string.format('%.0f', bytes), 'dropped', string.format('%.0f', dropped)
     )
     if unread then
-      redis.call('HSET', log .. ':head', 'unread', string.format('%.0f', (state[11] or 0) + removed))
+      redis.call('HSET', head, 'unread', string.format('%.0f', (state[11] or 0) + removed))
     end
   end
   return {
-    removed = removed, more = not finished, first = first, end_ = tonumber(state[2]), bytes = bytes,
+    removed = removed, more = not finished, first = first, end_ = end_, bytes = bytes,
     held = (firm or drops) and any or nil, slowest = slowest,
     max_bytes = tonumber(state[4] or nil), max_age_ms = tonumber(state[5] or nil), policy = state[6],
     version = tonumber(state[8] or '0'), dropped = dropped

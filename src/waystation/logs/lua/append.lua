@@ -11,7 +11,8 @@
 --         {'sealed', next_index}    the partition is sealed; `next_index` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
--- Errors  none of its own; a store without free memory rejects the call before it runs
+-- Errors  'DAMAGED_LOG <key>': a number of the head is no integer, or another program has
+--         written to the log. A store without free memory rejects the call before it runs
 --- @include "store/_now"
 --- @include "_trim"
 --- @include "_append"

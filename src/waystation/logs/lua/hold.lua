@@ -11,13 +11,14 @@
 -- Reply   {1}                             the hold is set, or a later incarnation owns it
 --         {0}                             the partition does not exist
 --         {'range', first, end}           the offset is outside of the partition
--- Errors  none of its own
+-- Errors  'DAMAGED_LOG <key>': a number of the head is no integer
+--- @include "_integer"
 local state = redis.call('HMGET', KEYS[1], 'first', 'end')
 if not state[1] then
   return { 0 }
 end
 local offset = tonumber(ARGV[2])
-if offset < tonumber(state[1]) or offset > tonumber(state[2]) then
+if offset < log_integer(state[1], KEYS[1]) or offset > log_integer(state[2], KEYS[1]) then
   return { 'range', state[1], state[2] }
 end
 local present = string.match(redis.call('HGET', KEYS[2], ARGV[1]) or '', ' (%d+)$') or '0'

@@ -6,12 +6,13 @@
 -- ARGV    1 time in ms since 1970
 -- Reply   {offset of the message, or the end offset if all messages are older}
 --         {} the partition does not exist
--- Errors  none of its own
+-- Errors  'DAMAGED_LOG <key>': a number of the head is no integer
+--- @include "_integer"
 local state = redis.call('HMGET', KEYS[2], 'first', 'end', 'ms')
 if not state[1] then
   return {}
 end
-local low, high = tonumber(state[1]), tonumber(state[2])
+local low, high = log_integer(state[1], KEYS[2]), log_integer(state[2], KEYS[2])
 local damaged = redis.call('XLEN', KEYS[1]) ~= high - low
 -- Request the range of ids from the time on, so that the store does not read the body of an older
 -- message, which may be large. In a log with missing entries, read the next existing message, because
@@ -24,7 +25,7 @@ local function is_older(offset)
   end
   return #redis.call('XRANGE', KEYS[1], id .. '-' .. ARGV[1], id, 'COUNT', 1) == 0
 end
-if low == high or tonumber(state[3]) < tonumber(ARGV[1]) then
+if low == high or log_integer(state[3], KEYS[2]) < tonumber(ARGV[1]) then
   low = high
 elseif not is_older(low) then
   high = low

@@ -13,7 +13,7 @@
 --         need, max bytes or '', max age in ms or '', policy, version of the limits, messages dropped
 --         so far, warning ('begins' | 'lasts' | 'ends' | ''), slowest reader or ''}
 --         {} the partition does not exist
--- Errors  none of its own
+-- Errors  'DAMAGED_LOG <key>': a number of the head is no integer
 --- @include "store/_now"
 --- @include "_trim"
 --- @include "_limits"

@@ -42,6 +42,7 @@ from waystation.errors import (
     StoreInUseError,
 )
 from waystation.runtime.data_files import open_private
+from waystation.store.embedded.server import NEWER_FORMAT, NEWER_FORMAT_HINT
 from waystation.store.embedded.supervisor import try_lock
 from waystation.store.plan import server_program
 
@@ -278,6 +279,10 @@ def _check_base(directory: Path, entry: _Entry) -> FileDamage | None:
     else:
         said = _run_checker(_CHECK_RDB, file)
         end = _RDB_END.search(said)
+        if NEWER_FORMAT.search(said):
+            raise StoreError(
+                f"The server that is installed cannot read {file}.", hint=NEWER_FORMAT_HINT
+            )
         if error := _RDB_ERROR.search(said):
             offset, problem = int(error[1]), f"The snapshot is not valid: {error[2].strip()}."
         elif end is None:

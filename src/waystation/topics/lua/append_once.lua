@@ -14,7 +14,8 @@
 --         {'sealed', next_index}    the partition is sealed; `next_index` is the index of the storage
 --                                   topic that continues it
 --         {'full', max bytes}       the policy is `refuse`, and trimming did not free enough
--- Errors  none of its own; a store without free memory rejects the call before it runs
+-- Errors  'DAMAGED_LOG <key>': see `logs/append`. 'DAMAGED <key>': the entry of an id is no position. A
+--         store without free memory rejects the call before it runs
 --- @include "store/_now"
 --- @include "logs/_trim"
 --- @include "logs/_append"
@@ -23,6 +24,9 @@ local fresh, rows, seen = {}, {}, {}
 for i = 2, #ARGV, 2 do
   local id = ARGV[i]
   local place = not seen[id] and redis.call('GET', prefix .. id)
+  if place and not string.find(place, '^%d+%-%d+$') then
+    error({ err = 'DAMAGED ' .. prefix .. id })
+  end
   if place then
     rows[#rows + 1] = { place = place, again = 1 }
   elseif seen[id] then
