@@ -60,7 +60,8 @@ def test_shell_on_a_terminal_shows_the_views_and_two_examples(data: Path) -> Non
         "print('rows', spark.table('waystation.messages').count())\nexit()\n",
     )
     assert f"The lake {data}/lake has the views" in " ".join(shown.split())
-    assert "channels, deliveries, endpoint_health" in shown
+    assert {"channels", "deliveries", "messages", "pools"} <= set(re.findall(r"\w+", shown))
+    assert "messages_all" not in shown
     assert shown.count("\n  spark.") == 2
     assert "rows 3" in shown
     assert "WARN" not in shown

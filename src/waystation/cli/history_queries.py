@@ -259,7 +259,7 @@ def _name_store(config: Config) -> None:
 
 
 def _banner(spark: SparkSession, lake: str) -> str:
-    views = [row["tableName"] for row in spark.sql("show views in waystation").collect()]
+    views = [row["tableName"] for row in spark.sql("show tables in waystation").collect()]
     own = ", ".join(sorted(name for name in views if not name.endswith("_all")))
     head = f"Spark {spark.version}, `spark` is the session. The lake {lake} has the views\n"
     return printable(f"{head}{_wrapped(own)}\nof the database `waystation`. Examples:\n{_EXAMPLES}")
