@@ -5,6 +5,7 @@
 A question `{"hanging": n}` begins a round in which the last `n` ports accept and never answer; the
 answer is all ports. With `"every": k, "status": s` in it each k-th request is answered so; with
 `"first_fails": k` the first attempt of each message of the groups `order-0` to `order-<k - 1>` is.
+With `"delay_ms": d` each reply takes so long.
 Bodies that are a time (`stamp()`) are noted with how long they took to come; `{"delays_of": n}`
 asks for those of the first `n` ports. Beyond that it does as little as a server can, because it
 shares two cores with the sender that is measured.
@@ -51,6 +52,7 @@ class Receivers:
         self.other = b""
         #: Number of groups whose messages fail at their first attempt.
         self.first_fails = 0
+        self.delay_seconds = 0.0
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Begins a round, or tells about it."""
@@ -60,6 +62,7 @@ class Receivers:
             self.requests, self.every = 0, question.get("every", 0)
             self.other = _OTHER % question.get("status", 500)
             self.first_fails = question.get("first_fails", 0)
+            self.delay_seconds = question.get("delay_ms", 0) / 1000
             return {"ports": self.ports}
         ports = self.ports[: question["delays_of"]]
         return {"delays_ms": [delay for port in ports for delay in self.delays_ms[port]]}
@@ -92,7 +95,11 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         if self._port in self._receivers.hanging:
             return
-        self._transport.write(self._receivers.reply(head))
+        reply, delay_seconds = self._receivers.reply(head), self._receivers.delay_seconds
+        if delay_seconds:
+            asyncio.get_running_loop().call_later(delay_seconds, self._transport.write, reply)
+        else:
+            self._transport.write(reply)
         if body.startswith(_STAMP):
             delay = _clock.monotonic() - float(body[len(_STAMP) :])
             self._receivers.delays_ms[self._port].append(delay * 1000)

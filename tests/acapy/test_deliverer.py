@@ -324,7 +324,7 @@ async def test_many_messages_to_one_endpoint_all_arrive_once(store_server: Embed
 
 async def test_what_was_put_off_for_too_long_is_a_dead_letter(store_server: EmbeddedServer) -> None:
     async with open_outbox(store_server) as outbox:
-        held = Answer(503, headers=(("retry-after", "60"),))
+        held = Answer(429, headers=(("retry-after", "60"),))
         async with FakeEndpoint(plan=[held]) as endpoint:
             await outbox.push(message(endpoint.url, b"first"))
             async with outbox.delivering(patience_seconds=0.5):
@@ -334,6 +334,26 @@ async def test_what_was_put_off_for_too_long_is_a_dead_letter(store_server: Embe
                 (letter,) = await outbox.until_dead(1)
         assert letter.cause == "its endpoint was ill or busy for too long"
         assert letter.attempts == 0
+
+
+async def test_deliverer_retry_after_of_503_delays_its_message_and_no_other(
+    store_server: EmbeddedServer,
+) -> None:
+    """A gateway answers 503 for one agent; the other agents behind it have the same origin."""
+    async with open_outbox(store_server) as outbox:
+        ill = Answer(503, headers=(("retry-after", "7200"),))
+        async with FakeEndpoint(plan=[ill, 200]) as endpoint:
+            await outbox.push(message(endpoint.url, b"first"))
+            async with outbox.delivering(patience_seconds=30.0):
+                await endpoint.until(1)
+                await eventually(lambda: outbox._is(0, 0, 1))
+                await outbox.push(*(message(endpoint.url, b"%d" % i) for i in range(20)))
+                await endpoint.until(21)
+                await eventually(lambda: outbox._is(0, 0, 1))
+                assert await outbox.retries.dead() == []
+                _, due = await outbox.store.call("ZRANGE", RETRY, 0, -1, "WITHSCORES")
+                now, _ = await outbox.store.call("TIME")
+                assert float(due) - int(now) > 7000, "the message waits as it was told"
 
 
 # -- Ends and beginnings ---------------------------------------------------------------------

@@ -24,8 +24,11 @@ from waystation_bench.delivery_node import LANES, MESSAGES_PER_SECOND
 BARS = {
     "grouped_vs_bare_client": 0.5,
     "grouped_1000_groups_5pc_failures_vs_bare": 0.3,
-    "first_20_of_200_groups_failing_vs_loop": 2.0,
-    "tenth_of_1000_groups_failing_vs_loop": 2.0,
+    "first_20_of_200_groups_failing_500_vs_loop": 2.0,
+    "first_20_of_200_groups_failing_502_vs_loop": 2.0,
+    "first_20_of_200_groups_failing_429_vs_loop": 2.0,
+    "tenth_of_1000_groups_failing_500_vs_loop": 2.0,
+    "tenth_of_1000_groups_failing_502_vs_loop": 2.0,
     "pipeline_endpoint_vs_start_batch": 0.5,
     "others_p99_with_one_hanging": 1.2,
     "store_bytes_per_retrying_group": 300,
@@ -71,10 +74,11 @@ def test_bench_delivery_groups_that_fail_first_attempts_are_delivered_as_fast_as
     stage: Endpoints,
 ) -> None:
     """The bars allow a factor of 2; a busy machine gets 10. An open breaker costs more than 50."""
-    loop, ours = (each.sample() for each in stage.uneven("first_groups", 200, 20, 20))
+    # The first answers 500; 502 and 429 are signs of an overload, which could cost slots.
+    loop, *ours = (each.sample() for each in stage.uneven("first_groups", 200, 20, 20))
 
-    assert loop.operations == ours.operations == 200 * 20
-    assert ours.seconds < 10 * loop.seconds
+    assert [each.operations for each in ours] == [loop.operations] * 3 == [200 * 20] * 3
+    assert all(each.seconds < 10 * loop.seconds for each in ours)
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+
 import pytest
 
 from waystation.delivery.breaker import Breaker, BreakerLimits, BreakerState
@@ -227,6 +230,125 @@ def test_who_throttles_does_not_answer_or_is_not_reached_has_half_the_slots(
     share.give_back(outcome)
 
     assert share.slots == before / 2
+
+
+THROTTLED = [Outcome(status=status) for status in (429, 502, 504)]
+UNANSWERED = [Outcome(failure=failure) for failure in (Failure.TIMEOUT, Failure.CONNECTION)]
+
+
+def short(outcome: Outcome) -> str:
+    return str(outcome.failure or outcome.status)
+
+
+def seconds_to_deliver(
+    failed: Outcome, failed_share: float, *, messages: int = 20_000, request_seconds: float = 0.02
+) -> float:
+    """Simulate a run in which each request fails with the same chance and is then repeated."""
+    share, rng, now, left = Share(), random.Random(1), 0.0, messages
+    in_flight: list[float] = []
+    while left:
+        begun = min(share.free, left - len(in_flight))
+        share.take(begun)
+        for _ in range(begun):
+            # Requests take about as long as each other, but do not end in the order of their begin.
+            heapq.heappush(in_flight, now + request_seconds * (0.5 + rng.random()))
+        now = heapq.heappop(in_flight)
+        failure = rng.random() < failed_share
+        share.give_back(failed if failure else Outcome(status=200))
+        left -= not failure
+    return now
+
+
+@pytest.mark.parametrize("failed_share", [0.05, 0.1, 0.3, 0.4])
+@pytest.mark.parametrize("failed", [*THROTTLED, *UNANSWERED], ids=short)
+def test_share_failures_of_some_groups_cost_the_others_no_slots(
+    failed: Outcome, failed_share: float
+) -> None:
+    ordinary = seconds_to_deliver(Outcome(status=500), failed_share)
+
+    assert seconds_to_deliver(failed, failed_share) < 2 * ordinary
+
+
+def share_of_a_healthy_endpoint() -> Share:
+    """A share that has earned all slots, and all of them in use."""
+    share = Share()
+    while share.slots < 128:
+        share.take()
+        share.give_back(Outcome(status=200))
+    share.take(128)
+    return share
+
+
+@pytest.mark.parametrize("failed", UNANSWERED, ids=short)
+def test_share_endpoint_that_hangs_is_down_to_one_slot_after_one_round(failed: Outcome) -> None:
+    share = share_of_a_healthy_endpoint()
+
+    for _ in range(128):
+        share.give_back(failed)
+
+    assert (share.in_use, share.free) == (0, 1)
+
+
+@pytest.mark.parametrize("failed", THROTTLED, ids=short)
+def test_share_endpoint_that_throttles_all_is_down_to_one_slot_after_three_rounds(
+    failed: Outcome,
+) -> None:
+    share = share_of_a_healthy_endpoint()
+
+    for _ in range(3 * 128):
+        share.take(share.free)
+        share.give_back(failed)
+
+    assert share.in_use + share.free == 1
+
+
+def test_share_hundred_groups_that_fail_one_after_another_cost_no_slots() -> None:
+    """A tenth of 1,000 groups fails at each first attempt: the topic has them side by side."""
+    share = share_of_a_healthy_endpoint()
+    for number in range(5_000):
+        share.take(share.free)
+        share.give_back(Outcome(status=502 if number % 1_000 < 100 else 200))
+
+    assert share.slots == 128
+
+
+def test_share_halves_once_when_most_attempts_of_a_round_are_throttled() -> None:
+    share = Share()
+    share.take(8)
+    for _ in range(4):
+        share.give_back(Outcome(status=429))
+    assert share.slots == 8, "the other half may succeed"
+
+    share.give_back(Outcome(status=429))
+
+    assert share.slots == 4
+
+
+def test_share_attempts_of_a_round_that_were_not_made_leave_the_others_to_decide() -> None:
+    share = Share()
+    share.take(8)
+    share.give_back(Outcome(status=500))
+    share.give_back_unused(7)
+
+    for _ in range(2):
+        share.take()
+        share.give_back(Outcome(failure=Failure.TIMEOUT))
+
+    assert share.slots == 4
+
+
+def test_share_with_one_slot_has_the_first_ones_again_after_a_few_successes() -> None:
+    share = Share()
+    for _ in range(5):
+        share.take()
+        share.give_back(Outcome(failure=Failure.TIMEOUT))
+    assert share.slots == 1
+
+    for _ in range(7):
+        share.take()
+        share.give_back(Outcome(status=200))
+
+    assert share.slots == 8
 
 
 def test_success_earns_slots_one_by_one_up_to_a_most() -> None:

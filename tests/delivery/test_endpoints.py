@@ -161,8 +161,38 @@ async def test_other_processes_hear_at_once_of_a_hold_a_disabling_and_its_end(
         assert loop.time() - begun < 5, "a lost call would cost 10 s each"
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_of_one_message_stops_the_others_for_half_a_minute_at_most(
+    store_server: EmbeddedServer, status: int
+) -> None:
+    """A 503 stops no other message; other processes know of the hold of a 429."""
+    plan = [Answer(status, headers=(("retry-after", "86400"),)), 200]
+    async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server) as running:
+        await add(running, endpoint, "m-1")
+
+        async def is_settled() -> bool:
+            return bool(await running.outbox.records(LANE))
+
+        await eventually(is_settled)
+        held_ms = (await running.states.survey()).held_ms
+        assert ("crm" in held_ms) == (status == 429)
+        assert held_ms.get("crm", 0) <= 30_000
+        await add(running, endpoint, "m-2", "m-3")
+        if status == 429:
+            await asyncio.sleep(0.2)
+            assert len(endpoint.received) == 1
+            await running.states.enable("crm")
+        await endpoint.until(3)
+
+        async def only_the_first_waits() -> bool:
+            return await running.outbox.waiting(LANE) == 1
+
+        await eventually(only_the_first_waits)
+        assert len(endpoint.received) == 3, "it waits for all of its Retry-After"
+
+
 async def test_a_hold_can_be_lifted(store_server: EmbeddedServer) -> None:
-    plan = [Answer(503, headers=(("retry-after", "3600"),)), 200]
+    plan = [Answer(429, headers=(("retry-after", "3600"),)), 200]
     async with FakeEndpoint(plan=plan) as endpoint, delivering(store_server) as running:
         await add(running, endpoint, "m-1")
 

@@ -227,6 +227,7 @@ def test_standing_probe_gets_a_slot_although_hanging_requests_use_all() -> None:
     for number in range(5):
         lost = Outcome(failure=Failure.CONNECTION)
         standing.report(lost, now=0.0, probe=False, source=f"g{number}")
+    standing.share.take(standing.share.free)
     assert standing.share.free == 0
 
     assert standing.reserve("a", 5.0, 1) == Reservation(1, probe=True)
@@ -271,3 +272,80 @@ def test_standing_declared_repaired_closes_its_breaker_and_wakes_lanes_once() ->
     assert standing.reserve("a", 0.0, 1) == Reservation(1)
     standing.update(disabled=False, held_until=0.0, repaired_ms=0)
     assert woken == ["a"], "the store has forgotten the declaration"
+
+
+def test_standing_batch_in_which_one_message_is_throttled_keeps_its_slots() -> None:
+    standing, _ = standing_with("a")
+    busy = Outcome(failure=Failure.BUSY)
+    for ill, slots in ((1, 8), (3, 4)):
+        assert standing.reserve("a", 0.0, 1).slots == 1
+        outcomes = [("g", busy)] * ill + [("h", Outcome(status=404))] * (4 - ill)
+
+        standing.report_batch(outcomes, now=0.0, probe=False)
+
+        assert standing.share.slots == slots
+
+
+LIMITED = Outcome(status=429, retry_after=3600.0)
+
+
+def test_standing_429_with_retry_after_stops_all_for_the_longest_pause_then_probes() -> None:
+    standing, _ = standing_with("a", "b")
+    assert standing.reserve("a", 0.0, 1).slots
+
+    held = standing.report(LIMITED, now=0.0, probe=False, source="g")
+
+    assert held == pytest.approx(30.0), "all processes are told"
+    assert not standing.reserve("b", 29.0, 64).slots
+    assert standing.wait_seconds(29.0) == pytest.approx(1.0)
+    assert standing.reserve("b", 30.0, 64) == Reservation(1, probe=True)
+    standing.report(WELL, now=30.0, probe=True, source="h")
+    assert standing.reserve("a", 30.0, 64).slots > 1
+
+
+def test_standing_429_with_retry_after_while_others_succeed_stops_no_other() -> None:
+    standing, _ = standing_with("a")
+    for second in range(100):
+        assert standing.reserve("a", second, 2).slots == 2
+        standing.report(WELL, now=second, probe=False, source=f"h{second}")
+        assert standing.report(LIMITED, now=second, probe=False, source=f"g{second}") == 0.0
+
+    assert standing.breaker.is_closed
+
+    assert standing.reserve("a", 110.0, 1).slots
+    assert standing.report(LIMITED, now=110.0, probe=False, source="g") > 0
+
+
+def test_standing_429_with_retry_after_to_all_stops_all_although_the_endpoint_was_well() -> None:
+    """A limit of the sender, just after successes: ten groups and a second show it."""
+    standing, _ = standing_with("a")
+    assert standing.reserve("a", 0.0, 1).slots
+    standing.report(WELL, now=0.0, probe=False, source="g")
+    for number in range(10):
+        now = number * 0.12
+        assert standing.reserve("a", now, 1).slots
+        standing.report(LIMITED, now=now, probe=False, source=f"g{number}")
+
+    assert standing.breaker.state is BreakerState.OPEN
+    assert standing.wait_seconds(2.0) > 25
+
+
+def test_standing_503_with_retry_after_stops_no_other() -> None:
+    standing, _ = standing_with("a")
+    assert standing.reserve("a", 0.0, 1).slots
+
+    told = Outcome(status=503, retry_after=3600.0)
+
+    assert standing.report(told, now=0.0, probe=False, source="g") == 0.0
+    assert standing.reserve("a", 0.0, 1).slots
+
+
+def test_standing_late_success_that_closes_the_breaker_wakes_all_lanes() -> None:
+    standing, woken = standing_with("a", "b")
+    assert standing.reserve("b", 0.0, 1).slots
+    broken(standing, "a")
+    assert not standing.reserve("a", 0.0, 1).slots
+
+    standing.report(WELL, now=0.05, probe=False, source="g")
+
+    assert woken == ["a", "b"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.helpers.waiting import eventually
 from tests.subscriptions.at_work import Hook, at_work
 from waystation.delivery.breaker import BreakerState
@@ -70,7 +72,9 @@ async def test_a_head_that_finds_the_endpoint_gone_is_released_uncounted(
         assert hook.received[-1].headers["waystation-attempt"] == "2"
 
 
-async def test_nothing_is_sent_before_retry_after_has_passed(store_server: EmbeddedServer) -> None:
+async def test_retry_after_of_429_stops_all_for_half_a_minute_and_its_group_for_all_of_it(
+    store_server: EmbeddedServer,
+) -> None:
     """F-17: and other processes hear of it."""
     asked = [Answer(429, headers=(("retry-after", "60"),))]
     hook = Hook(decide=lambda _: asked.pop() if asked else 200)
@@ -85,12 +89,47 @@ async def test_nothing_is_sent_before_retry_after_has_passed(store_server: Embed
 
         await eventually(is_told)
         assert shard.state is ShardState.HELD
-        await work.machine.advance(50)
+        await work.machine.advance(25)
         assert len(hook.received) == 1
+        await work.machine.advance(6)
+
+        async def others_are_delivered() -> bool:
+            return len(hook.of("b", status=200)) == 1
+
+        await eventually(others_are_delivered)
+        await work.machine.advance(20)
+        assert len(hook.received) == 2, "the group waits for all of its Retry-After"
         await work.machine.advance(11)
         await work.until_low(3)
         await work.until_count("groups", 0)
         assert len(hook.received) == 4
+
+
+async def test_retry_after_of_429_stops_no_other_group_while_others_succeed(
+    store_server: EmbeddedServer,
+) -> None:
+    """Every tenth group is limited for a day; nothing tells so about the endpoint."""
+    groups = [f"g{number}" for number in range(200)]
+    limited = frozenset(groups[9::10])
+    too_many = Answer(429, headers=(("retry-after", "86400"),))
+
+    def decide(request: ReceivedRequest) -> Answer | int:
+        return too_many if request.headers["waystation-group"] in limited else 200
+
+    hook = Hook(decide=decide)
+    async with hook, at_work(store_server, hook.url) as work:
+        await work.produce("healthy")
+        await work.start()
+        await work.until_low(1)
+        await work.produce(*groups, *groups)
+
+        async def is_delivered() -> bool:
+            return len(hook.ids(status=200)) == 1 + 2 * (len(groups) - len(limited))
+
+        await eventually(is_delivered, timeout=20)
+        assert not (await work.states.survey()).held_ms
+        # Each limited group was asked once, and is not asked again before its time.
+        assert len(hook.received) == 1 + 2 * (len(groups) - len(limited)) + len(limited)
 
 
 async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
@@ -119,16 +158,17 @@ async def test_an_endpoint_that_keeps_failing_is_left_alone_then_probed(
         await work.check_order(groups)
 
 
+@pytest.mark.parametrize("status", [500, 502, 429])
 async def test_breaker_groups_that_fail_once_hold_up_no_other_group(
-    store_server: EmbeddedServer,
+    store_server: EmbeddedServer, status: int
 ) -> None:
-    """The first 20 of 200 groups answer 500 to each first attempt, and 200 to the second."""
+    """The first 20 of 200 groups fail at each first attempt, and answer 200 to the second."""
     groups = [f"g{number}" for number in range(200)]
     failing = frozenset(groups[:20])
 
     def decide(request: ReceivedRequest) -> int:
         is_first = request.headers["waystation-attempt"] == "1"
-        return 500 if is_first and request.headers["waystation-group"] in failing else 200
+        return status if is_first and request.headers["waystation-group"] in failing else 200
 
     hook = Hook(decide=decide)
     retry = RetryPolicy(attempts=30, first_seconds=0.05, multiplier=1.0, jitter=0)
@@ -141,6 +181,8 @@ async def test_breaker_groups_that_fail_once_hold_up_no_other_group(
         await work.check_order(groups)
         # The failing groups were attempted twice per message, and the others once.
         assert len(hook.received) == len(ids) + 3 * len(failing)
+        (standing,) = work.standings.values()
+        assert standing.share.slots > 8, "most requests succeeded: the endpoint earned slots"
 
 
 async def test_breaker_groups_that_answer_503_with_retry_after_hold_up_no_other_group(

@@ -89,14 +89,10 @@ def test_one_that_was_not_made_counts_for_nothing() -> None:
     assert (decided.verdict, decided.hold_seconds, decided.disable) == (Verdict.RELEASE, 3.0, False)
 
 
-def test_verdict_429_with_retry_after_holds_the_endpoint_and_the_message() -> None:
-    decided = decide(Outcome(status=429, retry_after=30.0))
-    assert (decided.verdict, decided.wait_ms, decided.hold_seconds) == (Verdict.AGAIN, 30_000, 30.0)
-    last = decide(Outcome(status=429, retry_after=30.0), attempt=3)
-    assert (last.verdict, last.hold_seconds) == (Verdict.DEAD, 30.0)
-
-
-@pytest.mark.parametrize("status", [500, 503])
-def test_verdict_5xx_with_retry_after_holds_the_message_alone(status: int) -> None:
-    decided = decide(Outcome(status=status, retry_after=30.0))
-    assert (decided.verdict, decided.wait_ms, decided.hold_seconds) == (Verdict.AGAIN, 30_000, 0.0)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_verdict_retry_after_delays_the_message_for_all_of_it(status: int) -> None:
+    decided = decide(Outcome(status=status, retry_after=3600.0))
+    assert (decided.verdict, decided.wait_ms) == (Verdict.AGAIN, 3_600_000)
+    assert decided.hold_seconds == 0.0, "the standing of the endpoint decides about the others"
+    last = decide(Outcome(status=status, retry_after=3600.0), attempt=3)
+    assert last.verdict is Verdict.DEAD

@@ -375,7 +375,7 @@ async def test_an_endpoint_that_asked_for_time_is_told_with_the_seconds(
         await ask.until("endpoint_held")
         await ask.produce("late-0")
         for about in EVERYWHERE:
-            assert 500 < (await ask.until("endpoint_held", **about))["seconds"] <= 600
+            assert 0 < (await ask.until("endpoint_held", **about))["seconds"] <= 30
 
 
 async def test_an_open_breaker_is_told_with_when_it_tries_again(settings: Config) -> None:

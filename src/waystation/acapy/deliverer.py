@@ -24,7 +24,6 @@ from waystation.delivery.request import Failure, Outcome, Outgoing
 from waystation.delivery.schedule import (
     FATAL_CODES,
     GONE,
-    RETRY_AFTER_SECONDS_MAX,
     Schedule,
     Verdict,
 )
@@ -58,8 +57,6 @@ _LOOK_MAX = 64
 _HELD_FACTOR = 4
 #: What found no slot of its endpoint is put off for so long, at least.
 _PUT_OFF_SECONDS = 1.0
-#: Statuses whose Retry-After is about the endpoint, not about one message.
-_HOLDING = frozenset({429, 503})
 _STANDINGS_MAX = 10_000
 
 
@@ -207,8 +204,6 @@ class Deliverer:
             outcome = await self._send(held, message)
         finally:
             now = self._clock.monotonic()
-            if outcome.status in _HOLDING and outcome.retry_after:
-                standing.hold(now + min(outcome.retry_after, RETRY_AFTER_SECONDS_MAX))
             standing.report(outcome, now=now, probe=reserved.probe, source=message.id)
         await self._conclude(held, message, outcome)
 

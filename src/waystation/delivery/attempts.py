@@ -16,7 +16,7 @@ from waystation.delivery.claims import AWAY, Held
 from waystation.delivery.endpoint import Endpoint
 from waystation.delivery.items import Claimed, Settled
 from waystation.delivery.request import Failure, Outcome, Outgoing
-from waystation.delivery.schedule import Decision, Verdict, hold_seconds
+from waystation.delivery.schedule import Decision, Verdict
 from waystation.delivery.standing import Standing
 from waystation.delivery.teller import Teller
 from waystation.delivery.workshop import Workshop
@@ -38,7 +38,7 @@ Written = TypeVar("Written")
 class Attempt:
     """One attempt: the claim that it stands on, and how it is broken off while it is under way."""
 
-    __slots__ = ("break_off", "ended_ms", "held", "probe")
+    __slots__ = ("break_off", "ended_ms", "held", "hold_seconds", "probe")
 
     def __init__(self, held: Held, *, probe: bool) -> None:
         self.held = held
@@ -47,6 +47,8 @@ class Attempt:
         self.break_off: Callable[[], object] = lambda: None
         #: Taken once: however often it is written down, it is the same record.
         self.ended_ms = 0
+        #: For so long no process should send to the endpoint.
+        self.hold_seconds = 0.0
 
     def __repr__(self) -> str:
         return f"<Attempt {self.held!r}>"
@@ -165,15 +167,15 @@ class Attempts:
             metrics.delivery_attempts.of(decision.verdict.value).inc()
         if decision.verdict is Verdict.DISABLE:
             self._standing.disable(known=False)
-        elif seconds := hold_seconds(outcome):
-            self._standing.hold(now + seconds)
         elif outcome.failure is Failure.CANCELLED and outcome.retry_after:
             # What we need ourselves is away: the others of the lane would fare no better.
             self._standing.hold(now + outcome.retry_after)
         # Items of a lane do not wait for each other, so each is a source of its own.
         source = f"{self._lane} {attempt.held.claimed.id}"
         was_told = self._standing.breaker.is_at_longest_pause
-        self._standing.report(outcome, now=now, probe=attempt.probe, source=source)
+        attempt.hold_seconds = self._standing.report(
+            outcome, now=now, probe=attempt.probe, source=source
+        )
         limits = self._endpoint.breaker
         if limits and not was_told and self._standing.breaker.is_at_longest_pause:
             self._shop.begin(self._teller.tell_paused(limits, attempt.ended_ms))
@@ -234,7 +236,7 @@ class Attempts:
                 self._standing.disable(known=True)
             else:
                 self._standing.disabled = False
-        elif seconds := hold_seconds(outcome):
+        elif seconds := attempt.hold_seconds:
             await self._written(lambda: shop.states.hold(self._standing.target, seconds))
         settled = await self._settled(
             held, lambda claimed: self._settle(attempt, claimed, outcome, decision)

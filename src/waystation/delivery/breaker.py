@@ -1,6 +1,6 @@
 """Circuit breaker: stops requests to an endpoint that fails, and probes it until it answers.
 
-closed ──(endpoint is down)──▶ open ──(pause over)──▶ half open, probes
+closed ──(down, told to wait)─▶ open ──(pause over)──▶ half open, probes
    ▲                            │ ▲                        │
    └────────── success ─────────┘ └──── probe failed ──────┤ (a longer pause)
    └────────── success ────────────────────────────────────┘
@@ -11,9 +11,12 @@ success, requests of several different sources (groups, or messages without a gr
 - 5 sources got no reply: connection errors and time-outs; or
 - 10 sources got a failure of any kind, and 200 attempts have failed or a second has passed.
 
-`BreakerLimits` has these numbers of sources where settings change them. If a reply since the last
-success asked for a longer pause with `Retry-After`, the breaker makes that pause, up to its longest
-one: such replies may concern some groups only, so a healthy group must not wait for all of it.
+`BreakerLimits` has these numbers of sources where settings change them. The breaker also opens if
+the endpoint tells us to wait: a 429 with `Retry-After`, and no success in the 10 s before.
+
+If a reply since the last success asked for a longer pause with `Retry-After`, the breaker makes
+that pause, up to its longest one: such replies may concern some groups only, so a healthy group
+must not wait for all of it.
 
 A success of any source closes the breaker in every state. So a group that fails again and again
 opens no breaker, and groups that fail at the same time open none while others succeed.
@@ -56,6 +59,7 @@ class BreakerState(StrEnum):
 #: Next state by state and event.
 TRANSITIONS: dict[tuple[BreakerState, str], BreakerState] = {
     (BreakerState.CLOSED, "limit reached"): BreakerState.OPEN,
+    (BreakerState.CLOSED, "told to wait"): BreakerState.OPEN,
     (BreakerState.OPEN, "pause over"): BreakerState.HALF_OPEN,
     (BreakerState.OPEN, "success"): BreakerState.CLOSED,
     (BreakerState.HALF_OPEN, "success"): BreakerState.CLOSED,
@@ -164,10 +168,12 @@ class Breaker:
         answered: bool = True,
         probe: bool = False,
         pause_seconds: float = 0.0,
+        told_to_wait: bool = False,
     ) -> None:
         """Note the end of an attempt: its source, and whether the endpoint has sent a reply.
 
         `pause_seconds`: the pause that a failed reply asked for. It applies if the breaker opens.
+        `told_to_wait`: the reply concerns all requests, so the breaker opens.
         """
         if probe:
             self._probes -= 1
@@ -184,7 +190,9 @@ class Breaker:
                 self._step("success")
         elif self.state is BreakerState.CLOSED:
             self._note_failure(now, source, answered=answered)
-            if self._is_down(now):
+            if told_to_wait:
+                self._open(now, "told to wait")
+            elif self._is_down(now):
                 self._open(now, "limit reached")
         elif self.state is BreakerState.HALF_OPEN and probe:
             self._pause = min(self._pause * 2, self._limits.pause_seconds_max)

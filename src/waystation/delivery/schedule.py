@@ -102,25 +102,24 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 FATAL_CODES = frozenset({401, 402, 403, 405, 406, 407, *range(411, 419), 426, 431, 451, 501})
 
 
-#: Statuses whose Retry-After concerns the endpoint, not one message.
+#: Statuses whose Retry-After may concern the endpoint, not one message.
 _HOLDING = frozenset({429, 503})
 
 
 def hold_seconds(outcome: Outcome) -> float:
-    """Return how long the reply asks us to send nothing to the endpoint; 0 if it does not ask."""
+    """Return how long the reply asks us to wait; 0 if it does not ask."""
     if outcome.status not in _HOLDING or outcome.retry_after is None:
         return 0.0
     return min(outcome.retry_after, RETRY_AFTER_SECONDS_MAX)
 
 
-def group_hold_seconds(outcome: Outcome) -> float:
-    """Return how long a reply to a message of one group stops the requests of all groups.
+def is_told_to_wait(outcome: Outcome) -> bool:
+    """Return True for a 429 with Retry-After, which may concern all requests of the sender.
 
-    429 limits the rate of the sender, so it stops all groups. 503 may be the state of one tenant
-    behind the endpoint: its Retry-After delays the message, and stops the others only when the
-    circuit breaker opens (`Breaker.report`).
+    503 may be the state of one tenant behind the endpoint: its Retry-After delays the message, and
+    stops the others only when the circuit breaker opens (`Breaker.report`).
     """
-    return hold_seconds(outcome) if outcome.status == TOO_MANY_REQUESTS else 0.0
+    return outcome.status == TOO_MANY_REQUESTS and hold_seconds(outcome) > 0
 
 
 def describe(outcome: Outcome) -> str:

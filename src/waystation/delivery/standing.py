@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waystation.delivery.breaker import Breaker, BreakerLimits
+from waystation.delivery.breaker import Breaker, BreakerLimits, BreakerState
 from waystation.delivery.request import Failure, Outcome
-from waystation.delivery.schedule import hold_seconds
+from waystation.delivery.schedule import hold_seconds, is_told_to_wait
 from waystation.delivery.share import Share
 
 #: Statuses of a receiver that is ill or overloaded, beside all from 500 on. Any other reply shows
@@ -21,6 +21,9 @@ _ILL = frozenset({408, 429})
 UNASKED = frozenset({Failure.BROKEN, Failure.CANCELLED, Failure.FORBIDDEN})
 #: The endpoint has sent no reply.
 _UNANSWERED = frozenset({Failure.NAME, Failure.CONNECTION, Failure.TIMEOUT})
+
+#: After so long without a success, a 429 with Retry-After is taken for one to all requests.
+_WELL_SECONDS = 10.0
 
 Wake = Callable[[], None]
 
@@ -52,6 +55,8 @@ class Standing:
         #: Seconds of the caller's monotonic clock; and whether the store has told us.
         self.held_until = 0.0
         self._held_by_store = False
+        #: When the endpoint last did its part, on the same clock.
+        self._well_at = float("-inf")
         #: When an operator last declared it repaired, in ms of the store; None: not read yet.
         self._repaired_ms: int | None = None
         #: All lanes of the endpoint, those that wait for a slot in their order, those called up.
@@ -120,25 +125,35 @@ class Standing:
             self.breaker.withdraw()
         self._call_next()
 
-    def report(self, outcome: Outcome, *, now: float, probe: bool, source: str) -> None:
+    def report(self, outcome: Outcome, *, now: float, probe: bool, source: str) -> float:
         """Note the outcome of an attempt and free its slot.
 
-        `source` names the group of the message, or the message itself if it has no group.
+        `source` names the group of the message, or the message itself if it has no group. Return
+        for how many seconds no process should send to the endpoint; 0: nobody has to wait.
         """
+        # While others succeed, a 429 is a limit of one group.
+        told = is_told_to_wait(outcome) and now - self._well_at > _WELL_SECONDS
+        was_open = self.breaker.state is BreakerState.OPEN
         self.share.give_back(outcome)
         if outcome.failure not in UNASKED:
-            self._report(outcome, now=now, probe=probe, source=source)
+            self._report(outcome, now=now, probe=probe, source=source, told_to_wait=told)
         elif probe:
             self.breaker.withdraw()
+        if was_open and self.breaker.is_closed:
+            # Lanes sleep until the pause is over, which a late success has ended.
+            self.wake_all()
         if self._line:
             self._call_next()
+        if not told or was_open or self.breaker.state is not BreakerState.OPEN:
+            return 0.0
+        return self.breaker.next_at() - now
 
     def report_batch(
         self, outcomes: Sequence[tuple[str, Outcome]], *, now: float, probe: bool
     ) -> None:
         """Note the outcomes of one attempt with many messages, each with its source."""
         asked = [each for each in outcomes if each[1].failure not in UNASKED]
-        self.share.give_back(next((one for _, one in outcomes if not is_well(one)), outcomes[0][1]))
+        self.share.give_back(_typical([one for _, one in outcomes]))
         # One message that is delivered shows that the endpoint is up, whatever happens to others.
         if well := [each for each in asked if is_well(each[1])]:
             asked = well[:1]
@@ -150,14 +165,26 @@ class Standing:
         if self._line:
             self._call_next()
 
-    def _report(self, outcome: Outcome, *, now: float, probe: bool, source: str) -> None:
+    def _report(
+        self,
+        outcome: Outcome,
+        *,
+        now: float,
+        probe: bool,
+        source: str,
+        told_to_wait: bool = False,
+    ) -> None:
+        success = is_well(outcome)
+        if success:
+            self._well_at = now
         self.breaker.report(
-            success=is_well(outcome),
+            success=success,
             now=now,
             source=source,
             answered=outcome.failure not in _UNANSWERED,
             probe=probe,
             pause_seconds=hold_seconds(outcome),
+            told_to_wait=told_to_wait,
         )
 
     def disable(self, *, known: bool) -> None:
@@ -212,3 +239,11 @@ def is_well(outcome: Outcome) -> bool:
     if outcome.failure is not None:
         return outcome.failure is Failure.REFUSED
     return outcome.status < 500 and outcome.status not in _ILL
+
+
+def _typical(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return an outcome of a message, such as more than half of the messages had."""
+    ill = [one for one in outcomes if not is_well(one)]
+    if len(ill) * 2 > len(outcomes):
+        return ill[0]
+    return next(one for one in outcomes if is_well(one))

@@ -44,11 +44,13 @@ class Courier:
         ledger: Ledger,
         *,
         on_asked: Callable[[Decided, Standing], None],
+        on_hold: Callable[[Standing, float], None],
     ) -> None:
         self._tenure = tenure
         self._means = means
         self._turns = turns
         self._ledger = ledger
+        self._on_hold = on_hold
         self._lane = tenure.place.tag
         self._endpoint: Endpoint | None = None
         self._direct: DirectEndpoint | None = None
@@ -270,7 +272,9 @@ class Courier:
             return
         (outcome,) = outcomes
         source = "" if outcome.succeeded or not errands else self._source(errands[0])
-        load.standing.report(outcome, now=now, probe=load.probe, source=source)
+        hold = load.standing.report(outcome, now=now, probe=load.probe, source=source)
+        if hold:
+            self._on_hold(load.standing, hold)
 
     def _source(self, errand: Errand) -> str:
         """Name the group of a message, or the message itself if it has no group.

@@ -1,7 +1,7 @@
 """The herald: makes known what an endpoint asks for, to this process at once, to all by the store.
 
 One that answered 410 wants nothing more: it is disabled until somebody enables it. One that said
-`Retry-After` is left alone until then.
+429 with `Retry-After` is left alone until then, for half a minute at most.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Herald:
             return
         standing.hold(self._means.clock.monotonic() + decided.hold_seconds)
         self._begin(self._hold(standing.target, decided.hold_seconds))
+
+    def tell_hold(self, standing: Standing, seconds: float) -> None:
+        """Tell all processes that the endpoint told us to wait; this one knows it."""
+        self._begin(self._hold(standing.target, seconds))
 
     async def stop(self, *, seconds: float) -> None:
         """Lets the store be told what it was not yet, if that can be done in time."""

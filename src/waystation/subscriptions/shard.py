@@ -154,7 +154,14 @@ class Shard:
         self._ledger = Ledger(tenure, means, self._line, self._heads, reader, self._committer)
         turns = Turns(tenure, self._line, self._heads, reader, self._ledger)
         self._turns = turns
-        self._courier = Courier(tenure, means, turns, self._ledger, on_asked=self._herald.tell)
+        self._courier = Courier(
+            tenure,
+            means,
+            turns,
+            self._ledger,
+            on_asked=self._herald.tell,
+            on_hold=self._herald.tell_hold,
+        )
         self._courier.go_to(endpoint, means.standing(endpoint.target))
         self._committer.start()
         hint = self.place.due_hint.encode()

@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from waystation.delivery.request import Failure, Outcome
-from waystation.delivery.schedule import Schedule, describe, group_hold_seconds
+from waystation.delivery.schedule import Schedule, describe
 from waystation.delivery.schedule import Verdict as Asked
 from waystation.subscriptions.endpoints.protocol import Parcel
 from waystation.subscriptions.states import Verdict
@@ -25,7 +25,7 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
     cause: str = ""
     #: The endpoint wants nothing more.
     disable: bool = False
-    #: For so long it wants to be left alone.
+    #: For so long there is no sense in asking it.
     hold_seconds: float = 0.0
 
 
@@ -36,7 +36,6 @@ def verdict_of(outcome: Outcome, parcel: Parcel, schedule: Schedule, rng: random
     """What becomes of a message after an attempt."""
     if outcome.succeeded:
         return DONE
-    hold = group_hold_seconds(outcome)
     if outcome.failure is Failure.CANCELLED:
         # Nobody was asked. It may say for how long there is no sense in asking.
         return Decided(Verdict.RELEASE, hold_seconds=outcome.retry_after or 0.0)
@@ -47,6 +46,6 @@ def verdict_of(outcome: Outcome, parcel: Parcel, schedule: Schedule, rng: random
         case Asked.DISABLE:
             return Decided(Verdict.RELEASE, failure=failure, cause=cause, disable=True)
         case Asked.FAILED:
-            return Decided(Verdict.DEAD, failure=failure, cause=cause, hold_seconds=hold)
+            return Decided(Verdict.DEAD, failure=failure, cause=cause)
     wait_ms = round(decision.wait_seconds * 1000)
-    return Decided(Verdict.AGAIN, wait_ms, failure, cause, hold_seconds=hold)
+    return Decided(Verdict.AGAIN, wait_ms, failure, cause)
