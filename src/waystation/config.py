@@ -315,7 +315,8 @@ class SubscriptionConfig(Section, frozen=True, kw_only=True, forbid_unknown_fiel
     #: Seconds without renewal after which another node can take over a shard.
     lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
     #: Largest size in bytes of a shard's record log that history has not read. Before the first
-    #: reader of history has registered, the limit is 16 MiB at most.
+    #: reader of history has registered, the shards of a subscription share 16 MiB, and each has at
+    #: least 1 MiB.
     log_bytes_max: Annotated[int, Meta(ge=1_048_576, le=2**53 - 1)] = 268_435_456
     #: Days for which a finished operation is kept.
     operation_days: Annotated[float, Meta(gt=0, le=365)] = 7.0
@@ -565,6 +566,8 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: Seconds without work after which a server ends the Spark process of its data pipeline. Spark
     #: starts again with the next message.
     idle_seconds: Seconds = 600.0
+    #: Days for which the lake keeps rows; 0 keeps them forever.
+    keep_days: Annotated[int, Meta(ge=0, le=36500)] = 0
     #: Folder or URL of the lake; empty selects `lake` in the data directory.
     lake: str = ""
     #: Spark master: `local[*]`, `spark://…`, `yarn`, `k8s://…`, or `sc://…` for Spark Connect.

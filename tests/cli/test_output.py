@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import sys
 
+import msgspec
 import pytest
 from rich.text import Text
 
-from waystation.cli import output
+from waystation.cli import channel_tail, output, tx_shown
+from waystation.cli.history_queries import _write
 from waystation.cli.output import (
     SafeConsole,
     emit_error,
@@ -17,7 +21,10 @@ from waystation.cli.output import (
     one_line,
     printable,
 )
+from waystation.client.messages import Received
+from waystation.client.transactions import Journal, JournalLine, JournalStep
 from waystation.errors import WaystationError
+from waystation.history.query_results import encode_result
 
 #: An escape sequence, its C1 form, marks that turn a text around, a separator, half a smiley.
 DANGEROUS = "a\x1b[31mb\x9b2Jc\u202ed\u2066e\u200ff\u2028g\ud83dh\x07\x7f\r"
@@ -28,6 +35,67 @@ def test_printable_text_has_no_characters_that_a_terminal_obeys() -> None:
     assert printable(DANGEROUS) == ESCAPED
     assert printable("zwölf\t🚀\n") == "zwölf\t🚀\n"
     assert one_line("a\nError: b\tc\x1b") == r"a\nError: b\tc\u001b"
+
+
+class Output(io.StringIO):
+    """Standard output that is a terminal, or not."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+        self.buffer = io.BytesIO()
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+def test_csv_of_a_query_is_escaped_on_a_terminal_and_exact_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    out = Output(terminal=terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    rows = [(1, "a\x1b[2J\nb"), (None, ["\x9b"])]
+    whole = b"".join(encode_result(["id", "note"], rows, "csv"))
+    # In pieces that divide line ends and quoted values
+    _write([whole[at : at + 3] for at in range(0, len(whole), 3)], "csv")
+    if terminal:
+        assert out.getvalue() == "id,note\r\n1,a\\u001b[2J\\nb\r\n,['\\x9b']\r\n"
+    else:
+        text = out.buffer.getvalue().decode()
+        assert list(csv.reader(io.StringIO(text, newline="")))[1] == ["1", "a\x1b[2J\nb"]
+
+
+def test_channel_message_and_journal_stay_on_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    safe = SafeConsole(file=file, highlight=False, width=300)
+    for module in (channel_tail, tx_shown):
+        monkeypatch.setattr(module, "console", safe)
+    channel_tail._show(Received("m-1", msgspec.Raw(b"{\n}")), as_json=False)
+    journal = Journal(
+        id="tx-1",
+        type="refund",
+        state="complete",
+        status="success",
+        started_ms=0,
+        note="",
+        switches={},
+        cause="no\ntx-2 of refund is complete",
+        steps=[
+            JournalStep(
+                place="1",
+                type="pay",
+                attempts=1,
+                last=[],
+                logs=[JournalLine(time_ms=0, level="info", text="paid\n1 info")],
+            )
+        ],
+    )
+    tx_shown.show_journal(journal)
+    lines = file.getvalue().splitlines()
+    assert lines[0] == r"m-1  {\n}"
+    assert sum(line.startswith("tx-2") for line in lines) == 0
+    assert sum(r"paid\n1 info" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])

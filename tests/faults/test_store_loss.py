@@ -18,10 +18,12 @@ import pytest
 
 from tests.helpers.processes import station_process
 from tests.helpers.store_faults import PlainServer, plain_server
+from tests.helpers.waiting import eventually
 from waystation.catalogue.sqlite import SqliteCatalogue
 from waystation.config import Config, StoreConfig
 from waystation.errors import StoreDataLostError
 from waystation.node import accept_loss, open_node
+from waystation.store.client import Store
 from waystation.testing.station import quick_settings, serving
 
 
@@ -63,6 +65,37 @@ async def readiness_is(url: str, ready: bool) -> Any:
             if status == (200 if ready else 503):
                 return content
             await asyncio.sleep(0.05)
+
+
+async def test_node_whose_store_is_flushed_refuses_writes_without_a_readiness_request(
+    tmp_path: Path,
+) -> None:
+    with plain_server("--appendonly", "yes") as server:
+        async with serving(settings_of(server, tmp_path)) as station:
+            store = station.node.opened.store
+            await store.call("SET", "other", 1)
+            await flush(server)
+
+            # The connection is still there, and nobody asks for readiness.
+            async def refused() -> bool:
+                try:
+                    await store.call("SET", "other", 2)
+                except StoreDataLostError:
+                    return True
+                return False
+
+            await eventually(refused)
+            status, content = await ask("GET", f"{station.url}/readyz")
+            assert (status, "lost data set" in content["problems"]["store"]) == (503, True)
+
+
+async def flush(server: PlainServer) -> None:
+    """Empty a store over a connection of its own."""
+    other = Store(server.address)
+    try:
+        await other.call("FLUSHALL")
+    finally:
+        await other.close()
 
 
 async def test_node_behind_an_emptied_store_is_not_ready_and_refuses_writes(

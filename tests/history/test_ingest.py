@@ -14,7 +14,7 @@ from tests.history import local_ingest as local
 from tests.history.lake_check import gaps_of
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
-from waystation.errors import HistoryBusyError, TaskFailedError
+from waystation.errors import HistoryBusyError, StoreDataLostError, TaskFailedError
 from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import IngestJob, ingest_job
 from waystation.history.ingest.retention import SOFT
@@ -22,6 +22,7 @@ from waystation.history.ingest.task import IngestTask, TaskResult
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.sources.options import StorePlace
+from waystation.store.keys import FORMAT
 
 ORDERS = "t.default.orders.0"
 
@@ -288,6 +289,57 @@ def test_a_topic_that_is_purged_while_it_is_read_is_a_counted_gap(
     # Nothing is held of what is not there
     assert writer.held(ORDERS) == {}
     assert ingest().run().read == 0
+
+
+@pytest.mark.parametrize("stamp", ["", "ds-other"])
+def test_store_that_loses_its_data_before_the_tasks_read_leaves_no_gap(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch, stamp: str
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    backup = writer.backup()
+    run = local.run_task
+
+    def emptied(task: IngestTask) -> TaskResult:
+        writer.command("FLUSHALL")
+        if stamp:
+            writer.command("HSET", FORMAT, "dataset", stamp, "replaces", "ds-test")
+        return run(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "run_task", emptied)
+        with pytest.raises(StoreDataLostError):
+            ingest().run()
+
+    # The operator restores the data: everything is ingested.
+    writer.restore(backup)
+    done = ingest().run()
+    assert (done.rows, done.gap_rows) == (10, 0)
+    assert ids(lake) == expected(range(10))
+    assert gaps_of(lake) == []
+
+
+def test_store_that_loses_its_data_before_the_commit_moves_no_offset(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(10))
+    backup = writer.backup()
+    run = local.run_task
+
+    def emptied(task: IngestTask) -> TaskResult:
+        result = run(task)
+        writer.command("FLUSHALL")
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "run_task", emptied)
+        with pytest.raises(StoreDataLostError):
+            ingest().run()
+
+    writer.restore(backup)
+    assert ingest().run().rows == 10
+    assert ids(lake) == expected(range(10))
 
 
 def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(

@@ -10,9 +10,15 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.history.log_writer import LogWriter, envelopes
-from waystation.errors import LogDamagedError, StoreWentBackError, TopicNotFoundError, TrimmedError
+from waystation.errors import (
+    LogDamagedError,
+    StoreDataLostError,
+    StoreWentBackError,
+    TopicNotFoundError,
+    TrimmedError,
+)
 from waystation.history.log_reader import LogReader
-from waystation.history.offsets import OffsetRange
+from waystation.history.offsets import Gap, OffsetRange
 from waystation.history.sources.batch_reader import BatchReader, NarrowingBatchReader, Task
 from waystation.history.sources.options import read_options
 from waystation.history.sources.stream_reader import StreamReader
@@ -166,6 +172,23 @@ def test_a_log_that_ends_before_what_was_planned_is_told(writer: LogWriter, stor
         ):
             with pytest.raises(StoreWentBackError, match="ends at offset 5"):
                 list(logs.blocks(span, on_gap="count"))
+
+
+def test_log_reader_whose_store_is_emptied_reports_lost_data_instead_of_a_gap(
+    writer: LogWriter, store_url: str
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(5))
+    span = OffsetRange(ORDERS, 0, 0, 5)
+    with LogReader(store_url, dataset="ds-test") as logs:
+        assert logs.states([(ORDERS, 0)])
+        # FLUSHALL keeps the connection, so that no check of a new connection finds the loss.
+        writer.command("FLUSHALL")
+        with pytest.raises(StoreDataLostError, match="lost data set ds-test"):
+            list(logs.blocks(span, on_gap="count"))
+        writer.flush()
+        (gap,) = logs.blocks(span, on_gap="count")
+        assert gap == Gap(ORDERS, 0, 0, 5)
 
 
 def test_blocks_go_on_where_the_last_ended(writer: LogWriter, store_url: str) -> None:

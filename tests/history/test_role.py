@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from tests.helpers.http import ask
+from tests.helpers.http import ask, async_ask
 from tests.helpers.processes import ended
 from tests.helpers.waiting import eventually
 from tests.history.quick_spark import QUICK_SPARK
@@ -159,7 +160,12 @@ async def test_role_after_failure_reports_it_and_retries(
         status = await eventually(lambda: in_state(running, "failing"))
         assert status.error in ("The disk is full.", "The ingest process ended with code 3.")
         assert (status.lag, status.failures > 0) == (1, True)
-        assert any(status.error in note for note in running.node.notes)
+        # A client without a key reads `/readyz`, so it has the code and not the error.
+        (note,) = running.node.notes
+        assert "`waystation history status` shows why" in note
+        public = (await async_ask(running.url, "GET", "/readyz")).body.decode()
+        assert note in public
+        assert status.error not in public
         script(monkeypatch, "ok")
         # A process that failed and still runs keeps its script.
         if (pid := role_of(running).pid) is not None:
@@ -422,6 +428,29 @@ def ids_in(lake: Path) -> list[str]:
 
 def payloads(count: int) -> list[str]:
     return [f'{{"n":{number}}}' for number in range(1, count + 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+async def test_role_with_spark_keeps_lake_private_in_a_readable_data_directory(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    (data / "lake").mkdir(parents=True)
+    for folder in (data, data / "lake"):
+        folder.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        async with serving(with_spark(data)) as running:
+            await produce(running, 1)
+            await eventually(lambda: in_lake(running, 1), timeout=200)
+            await eventually(lambda: in_state(running, "idle"), timeout=60)
+            assert stat.S_IMODE((data / "lake").stat().st_mode) == 0o700
+            open_files = [each for each in data.rglob("*") if each.stat().st_mode & 0o077]
+            assert open_files == []
+    finally:
+        os.umask(before)
 
 
 def java_of(pid: int) -> list[psutil.Process]:

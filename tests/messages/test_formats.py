@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 
 import msgspec
 import pytest
@@ -373,6 +374,34 @@ def test_batch_with_unknown_field_is_rejected() -> None:
 )
 def test_batch_with_invalid_body_is_rejected(body: bytes, code: str, field: str) -> None:
     assert rejection(body, kind=BATCH) == (code, field)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "first"),
+    [
+        (BATCH, b'{"messages":[%b]}', b'{"data":1}'),
+        (BATCH, b'{"messages":[%b]}', b'{"data":"\\ud800"}'),
+        (b"application/cloudevents-batch+json", b"[%b]", b'{"id":"a"}'),
+    ],
+    ids=["batch", "surrogate", "events"],
+)
+def test_batch_of_760_000_messages_is_rejected_before_they_are_decoded(
+    kind: bytes, form: bytes, first: bytes
+) -> None:
+    body = form % b",".join([first, *[b'{"data":1}'] * 760_000])
+    tracemalloc.start()
+    try:
+        assert rejection(body, kind=kind) == ("input.too-large", "messages")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A few copies of the body, and no objects of messages.
+    assert peak < 6 * len(body)
+
+
+def test_batch_of_1000_messages_with_many_objects_is_accepted() -> None:
+    message = {"data": [{} for _ in range(50)]}
+    assert len(receive(batch(*[message] * 1000), kind=BATCH).envelopes) == 1000
 
 
 def test_batch_of_1000_messages_is_accepted() -> None:

@@ -57,6 +57,9 @@ class Level(enum.Enum):
         ({"level": Level.UNKNOWN}, "data.level", "NaN"),
         ({7: (NAN,)}, "data.7[0]", "NaN"),
         ({"a": {NAN}}, "data.a[0]", "NaN"),
+        ({"a": {NAN: 1}}, "data.a.nan", "NaN"),
+        ([{INFINITY: None}], "data[0].inf", "Infinity"),
+        ({-INFINITY: {"b": 1}}, "data.-inf", "-Infinity"),
         ({"null": None, "x" * 500: NAN}, ("data." + "x" * 500)[:200], "NaN"),
     ],
 )
@@ -77,7 +80,14 @@ def test_encode_json_value_without_a_field_begins_its_path_with_a_name() -> None
 
 @pytest.mark.parametrize(
     "value",
-    [None, {"a": None, "b": "null"}, [1e308, -0.0], Price(1.5), {"raw": msgspec.Raw(b"null")}],
+    [
+        None,
+        {"a": None},
+        [1e308, -0.0],
+        Price(1.5),
+        {"raw": msgspec.Raw(b"null")},
+        {"nan": 1, 1.5: 2},
+    ],
 )
 def test_encode_json_finite_value_is_as_msgspec_encodes_it(value: object) -> None:
     assert encode_json(value) == msgspec.json.encode(value)

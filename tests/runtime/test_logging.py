@@ -131,6 +131,21 @@ def test_log_field_escapes_control_characters() -> None:
     assert "\x1b[2J" not in text
 
 
+def test_log_message_and_trace_of_a_library_escape_control_characters() -> None:
+    terminal = Terminal()
+    configure_logging(format="pretty", level="info", stream=terminal)
+    try:
+        raise ValueError("no \x1b[2J\u202e such name")
+    except ValueError:
+        name = "\x1b[2J\n12:00:00 store all is well"
+        logging.getLogger("library").exception(name)
+    text = terminal.getvalue()
+    assert "\x1b[2J" not in text
+    assert "\u202e" not in text
+    assert "ValueError: no \\x1b[2J\\u202e such name" in text
+    assert not any(line.startswith("12:00:00 store") for line in text.splitlines())
+
+
 def test_log_configured_twice_writes_each_line_once() -> None:
     lines_at("info")
     stream = lines_at("info")

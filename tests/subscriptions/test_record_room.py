@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.waiting import eventually
 from tests.subscriptions.at_work import Hook
 from waystation import AsyncWaystation
 from waystation.client import NewMessage, Receipt
 from waystation.config import Config, HistoryConfig, SubscriptionConfig, WhenFull
+from waystation.logs import keys
 from waystation.logs.protocol import LogState
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
@@ -49,6 +51,40 @@ async def record_log(running: Serving) -> str:
 async def state(running: Serving) -> LogState:
     """Of the record log."""
     return await running.node.logs.state(await record_log(running), 0)
+
+
+async def test_shards_of_a_subscription_share_the_limit_of_unread_entries(tmp_path: Path) -> None:
+    async with (
+        Hook() as hook,
+        serving(quick_settings(str(tmp_path))) as running,
+        AsyncWaystation(running.url) as client,
+    ):
+        await client.topics.create("orders", partitions=32)
+        for name, shards in (("billing", 4), ("crm", 32)):
+            await client.subscriptions.create(
+                name, topic="orders", endpoint=hook.url, shards=shards
+            )
+        subscriptions = running.node.subscriptions.subscriptions
+        store = running.node.opened.store
+
+        async def limits(name: str) -> list[int]:
+            log = (await subscriptions.get("default", name)).record_log
+            shards = (await subscriptions.get("default", name)).shards
+            return [
+                int(await store.call("HGET", keys.head(log, shard), "unread_bytes"))
+                for shard in range(shards)
+            ]
+
+        async def check() -> None:
+            assert await limits("billing") == [4_194_304] * 4
+            assert await limits("crm") == [1_048_576] * 32
+
+        await check()
+        # The owner of a shard sets the limits again.
+        messages = [NewMessage({}, group=f"g-{number}") for number in range(200)]
+        await client.topics.produce_many("orders", messages)
+        await eventually(lambda: len(hook.received) == 400, timeout=60)
+        await check()
 
 
 async def until_full(client: AsyncWaystation, running: Serving) -> None:

@@ -20,6 +20,7 @@ from waystation.runtime.ids import CountingIds
 from waystation.store.address import Address
 from waystation.store.client import Store
 from waystation.store.leases import LeaseRenewer
+from waystation.store.memory import StoreMemory
 from waystation.store.pubsub import PubSub
 from waystation.store.time_machine import TimeMachine
 from waystation.transactions import names
@@ -103,6 +104,7 @@ class Machine:
         limits: Limits = QUICK,
         app: App | None = None,
         store: Store | None = None,
+        memory: StoreMemory | None = None,
         on_deaf: Callable[[str], None] | None = None,
     ) -> Worker:
         """One more worker."""
@@ -122,6 +124,7 @@ class Machine:
             node=f"n{len(self.workers) + 1}",
             limits=limits,
             services=self.services,
+            memory=memory,
             on_deaf=on_deaf or self.deaf.append,
         )
         self.workers.append(worker)

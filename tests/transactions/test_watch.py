@@ -102,7 +102,10 @@ async def test_the_error_of_the_archive_is_told_where_somebody_tries(
         await nodes.register(NodeRecord(node_group="master", node_id="nodeId-" + "a" * 40))
         await five_minutes_late(movers)
         await watch.look()
-        assert watch.notes == ["Transactions wait for 5 min to be archived: no route to it."]
+        text = "Transactions wait for 5 min to be archived: "
+        assert await told(movers) == [("unarchived", f"{text}no route to it.")]
+        # A client without a key reads the notes in `/readyz`.
+        assert watch.notes == [f"{text}the archive fails; the server log shows why."]
 
 
 async def test_states_that_were_set_aside_are_told_with_their_number(

@@ -27,7 +27,12 @@ from waystation.messages.envelope import (
     unpack,
     valid_traceparent,
 )
-from waystation.messages.formats import BATCH_TYPE, decode_body, message_json
+from waystation.messages.formats import (
+    BATCH_TYPE,
+    decode_body,
+    is_batch_larger_than,
+    message_json,
+)
 from waystation.pools.answers import ANSWER_TO, Answer
 from waystation.pools.held import Letter, Taken
 from waystation.pools.mail import BATCH_MAX
@@ -136,11 +141,13 @@ class PoolMessages:
         return Received(letters=letters, batch=batch, wait_seconds=seconds, answer_to=answer_to)
 
     def _batch(self, project: str, body: bytes, trace: str | None) -> list[Envelope]:
+        if is_batch_larger_than(BATCH_MAX, body):
+            raise _too_many_messages()
         messages = decode_body(_decode_batch, body).messages
         if not messages:
             raise InvalidInputError("The batch is empty.", field="messages")
         if len(messages) > BATCH_MAX:
-            raise TooLargeError(f"A batch has at most {BATCH_MAX} messages.", field="messages")
+            raise _too_many_messages()
         envelopes = []
         for position, message in enumerate(messages):
             try:
@@ -273,3 +280,7 @@ def _wait_seconds(text: str | None) -> float | None:
 def _answer_id(project: str, pool: str, message_id: str) -> str:
     told = f"{project}.{pool}.{message_id}"
     return f"a-{hashlib.sha256(told.encode()).hexdigest()[:40]}"
+
+
+def _too_many_messages() -> TooLargeError:
+    return TooLargeError(f"A batch has at most {BATCH_MAX} messages.", field="messages")

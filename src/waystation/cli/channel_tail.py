@@ -14,7 +14,7 @@ from rich.text import Text
 
 from waystation import errors
 from waystation.cli.options import ChannelArgument, JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, printable
+from waystation.cli.output import console, emit_json, one_line
 from waystation.cli.patience import note, patiently
 from waystation.cli.positions import HELP, parse_position
 from waystation.cli.station import open_station
@@ -90,5 +90,5 @@ def _show(message: Received, *, as_json: bool) -> None:
     if as_json:
         emit_json({"id": message.id, "content": message.raw})
         return
-    content = printable(bytes(message.raw).decode(errors="backslashreplace"))
+    content = one_line(bytes(message.raw).decode(errors="backslashreplace"))
     console.print(Text.assemble((message.id, "cyan"), "  ", content), soft_wrap=True)

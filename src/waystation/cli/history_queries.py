@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import code
 import codecs
+import csv
 import os
 import sys
 from collections.abc import Generator, Iterable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import waystation.cli.history_jobs  # noqa: F401 (adds its commands to `app`)
+from waystation.cli import history_forget  # noqa: F401 (adds its commands to the same app)
 from waystation.cli.history import (
     LakeOption,
     MasterOption,
@@ -32,7 +33,7 @@ from waystation.cli.options import (
     KeyOption,
     StoreOption,
 )
-from waystation.cli.output import console, emit_json, emit_table, printable, problems
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable, problems
 from waystation.config import Config
 from waystation.errors import ExitCode
 
@@ -102,7 +103,7 @@ def sql(
         if form == "table":
             table.extend(pieces)
         else:
-            _write(pieces, is_text=form == "json")
+            _write(pieces, form)
     # After the bar, which would be drawn into the table.
     if form == "table":
         _show_table(table)
@@ -181,16 +182,32 @@ def _stop(config: Config, *, as_json: bool) -> None:
         console.print("No process keeps Spark.")
 
 
-def _write(pieces: Iterable[bytes], *, is_text: bool) -> None:
+def _write(pieces: Iterable[bytes], form: ResultFormat) -> None:
     """Write a result to standard output: a pipe gets every byte, a terminal nothing to obey."""
     sys.stdout.flush()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in pieces:
-        if is_text and sys.stdout.isatty():
-            sys.stdout.write(printable(decoder.decode(piece)))
-        else:
+    if not sys.stdout.isatty():
+        for piece in pieces:
             sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
+            sys.stdout.flush()
+    elif form == "json":
+        for text in codecs.iterdecode(pieces, "utf-8", "replace"):
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+    else:
+        writer = csv.writer(sys.stdout)
+        for cells in csv.reader(_split_lines(codecs.iterdecode(pieces, "utf-8", "replace"))):
+            writer.writerow([one_line(cell) for cell in cells])
+
+
+def _split_lines(texts: Iterable[str]) -> Generator[str]:
+    """Yield the lines of a text with their ends."""
+    rest = ""
+    for text in texts:
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            yield f"{line}\n"
+    if rest:
+        yield rest
 
 
 def _show_table(pieces: list[bytes]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.text import Text
 
-from waystation.cli.output import console, emit_json, emit_table, printable
+from waystation.cli.output import console, emit_json, emit_table, one_line, printable
 from waystation.cli.topic_messages import time_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def show(summary: TransactionSummary) -> None:
     told = f"{summary.id} is {summary.status}, {known.transaction_type}"
     console.print(Text(f"{told}, since {time_of(known.last_updated)}"), soft_wrap=True)
     if known.external_id:
-        console.print(Text(f"  external id {printable(known.external_id)}", style="dim"))
+        console.print(Text(f"  external id {one_line(known.external_id)}", style="dim"))
     if bytes(summary.progress_report) != b"null":
         console.print(Text(f"  progress {_text(summary.progress_report)}", style="dim"))
     if bytes(summary.data) != b"null":
@@ -36,7 +36,7 @@ def show_progress(report: Any, *, as_json: bool) -> None:
         emit_json({"progress": report})
         return
     text = msgspec.json.encode(report).decode()
-    console.print(Text(f"  progress {printable(text)}", style="dim"), soft_wrap=True)
+    console.print(Text(f"  progress {one_line(text)}", style="dim"), soft_wrap=True)
 
 
 def show_journal(found: Journal) -> None:
@@ -45,7 +45,7 @@ def show_journal(found: Journal) -> None:
     console.print(Text(f"{found.id} of {found.type} is {found.state}{ended}"), soft_wrap=True)
     for text in (found.cause, found.note):
         if text:
-            console.print(Text(f"  {printable(text)}", style="dim"), soft_wrap=True)
+            console.print(Text(f"  {one_line(text)}", style="dim"), soft_wrap=True)
     rows = [
         (
             step.place,
@@ -54,7 +54,7 @@ def show_journal(found: Journal) -> None:
             each.outcome,
             time_of(each.begun_ms),
             f"{each.ended_ms - each.begun_ms:,}",
-            printable(each.note),
+            one_line(each.note),
         )
         for step in found.steps
         for each in step.last
@@ -64,7 +64,7 @@ def show_journal(found: Journal) -> None:
     for step in found.steps:
         for line in step.logs:
             console.print(
-                Text(f"{step.place} {time_of(line.time_ms)} {line.level} {printable(line.text)}"),
+                Text(f"{step.place} {time_of(line.time_ms)} {line.level} {one_line(line.text)}"),
                 soft_wrap=True,
             )
         for each in step.last:

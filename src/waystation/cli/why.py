@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from waystation.cli.options import JsonOption, KeyOption, UrlOption
-from waystation.cli.output import console, emit_json, printable
+from waystation.cli.output import console, emit_json, one_line
 from waystation.cli.station import open_station
 from waystation.errors import ExitCode
 
@@ -25,6 +25,6 @@ def why(
     if as_json:
         emit_json(reason)
     else:
-        console.print(Text(f"{reason.code}  {printable(reason.text)}"), soft_wrap=True)
+        console.print(Text(f"{reason.code}  {one_line(reason.text)}"), soft_wrap=True)
     if reason.code == "unknown":
         raise typer.Exit(ExitCode.NOT_FOUND)

@@ -23,6 +23,7 @@ import msgspec
 from waystation.config import Config
 from waystation.config_sources import load_config
 from waystation.errors import SparkGoneError, WaystationError
+from waystation.runtime.data_files import tighten
 from waystation.runtime.logging import configure_logging, logger
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class IngestProgress(msgspec.Struct):
     #: Files that compaction replaced, and files that vacuum deleted.
     compacted_files: int = 0
     deleted_files: int = 0
+    #: Rows that were deleted because they are older than `history.keep_days`.
+    expired_rows: int = 0
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -155,6 +158,11 @@ def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
     from waystation.history.session import running_session, session_plan  # noqa: PLC0415
     from waystation.history.store_access import store_access  # noqa: PLC0415
 
+    if not settings.history.lake:
+        # A lake elsewhere may be shared; its operator decides who reads it. Spark and its workers
+        # inherit the umask, also where the folder existed and others could read it.
+        os.umask(0o077)
+        tighten([settings.data_dir / "lake"])
     with store_access(settings) as access, running_session(session_plan(settings)) as spark:
         requests.started.set()
         send(JobStarted(spark.version))

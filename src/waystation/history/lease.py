@@ -16,19 +16,22 @@ from waystation.store.address import parse_address
 from waystation.store.client import Store
 from waystation.store.leases import LeaseRenewer, Leases
 
-Job = Literal["ingest", "audit", "refresh"]
+Job = Literal["ingest", "audit", "refresh", "forget"]
 
 #: Each has its own: an audit and a refresh go on beside an ingest that follows the logs.
 KEYS: dict[Job, str] = {
     "ingest": "{waystation.history}:lease",
     "audit": "{waystation.history.audit}:lease",
     "refresh": "{waystation.history.lake.rollups}:lease",
+    # Not that of ingest, which a server holds as long as its Spark process runs.
+    "forget": "{waystation.history.forget}:lease",
 }
 _STOP = "Wait until it has ended, or stop it."
 _HINTS: dict[Job, str] = {
     "ingest": "If a server runs the data pipeline, wait with `waystation history status --wait`.",
     "audit": _STOP,
     "refresh": _STOP,
+    "forget": _STOP,
 }
 
 

@@ -28,6 +28,7 @@ from waystation.logs.streams import StreamLogs
 from waystation.runtime.logging import logger
 from waystation.store.address import parse_address
 from waystation.store.client import Store
+from waystation.store.dataset import Stamp, has_lost, lost_error
 from waystation.store.keys import FORMAT
 
 _log = logger("history")
@@ -42,12 +43,19 @@ _T = TypeVar("_T")
 
 
 class LogReader:
-    """Logs of a store. A context manager; `close` ends its connections."""
+    """Logs of a store. A context manager; `close` ends its connections.
 
-    def __init__(self, url: str) -> None:
+    With the id of a data set, the reader reads from no other one: it raises StoreDataLostError if
+    the store has lost that data set. An empty store would otherwise look like deleted logs.
+    """
+
+    def __init__(self, url: str, *, dataset: str = "") -> None:
         # Not asyncio.Runner, because it formats the reply of each call for its debug output.
         self._loop = uvloop.new_event_loop()
         self._store = Store(parse_address(url), call_seconds_max=_CALL_SECONDS_MAX)
+        self._store.data_set.known = self._known = dataset
+        # A data set that replaces this one has other entries at the same offsets.
+        self._store.data_set.adopts = False
         self._logs = StreamLogs(self._store)
 
     def __enter__(self) -> LogReader:
@@ -70,6 +78,16 @@ class LogReader:
         """Return the id of the data set; an empty text if no station has used the store."""
         (found,) = self.fields([FORMAT], "dataset")
         return found.decode() if found else ""
+
+    def check_dataset(self) -> None:
+        """Raise StoreDataLostError if the store has lost the data set of this reader.
+
+        New connections check this themselves; a store that FLUSHALL emptied keeps the others.
+        """
+        if self._known and self._run(has_lost(self._store, self._known)):
+            found = self.dataset()
+            # A cluster of which another node lost its data still has the stamp.
+            raise lost_error(self._known, Stamp("" if found == self._known else found))
 
     def replaced_datasets(self) -> list[str]:
         """Return the ids of lost data sets that this one replaces, newest first."""
@@ -178,7 +196,8 @@ class LogReader:
         """Yield the entries of a range in blocks, and with `on_gap="count"` gaps in their order.
 
         With `on_gap="fail"`, raise TrimmedError if retention removed entries, LogDamagedError if
-        entries are missing. Raise StoreWentBackError if the log ends before the range.
+        entries are missing. Raise StoreWentBackError if the log ends before the range, and
+        StoreDataLostError if the log is missing because the store lost the data set of the reader.
         """
         offset = span.start
         while offset < span.end:
@@ -206,6 +225,7 @@ class LogReader:
                 offset = gap.end
                 continue
             except LogNotFoundError as gone:
+                self.check_dataset()
                 gap = Gap(span.log, span.partition, offset, span.end)
                 if on_gap == "fail":
                     raise _trimmed(gap) from gone

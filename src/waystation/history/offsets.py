@@ -14,8 +14,9 @@ import msgspec
 #: were read. `damaged`: they are missing from the log, and retention did not remove them. `policy`:
 #: their topic, channel or pool withholds them. `lost`: a restored store lost them after they were
 #: ingested; their rows are marked as lost. `store-lost`: the store lost a whole data set, whose id
-#: is in the column `log`, and an operator accepted that.
-GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost"]
+#: is in the column `log`, and an operator accepted that. `expired`: rows that were older than
+#: `history.keep_days` were deleted.
+GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost", "expired"]
 
 #: Entries of a task.
 TASK_ROWS = 65_536

@@ -111,9 +111,13 @@ class HistoryRole(Service):
 
     @property
     def notes(self) -> list[str]:
-        """Warnings for the operator. The node stays ready, because history may be late."""
+        """Warnings for the operator. The node stays ready, because history may be late.
+
+        Without the error, which names projects, topics and paths, because readiness is public.
+        """
         if self._failure is not None:
-            return [f"The data pipeline fails: {self._failure}"]
+            code = self._failure.failure.code
+            return [f"The data pipeline fails ({code}): `waystation history status` shows why."]
         late_s = self.clock.uptime_s() - self._current_s
         if late_s > _LATE_INGESTS * self._settings.history.every_seconds:
             return [f"The lake was up to date {late_s:.0f} s ago."]

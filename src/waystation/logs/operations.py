@@ -27,6 +27,8 @@ class OperationRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True
     #: Project of the operation; empty: all projects.
     project: str = ""
     #: `prune`: delete archived transactions that ended before `detail["before_ms"]`.
+    #: `forget`: blank the payloads of a person in the lake. `detail` has the user of the operating
+    #: system, the kind of the name that was given, and the numbers of rows.
     kind: str
     #: Id of the object, such as a transaction; empty: `detail` identifies the object.
     subject: str = ""

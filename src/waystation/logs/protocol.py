@@ -33,6 +33,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     #: one. 0: no version; these limits replace any others.
     version: int = 0
 
+    def divided(self, logs: int) -> Retention:
+        """Return the limits of one of `logs` record logs that share the limit of unread entries."""
+        if self.unread_max_bytes is None:
+            return self
+        unread = min(self.unread_max_bytes, max(UNREAD_BYTES_MAX // logs, _RECORD_BYTES_MIN))
+        return msgspec.structs.replace(self, unread_max_bytes=unread)
+
 
 #: Byte limit for the sum of all record logs of one kind, while no reader has a hold.
 UNREAD_BYTES_MAX = 16 * 1_048_576

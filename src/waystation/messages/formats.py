@@ -22,6 +22,7 @@ batch also the position of its message.
 from __future__ import annotations
 
 import re
+import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -98,6 +99,8 @@ _DEFAULT_HEADERS: dict[str, Headers] = {
 }
 _JSON_HEADERS = _DEFAULT_HEADERS[_JSON]
 _JSON_HEADER_BYTES = sum(map(len, _JSON_HEADERS[0]))
+#: Objects per message up to which a batch is decoded without counting its messages first.
+_OBJECTS_PER_MESSAGE = 16
 #: Finds the JSON path at the end of an error message of msgspec.
 _location = re.compile(r" - at `\$\.?(.*)`$").search
 
@@ -179,6 +182,9 @@ def read_request(
                 field=name,
             )
     traceparent = valid_traceparent(request.control.get(_TRACE))
+    is_array = media_type == EVENT_BATCH_TYPE
+    if is_batch_larger_than(MESSAGES_MAX, body, is_array=is_array):
+        raise _too_many_messages()
     if media_type == BATCH_TYPE:
         envelopes, size = _read_batch(body, target, ids, traceparent, bytes_max)
     else:
@@ -332,6 +338,47 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
         raise InvalidInputError(f"The body is not valid JSON: {error}.", field="body") from error
 
 
+class _CountedMessage(msgspec.Struct):
+    """A message of a batch whose fields are skipped."""
+
+    def __post_init__(self) -> None:
+        _counted.left -= 1
+        if _counted.left < 0:
+            raise _BatchTooLargeError
+
+
+class _CountedBatch(msgspec.Struct):
+    messages: list[_CountedMessage]
+
+
+class _BatchTooLargeError(Exception):
+    """The decoder has found one message too many."""
+
+
+#: Number of messages that the batch in progress of this thread may still have.
+_counted = threading.local()
+_count_batch = msgspec.json.Decoder(_CountedBatch).decode
+_count_events = msgspec.json.Decoder(list[_CountedMessage]).decode
+
+
+def is_batch_larger_than(messages_max: int, body: bytes, *, is_array: bool = False) -> bool:
+    """Return whether a JSON body has far more than `messages_max` messages.
+
+    Called before the messages are decoded, because a body of 8 MB can have 760,000, which take
+    145 MiB. The count skips the content of messages and ends with the first one too many. A body
+    with few objects is not counted; the caller checks the length of the decoded list. Raise the
+    errors of `decode_body`.
+    """
+    if body.count(b"{") <= _OBJECTS_PER_MESSAGE * messages_max:
+        return False
+    _counted.left = messages_max
+    try:
+        decode_body(_count_events if is_array else _count_batch, body)
+    except _BatchTooLargeError:
+        return True
+    return False
+
+
 def _decode_shielded(decode: Callable[[bytes], _T], body: bytes) -> _T:
     """Decode a body. If the decoder rejects it, mask lone surrogates and decode it again.
 
@@ -463,10 +510,13 @@ def _check_count(messages: int) -> None:
     if not messages:
         raise InvalidInputError("The batch contains no messages.", field="messages")
     if messages > MESSAGES_MAX:
-        raise TooLargeError(
-            f"The batch has {messages:,} messages; the limit is {MESSAGES_MAX:,}.",
-            field="messages",
-        )
+        raise _too_many_messages()
+
+
+def _too_many_messages() -> TooLargeError:
+    return TooLargeError(
+        f"The batch has more than {MESSAGES_MAX:,} messages, which is the limit.", field="messages"
+    )
 
 
 def _at_position(error: InvalidInputError, position: int) -> InvalidInputError:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -17,6 +18,8 @@ from waystation.runtime.json_text import too_deep
 
 #: Limit of the characters of a path in an error.
 _PATH_LENGTH_MAX = 200
+#: Names that msgspec writes for NaN, Infinity and -Infinity as keys of a dictionary.
+_has_number_name = re.compile(rb'"(?:nan|-?inf)":').search
 _encode = msgspec.json.Encoder().encode
 
 #: A value, the node of the object or array that contains it, and its key or index there.
@@ -28,14 +31,15 @@ def encode_json(value: object, *, field: str = "") -> bytes:
 
     Raise JsonTooDeepError if the encoder cannot write the value because of its depth.
 
-    msgspec writes null for both. Only a text that has a null is looked through, so all others cost
-    nothing. `field` is what the path begins with. `msgspec.Raw` is taken as JSON already.
+    msgspec writes null for both as values, and "nan", "inf" and "-inf" as names of an object. Only
+    a text that has one of these is looked through, so most others cost nothing. `field` is what the
+    path begins with. `msgspec.Raw` is taken as JSON already.
     """
     try:
         text = _encode(value)
     except RecursionError as error:
         raise too_deep(field or "value") from error
-    if b"null" in text:
+    if b"null" in text or _has_number_name(text):
         require_finite(value, field=field)
     return text
 
@@ -53,6 +57,9 @@ def require_finite(value: object, *, field: str = "") -> None:
                 field=path,
                 hint="Use a finite number, null or a text.",
             )
+        if isinstance(found, dict):
+            # Without children of its own, so that the path of the error ends with the name.
+            nodes.extend((name, node, str(name)) for name in found if isinstance(name, float))
         nodes.extend((each, node, name) for name, each in _parts(found))
 
 

@@ -123,10 +123,11 @@ class _Pretty(logging.Formatter):
         style = _LEVEL_STYLES.get(record.levelname, "0")
         fields = "  ".join(f"{k}={_printable(v)}" for k, v in getattr(record, "fields", {}).items())
         source = record.name.removeprefix(f"{_ROOT}.")
-        line = f"\x1b[2m{clock}\x1b[0m \x1b[{style}m{source}\x1b[0m {record.getMessage()}  "
+        event = _printable(record.getMessage())
+        line = f"\x1b[2m{clock}\x1b[0m \x1b[{style}m{source}\x1b[0m {event}  "
         line += f"\x1b[2m{fields}\x1b[0m" if fields else ""
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + _printable_lines(self.formatException(record.exc_info))
         return line.rstrip()
 
 
@@ -138,3 +139,11 @@ def _printable(value: object) -> str:
     """Format a value for one line; escape characters that end a line or control the terminal."""
     text = str(value)
     return text if text.isprintable() else repr(text)
+
+
+def _printable_lines(text: str) -> str:
+    """Escape characters that control the terminal, but keep the lines of a trace."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )

@@ -38,8 +38,7 @@ from waystation.errors import (
 from waystation.store.address import Address
 from waystation.store.cluster import Cluster
 from waystation.store.connection import Call, Reply, ServerConnection, pack
-from waystation.store.dataset import DataSet, parse_stamp
-from waystation.store.keys import FORMAT
+from waystation.store.dataset import DataSet
 from waystation.store.scripts import Script, variant
 from waystation.store.slots import SLOTS, slot_of
 
@@ -128,33 +127,40 @@ class Store:
     async def ping(self) -> None:
         """Make one round trip. Raise StoreUnavailableError if a cluster does not serve all slots.
 
-        Raise StoreDataLostError if a single server lost its data set, for example by FLUSHALL.
+        Raise StoreDataLostError if a server lost its data set, for example by FLUSHALL.
         """
         if self._cluster is not None:
             if b"cluster_state:ok" not in await self.call("CLUSTER", "INFO", repeatable=True):
                 raise StoreUnavailableError(
                     "The cluster does not serve all slots. See `CLUSTER INFO` of its nodes."
                 )
-            # Each new connection to a node checks the data set by the markers of that node.
+            await self.check_data_set()
             return
         # A server whose disk is full refuses PING, although it answers reads.
-        _, words = await asyncio.gather(
-            self.call("PING", repeatable=True),
-            self.call("HMGET", FORMAT, "dataset", "replaces", repeatable=True),
-        )
-        try:
-            self.data_set.judge(parse_stamp(words))
-        except StoreDataLostError:
-            self._sender.drop_connection()
-            raise
+        await asyncio.gather(self.call("PING", repeatable=True), self.check_data_set())
+
+    async def check_data_set(self) -> None:
+        """Check the data set of each server over its connection, which survives a FLUSHALL.
+
+        Raise StoreDataLostError if a server lost it. The connection to that server is dropped, so
+        that all calls end with this error until the data is back.
+        """
+        for connection in await self._connections():
+            questions = self.data_set.questions(connection.address)
+            answers = await asyncio.gather(
+                *(self._ask(connection, each) for each in questions), return_exceptions=True
+            )
+            try:
+                self.data_set.check(connection.address, answers)
+            except StoreDataLostError:
+                connection.drop_connection()
+                raise
 
     # -- All servers -------------------------------------------------------------------------
 
     async def call_each(self, *command: str | int) -> dict[str, Reply]:
         """Send a repeatable command to every server and return the replies by server address."""
-        if self._cluster is None:
-            return {str(self.address): await self.call(*command, repeatable=True)}
-        connections = (await self._cluster.nodes()).values()
+        connections = await self._connections()
         replies = await asyncio.gather(*(self._ask(each, command) for each in connections))
         return {str(each.address): reply for each, reply in zip(connections, replies, strict=True)}
 
@@ -207,6 +213,11 @@ class Store:
         """End all calls without a reply, and close all connections."""
         self._closed = True
         await self._sender.close()
+
+    async def _connections(self) -> list[ServerConnection]:
+        if isinstance(self._sender, ServerConnection):
+            return [self._sender]
+        return list((await self._sender.nodes()).values())
 
     # -- Submitting --------------------------------------------------------------------------
 

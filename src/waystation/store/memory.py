@@ -1,8 +1,11 @@
-"""Memory use of the store, read once a second.
+"""Memory use of the store, read once a second, with a check that the store still has its data.
 
 A server above `maxmemory` refuses writes, except scripts with `allow-oom`, which settle work or
 free memory. Callers of such scripts check `is_full` and stop in time, because these scripts could
 otherwise fill the store without limit. Readiness and metrics warn from `WARN_SHARE` on.
+
+New connections check the data set of the store. FLUSHALL keeps the connections, so that the read
+also checks it; without it a node would write into an emptied store until a request of `/readyz`.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class StoreMemory(Service):
         used = f"The store uses {_text(self.usage.used_bytes)} of {_text(self.usage.limit_bytes)}"
         if share < 1:
             return [f"{used} ({share:.0%}). At its limit it refuses new messages."]
-        full = f"{used} ({share:.0%}): it is full. It refuses new messages,"
+        full = f"{used} ({share:.0%}): it is full. It refuses messages; queued transactions wait,"
         return [f"{full} and subscriptions read topics only while that needs no memory."]
 
     async def on_start(self) -> None:
@@ -87,7 +90,10 @@ class StoreMemory(Service):
         await self.repeat(self.read, every_s=_READ_SECONDS)
 
     async def read(self) -> None:
-        """Read the memory use of all servers."""
+        """Read the memory use of all servers, and check that they have the data set.
+
+        Raise StoreDataLostError if a server lost it.
+        """
         infos = await self._store.call_each("INFO", "memory")
         usages = [_usage(parse_info(info)) for info in infos.values()]
         before, self.usage = self.usage, max(usages, key=lambda each: each.share)
@@ -97,6 +103,7 @@ class StoreMemory(Service):
             if before.share < share <= self.usage.share:
                 used, limit = self.usage.used_bytes, self.usage.limit_bytes
                 self._log.warning("store memory threshold reached", used=used, limit=limit)
+        await self._store.check_data_set()
 
 
 def _usage(info: dict[str, str]) -> MemoryUsage:

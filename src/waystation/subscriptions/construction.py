@@ -72,7 +72,8 @@ class Construction:
     async def build(self, subscription: Subscription, start: StartAt) -> None:
         """Opens all shards that are not open, at `start`; ShardFrozenError if they are removed."""
         topic = await self._topic(subscription)
-        if await self._logs.create(subscription.record_log, subscription.shards, self.keeps):
+        keeps = self.keeps.divided(subscription.shards)
+        if await self._logs.create(subscription.record_log, subscription.shards, keeps):
             await self._hold_for_history(subscription)
         terms = subscription.terms(self._dataset, NO_EPOCH)
         await self.hold_new(subscription, topic)

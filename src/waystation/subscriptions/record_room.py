@@ -19,7 +19,7 @@ class RecordRoom:
     def __init__(self, tenure: Tenure, logs: Logs, keeps: Retention) -> None:
         self._tenure = tenure
         self._logs = logs
-        self._keeps = keeps
+        self._keeps = keeps.divided(tenure.subscription.shards)
         self._opened = False
         self._log = tenure.subscription.record_log, tenure.place.shard
 

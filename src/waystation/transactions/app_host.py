@@ -95,6 +95,7 @@ class AppHost:
             limits=self._limits,
             services=self._services,
             loader=self._loader,
+            memory=self._opened.memory,
         )
         await self._worker.start()
         try:

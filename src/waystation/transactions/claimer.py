@@ -28,6 +28,8 @@ from waystation.transactions.store_time import StoreTime
 _log = logger("claimer")
 
 _PAUSE_SECONDS = 0.2
+#: Time after which a claimer that leaves transactions in a full store's queues asks again.
+_FULL_RECHECK_S = 1.0
 _with_work, _empty, _failed = map(metrics.transaction_claims.of, ("work", "empty", "failed"))
 
 
@@ -46,6 +48,7 @@ class Claimer:
         cells: int,
         lease_ms: int,
         room: Callable[[], int],
+        room_new: Callable[[], int],
         take: Callable[[Run], None],
         on_admin: Callable[[], None],
     ) -> None:
@@ -58,6 +61,10 @@ class Claimer:
         self._cells = cells
         #: How many more could be held.
         self._room = room
+        #: How many of these may begin: fewer while the store is full.
+        self._room_new = room_new
+        #: Whether the last turn left transactions in queues because the store is full.
+        self._withholds = False
         self._take = take
         self._on_admin = on_admin
         self.lease_ms = lease_ms
@@ -96,7 +103,9 @@ class Claimer:
 
     def freed(self) -> None:
         """There is more room."""
-        if any(self._maybe):
+        if self._withholds:
+            self.look()
+        elif any(self._maybe):
             self._waiter.set()
 
     def look(self) -> None:
@@ -117,6 +126,8 @@ class Claimer:
         while not self._stopping:
             self._waiter.clear()
             recheck = min(RECHECK_S, self.lease_ms / 1000)
+            if self._withholds:
+                recheck = min(recheck, _FULL_RECHECK_S)
             now = self._clock.uptime_s()
             if now - self._asked_all_at >= recheck:
                 self._asked_all_at = now
@@ -165,12 +176,17 @@ class Claimer:
             self._maybe[cell] = False
         # In one turn, so in one write. One alone needs no task: it goes with the moves of this very
         # turn, which have made room for it; at level `disk` the store then syncs once for both.
-        asked = [self._claim(cell, most) for cell, most in shares]
+        left_new = self._room_new()
+        self._withholds = left_new < sum(most for _, most in shares)
+        asked = []
+        for cell, most in shares:
+            asked.append(self._claim(cell, most, min(most, left_new)))
+            left_new -= min(most, left_new)
         answered = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         if not any(answered) and not self._stopping:
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _claim(self, cell: int, most: int) -> bool:
+    async def _claim(self, cell: int, most: int, most_new: int) -> bool:
         number, since_ms = next(self._number), self._since_ms[cell]
         try:
             claim = await self._holding.claim(
@@ -180,6 +196,7 @@ class Claimer:
                 number=number,
                 most=most,
                 lease_ms=self.lease_ms,
+                most_new=most_new,
             )
         except OutcomeUnknownError:
             return await self._reclaim(cell, number, since_ms)

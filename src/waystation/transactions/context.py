@@ -94,7 +94,7 @@ class _View:
     def idempotency_key(self) -> str:
         """The same at every call of this step in this transaction, and another everywhere else."""
         call = self._call
-        return hashlib.sha256(f"{call.transaction.id} {call.place}".encode()).hexdigest()
+        return idempotency_key_of(call.transaction.id, call.place)
 
     def switch(self, name: str) -> Scalar | None:
         """The value of a switch; None while nobody has set it."""
@@ -179,3 +179,8 @@ def _pack(name: str, result: object) -> bytes:
             field="result",
         )
     return packed
+
+
+def idempotency_key_of(transaction_id: str, place: str) -> str:
+    """Return the idempotency key of a step at a place of a transaction."""
+    return hashlib.sha256(f"{transaction_id} {place}".encode()).hexdigest()

@@ -73,11 +73,22 @@ class Holding:
         self._terms = terms.argument
 
     async def claim(
-        self, cell: int, group: str, *, node: str, number: int, most: int, lease_ms: int
+        self,
+        cell: int,
+        group: str,
+        *,
+        node: str,
+        number: int,
+        most: int,
+        lease_ms: int,
+        most_new: int = BATCH_MAX,
     ) -> Claim:
-        """Claims up to `most` of what is queued for a node group; 0 only looks."""
+        """Claim up to `most` transactions that are queued for a node group; 0 only looks.
+
+        Of these, up to `most_new` begin; the others continue, because a child has ended.
+        """
         assert most <= BATCH_MAX, "more ids than one call may have"
-        limits = (min(most, BATCH_MAX), lease_ms, CLAIM_BYTES_MAX)
+        limits = (most, lease_ms, CLAIM_BYTES_MAX, min(most, most_new))
         arguments = (self._terms, group, node, number, *limits)
         reply = await self._store.run(_CLAIM, [names.log(cell)], arguments)
         now_ms, log_end, left, dropped, admin = (int(each) for each in reply[:5])

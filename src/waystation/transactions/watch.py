@@ -50,7 +50,10 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     kind: Kind
+    #: Text of the alert.
     text: str
+    #: Text for `/readyz`, which anybody may read; empty: the same.
+    note: str = ""
 
 
 class Watch(Service):
@@ -84,7 +87,7 @@ class Watch(Service):
     @property
     def notes(self) -> list[str]:
         """What a person should know, as of the last look."""
-        return [each.text for each in self._concerns]
+        return [each.note or each.text for each in self._concerns]
 
     async def run(self) -> None:
         """Check every thirty seconds until the service stops."""
@@ -135,12 +138,16 @@ class Watch(Service):
         nodes = await self._nodes.all() if late or backlog.lanes else []
         if late:
             minutes = backlog.late_ms // 60_000
+            error = ""
             if not any(each.archives for each in nodes):
                 why = "no living node archives, since archive_batch is 0 for all of them"
             else:
-                why = self._archive_error() or "those who archive are slower than that"
-            text = f"Transactions wait for {minutes} min to be archived: {why}."
-            yield Concern(what="archive", kind="unarchived", text=text)
+                error = self._archive_error()
+                why = error or "those who archive are slower than that"
+            text = f"Transactions wait for {minutes} min to be archived: "
+            # The error of a database names hosts and paths, and readiness is public.
+            note = f"{text}the archive fails; the server log shows why." if error else ""
+            yield Concern(what="archive", kind="unarchived", text=f"{text}{why}.", note=note)
         if backlog.lanes and not any(each.webhook_workers for each in nodes):
             text = f"Replies for {backlog.lanes} receivers wait, and no living node sends any."
             yield Concern(what="webhooks", kind="unsent", text=text)

@@ -196,6 +196,12 @@ class Why:
             return look.reason("held", f"Node group {head.group} is paused.", **group)
         if not await self._is_served(look):
             return _unserved(look)
+        if head.queue != "out" and not await self._signals.has_room(names.cell_of(look.found.id)):
+            text = (
+                "The store is full, so that transactions begin one at a time or not at all; next is"
+                f" {look.step}."
+            )
+            return look.reason("store_full", text, **group)
         place, queue = look.found.place, "qOutL" if head.queue == "out" else "qInL"
         if place is None:
             text = f"More than {PLACES_MAX:,} are before it in {queue} of node group {head.group}."

@@ -16,6 +16,7 @@ from waystation.runtime.clock import Clock
 from waystation.runtime.logging import logger
 from waystation.store.client import Store
 from waystation.store.leases import LeaseRenewer
+from waystation.store.memory import StoreMemory
 from waystation.store.pubsub import PubSub
 from waystation.telemetry import metrics
 from waystation.transactions import names
@@ -47,6 +48,10 @@ DEAF_EXIT_CODE = 70
 #: Leases without an answered claim after which a worker is not ready, and after which it is deaf.
 _UNHEALTHY_LEASES = 2
 _DEAF_LEASES = 3
+#: Share of the store's memory limit up to which transactions begin one at a time in a full store.
+#: The store refuses starts at its limit, so that queued transactions alone never fill it further,
+#: and those that end make room.
+_DRAIN_SHARE = 1.02
 #: What the store gets to answer while we stop.
 _STORE_SECONDS_MAX = 2.0
 
@@ -76,12 +81,14 @@ class Worker:
         limits: Limits | None = None,
         services: Services | None = None,
         loader: Loader | None = None,
+        memory: StoreMemory | None = None,
         on_deaf: Callable[[str], None] = end_process,
     ) -> None:
         self._limits = limits = limits or Limits()
         self._clock = clock
         self._group = group
         self._wakeups = wakeups
+        self._memory = memory
         self._nodes = Nodes(store, clock=clock)
         self._holding = Holding(store, terms)
         self._on_deaf = on_deaf
@@ -149,6 +156,7 @@ class Worker:
             cells=cells,
             lease_ms=self._limits.lease_ms,
             room=self._room,
+            room_new=self._room_new,
             take=self._take,
             on_admin=self._follow,
         )
@@ -210,6 +218,17 @@ class Worker:
 
     def _room(self) -> int:
         return self._workers + self._prefetch - len(self._renewal)
+
+    def _room_new(self) -> int:
+        """Return how many transactions may begin.
+
+        In a full store: one if this worker has none, so that a store full of queued transactions
+        drains; none well above the limit, because scripts of workers write into a full store.
+        """
+        share = self._memory.usage.share if self._memory is not None else 0.0
+        if share < 1:
+            return max(0, self._room())
+        return 1 if share < _DRAIN_SHARE and not self._renewal else 0
 
     def _take(self, run: Run) -> None:
         self._renewal.hold(run)

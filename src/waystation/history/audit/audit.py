@@ -20,6 +20,7 @@ from waystation.history.audit.live_state import Live
 from waystation.history.audit.pools import check_pools
 from waystation.history.audit.snapshot import DAMAGED, LOST, AuditTables
 from waystation.history.audit.transactions import check_transactions
+from waystation.history.lake.schema import EXPIRED
 from waystation.history.lake.table import Lake
 from waystation.history.offsets import OffsetRange
 
@@ -118,6 +119,7 @@ def _note_gaps(tables: AuditTables, findings: Findings) -> None:
     told = {
         "policy": "not recorded, as its topic says",
         "trimmed": "gone before it was read",
+        EXPIRED: "deleted after history.keep_days",
         LOST: "lost by the store after it was read; marked as lost, and not checked",
     }
     for dataset in tables.lost_datasets:

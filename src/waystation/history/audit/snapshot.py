@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from datetime import date
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,10 +13,12 @@ from waystation.history.lake.schema import (
     BASE,
     CHANNELS,
     DELIVERIES,
+    EXPIRED,
     MESSAGES,
     OPERATIONS,
     POOLS,
     STEPS,
+    STORE_LOST,
     TRANSACTIONS,
     WEBHOOK_ATTEMPTS,
     TableSchema,
@@ -31,8 +34,9 @@ WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS, 
 LOST: Final = "lost"
 #: Cause of gaps that are findings: entries are missing from their log.
 DAMAGED = "damaged"
-#: Cause of the gap of a data set that the store lost as a whole.
-STORE_LOST: Final = "store-lost"
+#: Largest difference between the clocks of two primaries of a cluster, whose logs a message enters.
+_SKEW_MS = 60_000
+_EPOCH, _DAY_MS = date(1970, 1, 1), 86_400_000
 
 
 class AuditTables:
@@ -71,7 +75,19 @@ class AuditTables:
         self.lost = self._read_lost()
         #: Partitions of record logs that lack events which settings withheld.
         self.unrecorded = frozenset(unrecorded)
-        self.broken = unrecorded | {(gap.log, gap.partition) for gap in self.gaps}
+        #: Partitions whose first rows were deleted because of their age. The rows that are left are
+        #: consecutive, so they can be checked.
+        self.expired = {(gap.log, gap.partition) for gap in self.gaps if gap.cause == EXPIRED}
+        #: Partitions that lack rows between others.
+        self.broken = unrecorded | {
+            (gap.log, gap.partition) for gap in self.gaps if gap.cause != EXPIRED
+        }
+        kept_from = self._snapshot.kept_from
+        #: Time from which on no table lacks rows because of their age; 0 if none were deleted. The
+        #: lake has all rows of messages and transactions that began later.
+        self.kept_from_ms = (
+            (kept_from - _EPOCH).days * _DAY_MS + _SKEW_MS if kept_from is not None else 0
+        )
         self._ends: dict[str, dict[tuple[str, int], int]] = {}
 
     def has(self, spec: TableSchema) -> bool:
@@ -116,6 +132,10 @@ class AuditTables:
             ((gap.log, gap.partition, gap.start, gap.end) for gap in self.gaps),
             "gap_log string, gap_partition int, gap_from bigint, gap_to bigint",
         )
+
+    def complete(self, rows: DataFrame) -> DataFrame:
+        """Return the rows from which on no table lacks rows because of their age."""
+        return rows.where(f.unix_millis("time") >= self.kept_from_ms) if self.expired else rows
 
     def small(self, rows: Iterable[tuple[object, ...]], schema: str) -> DataFrame:
         """Return a few rows for a join with many."""

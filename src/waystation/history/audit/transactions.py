@@ -41,7 +41,7 @@ def check_transactions(
     _note_unrecorded(tables, findings)
     lives = _lives(tables).persist()
     try:
-        _check_counts(lives, findings)
+        _check_counts(tables, lives, findings)
         _check_versions(tables, findings)
         _check_steps(tables, lives, findings)
         _check_open(lives, live, renew, findings)
@@ -60,6 +60,11 @@ def _changes(tables: AuditTables) -> DataFrame:
 def _broken(tables: AuditTables) -> list[int]:
     """Return the cells with gaps or withheld events."""
     return sorted(partition for log, partition in tables.broken if log == _CELL_LOG)
+
+
+def _expired_cells(tables: AuditTables) -> list[int]:
+    """Return the cells whose first rows were deleted because of their age."""
+    return sorted(partition for log, partition in tables.expired if log == _CELL_LOG)
 
 
 def _note_unrecorded(tables: AuditTables, findings: Findings) -> None:
@@ -93,10 +98,14 @@ def _lives(tables: AuditTables) -> DataFrame:
     )
 
 
-def _check_counts(lives: DataFrame, findings: Findings) -> None:
+def _check_counts(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
+    no_start = "started = 0"
+    if cells := _expired_cells(tables):
+        # The start can be in rows that were deleted because of their age.
+        no_start += f" and log_partition not in ({', '.join(map(str, cells))})"
     checks = (
         ("started twice", "started > 1", "It was started more than once."),
-        ("no start", "started = 0", "It has changes, and was never started."),
+        ("no start", no_start, "It has changes, and was never started."),
         ("ended twice", "ended > 1", "It has ended more than once."),
     )
     counted = lives.selectExpr("count(*)", *(f"count_if({wrong})" for _, wrong, _ in checks))
@@ -118,7 +127,8 @@ def _check_versions(tables: AuditTables, findings: Findings) -> None:
 
 
 def _check_steps(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
-    steps = tables.frame(STEPS).where(~f.col("log_partition").isin(_broken(tables) or [-1]))
+    unsure = [*_broken(tables), *_expired_cells(tables)]
+    steps = tables.frame(STEPS).where(~f.col("log_partition").isin(unsure or [-1]))
     started = lives.where("started > 0").select("transaction_id")
     orphans = steps.join(started, "transaction_id", "anti")
     _report("unknown transaction", orphans, "A step of it ran, and it never started.", findings)
@@ -178,6 +188,8 @@ def _check_archive(
         return
     late, wrong, wrong_rows = 0, 0, list[Finding]()
     ended = lives.where(f.col("ended") == 1).where(f.col("ended_ms") < archived_before_ms)
+    # The deletion of an older transaction from the archive may have been deleted from the lake.
+    ended = ended.where(f.col("ended_ms") >= tables.kept_from_ms)
     if tables.has(OPERATIONS):
         ended = ended.where(f.col("ended_ms") >= _pruned_before_ms(tables))
         ended = ended.join(_erased(tables), "transaction_id", "anti")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -37,8 +38,9 @@ from waystation.history.ingest.task import (
     run_encoded,
 )
 from waystation.history.jobs import IngestProgress
+from waystation.history.lake.expiry import expire_group_load, expire_rows, first_kept_day
 from waystation.history.lake.maintenance import maintain
-from waystation.history.lake.schema import BASE, OPERATIONS
+from waystation.history.lake.schema import BASE, OPERATIONS, STORE_LOST
 from waystation.history.lake.table import ROOM_HINT, Lake, LakeTable, TableOffset
 from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
@@ -72,6 +74,7 @@ def ingest_job(
         batch_rows=settings.round_rows,
         tasks_max=TASKS_PER_CORE * _cores(spark),
         vacuum_hours=settings.vacuum_hours,
+        keep_days=settings.keep_days,
     )
     return IngestJob(lake, store, spark_tasks(spark), options)
 
@@ -90,6 +93,8 @@ class IngestJob:
     clock: Clock = field(default_factory=Clock)
     _recovery: Recovery = field(default_factory=Recovery, init=False)
     _holds: RetentionHolds = field(init=False)
+    #: First day of which the last expiry kept rows.
+    _expired_before: date | None = field(default=None, init=False)
     #: Data set, and run of the store process, that holds and recovery know about.
     _seen: tuple[str, str] = field(default=("", ""), init=False)
 
@@ -107,14 +112,16 @@ class IngestJob:
 
         Call `on_progress` after each micro-batch, and `on_reading` while tasks run, with the
         entries that were read and their total. Raise HistoryBusyError if another ingest commits
-        first, LakeWriteError if the lake cannot be written, TaskFailedError and SparkGoneError.
-        None of them leaves a partial commit.
+        first, LakeWriteError if the lake cannot be written, StoreDataLostError if the store lost
+        its data meanwhile, TaskFailedError and SparkGoneError. None of them leaves a partial
+        commit.
         """
         progress = IngestProgress()
         with LogReader(self.store.url()) as logs:
             dataset = logs.dataset()
-            if not dataset:
-                return progress  # No station has ever used this store.
+        if not dataset:
+            return progress  # No station has ever used this store.
+        with LogReader(self.store.url(), dataset=dataset) as logs:
             self._notice_restart(logs, dataset)
             # Read before the ends, so that these include the entries that a client waits for.
             asked = logs.use(read_status).asked
@@ -122,6 +129,7 @@ class IngestJob:
             while not stopping():
                 rows, started_s = progress.rows, self.clock.uptime_s()
                 if not self._run_batch(logs, dataset, ends, progress, on_reading):
+                    logs.check_dataset()
                     _finish(logs, ends, asked)
                     break
                 _count(logs, progress.rows - rows, self.clock.uptime_s() - started_s)
@@ -131,6 +139,8 @@ class IngestJob:
                     self._maintain(progress)
         if progress.rounds % _MAINTAIN_BATCHES:
             self._maintain(progress)
+        elif not progress.rounds:
+            self._expire(progress)
         return progress
 
     def _notice_restart(self, logs: LogReader, dataset: str) -> None:
@@ -181,6 +191,7 @@ class IngestJob:
             results = self._run_tasks(tasks, plan, progress, on_reading)
             receipts = [receipt for result in results for receipt in result.receipts]
             reached = reached_offsets(receipts)
+            logs.check_dataset()
             _commit(dataset, tables, results, reached)
         offsets = {key: offset.offset for key, offset in (committed | reached).items()}
         # A copy of the committed offsets: if the process crashes here, the next run repeats it.
@@ -242,12 +253,25 @@ class IngestJob:
             task = IngestTask(self.store, self.lake.root, dataset, self.clock.now_ms(), [], {})
             with TableWriters(self.lake.root) as writers:
                 for each in new:
-                    row = gap_row(task, OPERATIONS, Gap(each, 0, 0, 0, cause="store-lost"))
+                    row = gap_row(task, OPERATIONS, Gap(each, 0, 0, 0, cause=STORE_LOST))
                     writers.write(OPERATIONS, row, "gap")
                 files = writers.close()[OPERATIONS.name]
             table.commit(files, {key: TableOffset(1) for key in new.values()})
 
+    def _expire(self, progress: IngestProgress) -> None:
+        """Delete rows that are too old; without new rows, only once a day."""
+        now_ms = self.clock.now_ms()
+        first_day = first_kept_day(now_ms, self.options.keep_days)
+        is_done = first_day == self._expired_before and not progress.rounds
+        if is_done or not self.options.keep_days:
+            return
+        for schema in BASE:
+            progress.expired_rows += expire_rows(self.lake, schema, first_day, now_ms)
+        expire_group_load(self.lake, first_day)
+        self._expired_before = first_day
+
     def _maintain(self, progress: IngestProgress) -> None:
+        self._expire(progress)
         for schema in BASE:
             result = maintain(
                 self.lake.folder(schema),

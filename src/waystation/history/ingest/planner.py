@@ -43,6 +43,8 @@ class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks_max: int = TASKS_PER_CORE * (os.cpu_count() or 1)
     #: Hours for which files without a table are kept.
     vacuum_hours: int = 168
+    #: Days for which the lake keeps rows; 0 keeps them forever.
+    keep_days: int = 0
 
 
 class BatchPlan(msgspec.Struct, frozen=True):

@@ -103,7 +103,10 @@ def run_encoded(task: IngestTask) -> bytes:
 def run_task(task: IngestTask) -> TaskResult:
     """Write the rows of all ranges to files. If the lake is full, delete the files and say so."""
     try:
-        with LogReader(task.store.url()) as logs, TableWriters(task.lake) as writers:
+        with (
+            LogReader(task.store.url(), dataset=task.dataset) as logs,
+            TableWriters(task.lake) as writers,
+        ):
             receipts = [_copy_range(logs, writers, task, each) for each in task.ranges]
             return TaskResult(receipts, writers.close())
     except LakeWriteError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence, Set
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -161,6 +162,79 @@ def file_sizes(folder: str, paths: Sequence[str]) -> dict[str, int | None]:
     files, root = _file_system(folder)
     found = files.get_file_info([f"{root}/{path}" for path in paths])
     return {path: info.size for path, info in zip(paths, found, strict=True)}
+
+
+def read_batches(
+    folder: str, path: str, schema: pa.Schema, rows: int = _GROUP_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file with the columns of a schema.
+
+    Columns that were added to the table after the file was written are null. Raise
+    FileNotFoundError, or ArrowInvalid if the file is incomplete.
+    """
+    files, root = _file_system(folder)
+    with files.open_input_file(f"{root}/{path}") as source:
+        file = pq.ParquetFile(source)
+        there = [name for name in schema.names if name in file.schema_arrow.names]
+        # Without columns, Arrow does not tell the number of rows.
+        for batch in file.iter_batches(rows, columns=there or file.schema_arrow.names[:1]):
+            yield pa.record_batch(
+                [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in there
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in schema
+                ],
+                schema=schema,
+            )
+
+
+def delete_file(folder: str, path: str) -> None:
+    """Delete a file of a table, if it exists."""
+    files, root = _file_system(folder)
+    with contextlib.suppress(FileNotFoundError):
+        files.delete_file(f"{root}/{path}")
+
+
+def delete_statistics(folder: str, paths: Set[str], *, ids: IdSource | None = None) -> None:
+    """Delete the statistics of files from the Delta log, because they have values of rows.
+
+    The files are no part of the newest version. The entry of a commit stays, without the smallest
+    and largest values of these files. Each entry is replaced as a whole, so that a crash leaves the
+    old or the new one.
+    """
+    files, root = _file_system(folder)
+    log = f"{root}/_delta_log"
+    for info in files.get_file_info(fs.FileSelector(log)):
+        if not re.fullmatch(r"\d{20}\.json", info.base_name):
+            continue
+        with files.open_input_stream(info.path) as stream:
+            lines = stream.read().splitlines()
+        changed = [_without_statistics(line, paths) for line in lines]
+        if changed != lines:
+            # Readers of the log ignore other names.
+            fresh = f"{log}/.{info.base_name}.{(ids or RandomIds()).token(8)}.tmp"
+            with files.open_output_stream(fresh) as stream:
+                stream.write(b"\n".join(changed) + b"\n")
+            files.move(fresh, info.path)
+
+
+def _without_statistics(line: bytes, paths: Set[str]) -> bytes:
+    action = json.loads(line)
+    added = action.get("add")
+    if added is None or added["path"] not in paths or added.pop("stats", None) is None:
+        return line
+    return json.dumps(action, separators=(",", ":")).encode()
+
+
+def delete_old_checkpoints(folder: str, version: int) -> None:
+    """Delete the checkpoints before the one of a version."""
+    files, root = _file_system(folder)
+    for info in files.get_file_info(fs.FileSelector(f"{root}/_delta_log")):
+        found = re.fullmatch(r"(\d{20})\.checkpoint.*\.parquet", info.base_name)
+        if found and int(found[1]) < version:
+            with contextlib.suppress(FileNotFoundError):
+                files.delete_file(info.path)
 
 
 def read_commit(folder: str, version: int) -> list[AddedFile] | None:

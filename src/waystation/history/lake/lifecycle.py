@@ -62,6 +62,15 @@ def unknown_origins(deliveries: DataFrame) -> DataFrame:
     return moved.join(places, [*_SHARD, "from_place"], "anti")
 
 
+def entries(deliveries: DataFrame) -> DataFrame:
+    """Return each place that a message entered, with the log that says so."""
+    return (
+        _transitions(deliveries)
+        .where("to_place rlike '^[rd]' and to_place <> from_place")
+        .select("log", "log_partition", f.col("to_place").alias("place"))
+    )
+
+
 def ranges(deliveries: DataFrame) -> DataFrame:
     """Return the rows about ranges of offsets, with kind, first offset and the offset behind."""
     return (

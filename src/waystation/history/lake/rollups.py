@@ -173,7 +173,12 @@ def _refresh(
         for part in touched_times(table.added_since(known)):
             day = part.first.date()
             touched[day] = touched[day] | part if day in touched else part
-    days = sorted(touched)
+    if kept_from := snapshot.kept_from:
+        # Expiry has deleted rows of earlier buckets, and of buckets that contain this midnight.
+        oldest = datetime.combine(kept_from, datetime.min.time(), UTC)
+    else:
+        oldest = _EPOCH
+    days = sorted(day for day in touched if kept_from is None or day >= kept_from)
     if versions and not days:
         # Commits without rows; remember them so that the next refresh does not read them.
         _commit_versions(_open(folder, schema), schema, versions)
@@ -181,7 +186,9 @@ def _refresh(
     progress.left = len(days)
     for start in range(0, len(days), _COMMIT_DAYS):
         some = days[start : start + _COMMIT_DAYS]
-        windows = merge_windows(window for day in some for window in touched[day].windows())
+        windows = merge_windows(
+            window for day in some for window in _since(oldest, touched[day].windows())
+        )
         rows = rollup_rows(spark, schema, windows).toArrow().select(schema.schema.names)
         rows = rows.cast(schema.schema)
         is_last = start + _COMMIT_DAYS >= len(days)
@@ -190,6 +197,16 @@ def _refresh(
         progress.left -= len(some)
         if on_progress is not None:
             on_progress(progress)
+
+
+def _since(oldest: datetime, windows: Iterable[BucketWindow]) -> Iterator[BucketWindow]:
+    """Yield windows without the buckets that begin before a time."""
+    for each in windows:
+        start = each.start
+        while start < oldest:
+            start += timedelta(seconds=each.bucket_seconds)
+        if start < each.end:
+            yield msgspec.structs.replace(each, start=start)
 
 
 def _open(folder: str, schema: RollupSchema) -> DeltaTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +30,11 @@ STAMP = pa.schema(
         ("gap_cause", pa.string()),
     ]
 )
+#: Value of `recorded` of a row whose payload `lake/forget.py` has deleted.
+FORGOTTEN: Final = "forgotten"
+#: Causes of gaps: rows that were deleted because of their age, and a data set that the store lost.
+EXPIRED: Final = "expired"
+STORE_LOST: Final = "store-lost"
 #: Columns of the stamp that only rows of gaps have.
 GAP_COLUMNS = ("gap_end", "gap_cause")
 DAY, ROW_STATE = "day", "row_state"
@@ -136,7 +141,7 @@ DELIVERIES = _spec(
         message_id string, group string, kind string, from_place string, to_place string,
         attempt int, epoch bigint, outcome string, endpoint string, status int, failure string,
         cause string, started_at timestamp, ended_at timestamp, begun_after bigint, node string,
-        policy string, operation string, excerpt binary, malformed boolean"""
+        policy string, operation string, excerpt binary, malformed boolean, recorded string"""
     ),
 )
 #: A row for each action of an operator that no subscription records. The view of this name also
@@ -154,7 +159,7 @@ WEBHOOK_ATTEMPTS = _spec(
     _fields(
         """project string, channel string, endpoint string, lane string, delivery_id string,
         attempt int, verdict string, status int, failure string, ended_at timestamp,
-        seconds double, excerpt binary, malformed boolean"""
+        seconds double, excerpt binary, malformed boolean, recorded string"""
     ),
 )
 #: A row for each event of a channel.

@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from waystation.errors import (
     HistoryBusyError,
@@ -29,21 +30,40 @@ from waystation.errors import (
     NoLakeError,
 )
 from waystation.history.lake.files import (
+    DECLARED,
     AddedFile,
     TableWriter,
     WrittenFile,
+    delete_old_checkpoints,
+    delete_statistics,
     file_sizes,
     read_commit,
 )
 from waystation.history.lake.rollup_schema import ROLLUPS, RollupSchema
-from waystation.history.lake.schema import BASE, PARTITIONS, ROW_STATE, RowState, TableSchema
+from waystation.history.lake.schema import (
+    BASE,
+    DAY,
+    PARTITIONS,
+    ROW_STATE,
+    RowState,
+    TableSchema,
+)
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.runtime.data_files import make_private
 
+#: App transaction with the first day of which the table has rows, in days since 1970-01-01. Rows of
+#: earlier days were deleted because of their age.
+KEPT_FROM = "kept-from"
+
 AnySchema = TableSchema | RollupSchema
 
+_BASE_NAMES = frozenset(schema.name for schema in BASE)
 #: Statistics of all columns, not only of the first 32, because readers skip files by them.
 _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "-1"}
+_EPOCH = date(1970, 1, 1)
+_DECLARED_DAY = date.fromisoformat(DECLARED)
+#: Attempts to commit a replacement of files while other processes commit.
+_TRIES_MAX = 100
 ROOM_HINT = "No rows were committed in part. Free disk space; the next ingest continues from here."
 
 
@@ -55,6 +75,17 @@ class TableOffset(msgspec.Struct, frozen=True):
     #: Fingerprint of the entry before it; 0 if unknown. A restored store gives the offset to
     #: another entry.
     fingerprint: int = 0
+
+
+class LakeFile(msgspec.Struct, frozen=True):
+    """A file of one version of a table."""
+
+    #: Path relative to the folder of the table.
+    path: str
+    size: int
+    day: date
+    row_state: RowState
+    rows: int
 
 
 class Lake:
@@ -176,6 +207,45 @@ class LakeTable:
         folders = tuple(f"/{ROW_STATE}={state}/" for state in states)
         return [path for path in paths if any(folder in path for folder in folders)]
 
+    def listed(self) -> list[LakeFile]:
+        """Return the files, except those that only declare columns."""
+        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [
+            LakeFile(
+                each["path"],
+                each["size_bytes"],
+                each[f"partition.{DAY}"],
+                each[f"partition.{ROW_STATE}"],
+                each["num_records"],
+            )
+            for each in actions
+            if each[f"partition.{DAY}"] != _DECLARED_DAY
+        ]
+
+    def unlisted(self) -> tuple[list[str], list[str]]:
+        """Return files in the folder that are not of this version, as relative paths.
+
+        The first ones were of an earlier version. The others are of no version: a task that has not
+        committed yet writes them, or its process crashed.
+        """
+        former = self._vacuum_files(full=False)
+        return sorted(former), sorted(self._vacuum_files(full=True) - former)
+
+    def _vacuum_files(self, *, full: bool) -> set[str]:
+        with _reading(self.schema):
+            found = self._table.vacuum(
+                retention_hours=0, dry_run=True, enforce_retention_duration=False, full=full
+            )
+        # A former file that was deleted is still named by the log.
+        sizes = file_sizes(self.folder, [each for each in found if each.endswith(".parquet")])
+        return {path for path, size in sizes.items() if size is not None}
+
+    @property
+    def kept_from(self) -> date | None:
+        """First day of which the table has rows; None if no rows were deleted for their age."""
+        days = self._table.transaction_version(KEPT_FROM)
+        return None if days is None else _EPOCH + timedelta(days=days)
+
     def verify_files(self) -> None:
         """Raise LakeDamagedError if a file is missing or has another size than was written."""
         sizes = self._file_sizes()
@@ -218,12 +288,82 @@ class LakeTable:
         """
         with _writing(self.schema.name):
             self._table.create_write_transaction(
-                [_add_action(file) for file in files],
+                [_add_action(file, is_new=True) for file in files],
                 "append",
                 Schema.from_arrow(self.schema.schema),
                 list(PARTITIONS),
                 commit_properties=_properties(offsets),
             )
+
+    def replace(
+        self,
+        removed: Sequence[LakeFile],
+        added: Sequence[WrittenFile],
+        *,
+        now_ms: int,
+        kept_from: date | None = None,
+    ) -> None:
+        """Replace files by others atomically. The others have no new rows.
+
+        With `kept_from`, also store the first day of which the table has rows. Raise the errors of
+        `commit`; HistoryBusyError if another process has replaced one of the files meanwhile.
+        """
+        removals = [
+            RemoveAction(
+                path=file.path,
+                # Delta lets a compaction that began earlier bring rows back unless this is true.
+                data_change=True,
+                deletion_timestamp=now_ms,
+                size=file.size,
+                partition_values={DAY: file.day.isoformat(), ROW_STATE: file.row_state},
+            )
+            for file in removed
+        ]
+        marks = [] if kept_from is None else [Transaction(KEPT_FROM, (kept_from - _EPOCH).days)]
+        with _writing(self.schema.name):
+            for left in reversed(range(_TRIES_MAX)):
+                newest = LakeTable(self.schema, DeltaTable(self.folder), self.folder)
+                # Delta does not notice that a file which it removes was removed before. Its rows
+                # would be in the table twice.
+                if not {file.path for file in removed} <= {file.path for file in newest.listed()}:
+                    raise CommitFailedError("files were replaced")
+                try:
+                    newest._table.create_write_transaction(
+                        [*removals, *(_add_action(file, is_new=False) for file in added)],
+                        "append",
+                        Schema.from_arrow(self.schema.schema),
+                        list(PARTITIONS),
+                        # Only as the next version after the one that was compared.
+                        commit_properties=CommitProperties(
+                            app_transactions=marks, max_commit_retries=0
+                        ),
+                    )
+                except CommitFailedError:
+                    if not left:
+                        raise
+                else:
+                    return
+
+    def require_known_columns(self) -> None:
+        """Raise LakeRefusedError if the table has columns that this release does not know.
+
+        A file that this release writes anew would lack their values.
+        """
+        known = set(self.schema.schema.names)
+        if unknown := [each.name for each in self._table.schema().fields if each.name not in known]:
+            raise LakeRefusedError(
+                f"{self.schema.name} has the column {unknown[0]}, which a newer release has added.",
+                hint="Run the command with that release.",
+            )
+
+    def forget_statistics(self, paths: Set[str]) -> None:
+        """Delete the statistics of former files from the log of the table."""
+        with _writing(self.schema.name):
+            delete_statistics(self.folder, paths)
+            # A checkpoint has the statistics of the files of its version.
+            table = DeltaTable(self.folder)
+            table.create_checkpoint()
+            delete_old_checkpoints(self.folder, table.version())
 
     def update(
         self, predicate: str, values: Mapping[str, str], offsets: Mapping[str, TableOffset]
@@ -270,6 +410,12 @@ class LakeSnapshot(Mapping[str, LakeTable]):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+    @property
+    def kept_from(self) -> date | None:
+        """First day of which all tables have rows; None if no rows were deleted for their age."""
+        days = [table.kept_from for name, table in self.items() if name in _BASE_NAMES]
+        return max((day for day in days if day is not None), default=None)
 
     def require(self) -> None:
         """Raise NoLakeError unless the snapshot has a table that ingest writes."""
@@ -334,7 +480,7 @@ def _properties(offsets: Mapping[str, TableOffset]) -> CommitProperties:
     return CommitProperties(app_transactions=transactions)
 
 
-def _add_action(file: WrittenFile) -> AddAction:
+def _add_action(file: WrittenFile, *, is_new: bool) -> AddAction:
     stats = {
         "numRecords": file.rows,
         "minValues": file.least,
@@ -346,7 +492,7 @@ def _add_action(file: WrittenFile) -> AddAction:
         size=file.size,
         partition_values=dict(zip(PARTITIONS, (file.day, file.row_state), strict=True)),
         modification_time=file.modified_ms,
-        data_change=True,
+        data_change=is_new,
         stats=json.dumps(stats),
     )
 

@@ -25,6 +25,7 @@ _RED, _BLUE = "#b03a48", "#2563a8"
 _SHORT_SECONDS = 3_600
 #: Sentences about rows that are not in the lake, by cause.
 _GAPS = {
+    "expired": "were deleted after history.keep_days",
     "trimmed": "were removed from the logs before they were read",
     "damaged": "are missing from the logs of the store, and retention did not remove them",
     "policy": "are not recorded, because their topic, channel or pool says so",

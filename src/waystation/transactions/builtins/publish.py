@@ -14,7 +14,7 @@ from msgspec import Meta
 from waystation.runtime.ids import NAME_PATTERN
 from waystation.transactions.builtins.emission import emitted, services_of
 from waystation.transactions.builtins.field_paths import FieldPath, field_in
-from waystation.transactions.context import Context
+from waystation.transactions.context import Context, idempotency_key_of
 from waystation.transactions.outcomes import Fail, Outcome, settle
 from waystation.transactions.steps import BuiltInStep
 
@@ -37,11 +37,16 @@ async def run(ctx: Context, given: bytes, options: Options) -> Outcome:
         content = field_in(given, options.content)
     if content is None:
         return settle(Fail(f"Field {options.content} is to be published, and is missing."), given)
-    message_id = ctx.idempotency_key[:_ID_LENGTH]
+    message_id = channel_id_of(ctx.transaction.id, ctx.place)
     publishing = services_of(ctx).publish(
         ctx.transaction.project, options.channel, message_id, content
     )
     return await emitted(ctx, given, publishing)
+
+
+def channel_id_of(transaction_id: str, place: str) -> str:
+    """Return the id that the message of a step has in a channel."""
+    return idempotency_key_of(transaction_id, place)[:_ID_LENGTH]
 
 
 STEP = BuiltInStep("util/publish", Options, run)

@@ -3,8 +3,9 @@
 -- a queue and not queued is dropped and counted; what begins a paused pipeline is held.
 -- KEYS  1 record log
 -- ARGV  1 terms, 2 node group, 3 node, 4 number of the claim, 5 most ids, 6 length of the lease in ms,
---       7 bytes after which no more is claimed
--- Reply {ms, log end, left in the queues, dropped, admin events applied, then for each: id, head,
+--       7 bytes after which no more is claimed, 8 most ids of the queue of transactions that begin, which
+--       are fewer while the store is full
+-- Reply {ms, log end, left in the queues unless argument 8 was the limit, dropped, admin events applied, then for each: id, head,
 --       state, all its fields or ''}
 --- @include "store/_now"
 --- @include "logs/_trim"
@@ -76,9 +77,10 @@ local function take(id)
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, line, found[2], fields
 end
 
-local wanted = tonumber(ARGV[5])
-for _, list in ipairs(paused and {} or queues(group)) do
-  local ids = wanted > 0 and redis.call('LRANGE', list, 0, wanted - 1) or {}
+local wanted, wanted_new = tonumber(ARGV[5]), tonumber(ARGV[8])
+for place, list in ipairs(paused and {} or queues(group)) do
+  local most = place == 1 and wanted or math.min(wanted, wanted_new)
+  local ids = most > 0 and redis.call('LRANGE', list, 0, most - 1) or {}
   local looked = 0
   while looked < #ids and bytes < bytes_max do
     looked = looked + 1
@@ -87,7 +89,7 @@ for _, list in ipairs(paused and {} or queues(group)) do
   if looked > 0 then
     redis.call('LTRIM', list, looked, -1)
   end
-  if looked < #ids or #ids == wanted then
+  if looked < #ids or most == wanted and #ids == wanted then
     left = left + redis.call('LLEN', list)
   end
   wanted = bytes < bytes_max and wanted - looked or 0
