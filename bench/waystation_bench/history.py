@@ -265,7 +265,7 @@ HISTORY = Benchmark(
     promises=(
         Promise(
             name="topic_read_vs_parquet",
-            bar=0.4,
+            bar=0.3,
             at="least",
             value=_rates("read.topic", "read.parquet"),
             meaning="whole rows per second through Spark, a topic / the same rows as Parquet",

@@ -24,7 +24,7 @@ from waystation_bench.sender import Stage
 from waystation_bench.workshop import Workshop
 
 BARS = {
-    "topic_read_vs_parquet": 0.4,
+    "topic_read_vs_parquet": 0.3,
     "ingest_vs_topic_read": 0.5,
     "record_overhead_on_transactions": 1.15,
     "record_overhead_on_delivery": 1.15,

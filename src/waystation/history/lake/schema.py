@@ -7,7 +7,8 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from waystation.history.decoders.messages import HEADERS, MESSAGE_SCHEMA, TIME
+from waystation.history.decoders.envelopes import HEADERS
+from waystation.history.decoders.messages import MESSAGE_SCHEMA, TIME
 
 #: State of a row. `live`: row of an entry of a log. `gap`: range of offsets without rows, from
 #: `log_offset` up to `gap_end`. `lost`: former `live` or `gap` row; a store that was restored does
