@@ -583,6 +583,9 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run: bool = False
     #: Further Spark settings by name, which override those of Waystation.
     spark: dict[str, str] = {}
+    #: Seconds without a query after which the process ends that keeps a Spark session for
+    #: `waystation history sql`.
+    sql_idle_seconds: Seconds = 600.0
     #: Whether Spark serves its web pages while a job runs, on this machine only.
     ui: bool = False
     #: Hours for which files without a table are kept; must exceed the longest query or round.

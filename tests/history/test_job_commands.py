@@ -50,6 +50,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
         query = "select topic, count(*) n from waystation.messages group by 1"
         asked = job("sql", query, *where, "--json")
         wrong = job("sql", "selekt", *where)
+        ended = job("sql", "--stop", *where)
         DeltaTable(f"{settings.data}/lake/messages").delete(f"id = '{ids[2]}'")
         bad = job("audit", *where)
 
@@ -60,6 +61,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
     assert "<h2>Throughput</h2>" in page.read_text(encoding="utf-8")
     assert (again.returncode, again.stdout) == (0, "No new rows since the last refresh.\n")
     assert (asked.returncode, json.loads(asked.stdout)) == (0, {"topic": "orders", "n": 5})
+    assert ended.stdout == "Spark has ended; the next query starts it again.\n"
     assert wrong.returncode == 2
     sentence, hint = wrong.stderr.splitlines()
     assert "selekt" in sentence

@@ -37,10 +37,15 @@ def spark_errors() -> Iterator[None]:
             hint="Nothing was committed, and it can be done again.",
         ) from error
     except _GONE as error:
-        raise SparkGoneError(
-            "The process of Spark has ended.",
-            hint="Nothing is lost: start it again. If memory was short, give it more (--memory).",
-        ) from error
+        raise spark_gone() from error
+
+
+def spark_gone() -> SparkGoneError:
+    """Return the error of a Java process that has ended."""
+    return SparkGoneError(
+        "The process of Spark has ended.",
+        hint="Nothing is lost: start it again. If memory was short, give it more (--memory).",
+    )
 
 
 def _unreadable_file(error: BaseException) -> str:

@@ -57,6 +57,7 @@ from waystation.history.lake.view_updates import (
     stop_following,
 )
 from waystation.history.sources.topics import register
+from waystation.history.spark_errors import spark_gone
 
 _DATABASE = "waystation"
 #: Database of the tables that the views read.
@@ -114,11 +115,19 @@ class QueryResult(msgspec.Struct, frozen=True):
                 yield tuple(_plain(value) for value in row)
         except PySparkException as error:
             raise _query_error(error) from error
+        except (EOFError, ConnectionError) as error:
+            # Rows come over a socket of the Java process.
+            raise spark_gone() from error
 
 
 def run_query(spark: SparkSession, lake: Lake, sql: str) -> QueryResult:
     """Run a query over the views of a lake. Raise QueryError if Spark rejects it."""
     attach(spark, lake=lake.root)
+    return query_views(spark, sql)
+
+
+def query_views(spark: SparkSession, sql: str) -> QueryResult:
+    """Run a query over the views that a session has. Raise QueryError if Spark rejects it."""
     try:
         frame = spark.sql(sql)
     except PySparkException as error:
