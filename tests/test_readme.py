@@ -99,7 +99,7 @@ class Reader:
             self._run_python(text)
         else:
             for command, shown in commands_of(text):
-                require_shown(self._run(command), shown)
+                require_shown(self.run(command), shown)
 
     def close(self) -> None:
         for process in self._running:
@@ -113,7 +113,8 @@ class Reader:
         """What a command has printed that was started with `&`, from the first one on."""
         return (self._folder / f"output-{number}.txt").read_text(encoding="utf-8")
 
-    def _run(self, command: str) -> str:
+    def run(self, command: str) -> str:
+        """Run a command, as a reader types it; return its output."""
         if command.endswith("&"):
             return self._start(command.removesuffix("&").strip())
         if command.startswith("curl ") and shutil.which("curl") is None:
@@ -199,6 +200,7 @@ def test_readme_runs_in_order_on_an_empty_server(tmp_path: Path) -> None:
     with reader(folder, "--app", "refund:app", history="") as somebody:
         for block in blocks:
             somebody.read(block)
+        somebody.run("waystation history sql --stop")
         assert somebody.output_of(0) == "".join(f"order-17 {{'n': {n}}}\n" for n in range(3))
         assert somebody.output_of(1) == "alice {'n': 1}\n"
     assert len((folder / "bank.txt").read_text(encoding="utf-8").splitlines()) == 1

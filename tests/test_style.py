@@ -114,11 +114,18 @@ PLAIN = """
     src/waystation/config_sources.py
     src/waystation/db
     src/waystation/errors.py
+    src/waystation/cli/history_queries.py
+    src/waystation/history/cluster.py
     src/waystation/history/jobs.py
     src/waystation/history/log_ends.py
     src/waystation/history/packages.py
     src/waystation/history/process.py
+    src/waystation/history/query_client.py
+    src/waystation/history/query_protocol.py
+    src/waystation/history/query_results.py
+    src/waystation/history/query_server.py
     src/waystation/history/role.py
+    src/waystation/history/session.py
     src/waystation/history/status.py
     src/waystation/logs
     src/waystation/messages
@@ -128,7 +135,10 @@ PLAIN = """
     src/waystation/types
     tests/channels
     tests/helpers
+    tests/history/test_cluster_resources.py
+    tests/history/test_query_process.py
     tests/history/test_role.py
+    tests/history/test_shell.py
     tests/logs
     tests/messages
     tests/models

@@ -96,7 +96,7 @@ def _measure(run: Run, folder: Path) -> None:
     )
     run.versions.update({name: metadata.version(name) for name in ("pyspark", "deltalake")})
     run.steps = 2 * (plan.delivery_rounds + plan.transaction_rounds) + 4
-    run.steps += 3 * plan.read_rounds + 2 + bool(plan.live)
+    run.steps += 5 * plan.read_rounds + 2 + bool(plan.live)
     deliveries_max, transactions_max, reads_max = plan.seconds_max
     with Stage(folder / "delivery") as stage:
         amount = [plan.delivery_items, plan.delivery_seconds]
@@ -148,6 +148,7 @@ class Reading:
                 self._run.step(f"{count:,} messages")
                 self._ask("fill", store=store, count=count)
                 self._ask("copy", store=store, size=size)
+                self._ask("make_view", store=store, size=size)
             self._run.step("warm up")
             for contender in self.contenders():
                 contender.sample()
@@ -158,7 +159,7 @@ class Reading:
         self._stack.close()
 
     def contenders(self) -> list[Contender]:
-        """The topic, its copy as Parquet, and ingest."""
+        """The topic, its copy as Parquet, ingest, the lake through its view, and a copy of that."""
         return [
             Contender(f"read.{name}", "caller", partial(self._slope, question))
             for name, question in (
@@ -168,6 +169,8 @@ class Reading:
                     "ingest",
                     lambda size, store, count: {"job": "ingest", "store": store, "count": count},
                 ),
+                ("view", lambda size, store, count: {"job": "view", "size": size}),
+                ("view_parquet", lambda size, store, count: {"job": "view_parquet", "size": size}),
             )
         ]
 
@@ -269,6 +272,13 @@ HISTORY = Benchmark(
             at="least",
             value=_rates("read.topic", "read.parquet"),
             meaning="whole rows per second through Spark, a topic / the same rows as Parquet",
+        ),
+        Promise(
+            name="lake_view_vs_parquet",
+            bar=0.9,
+            at="least",
+            value=_rates("read.view", "read.view_parquet"),
+            meaning="whole rows per second through Spark, a view of the lake / the same as Parquet",
         ),
         Promise(
             name="ingest_vs_topic_read",

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import ingest_job
 from waystation.history.lake.table import Lake
+from waystation.history.lake.views import attach, open_snapshot
 from waystation.history.session import SessionPlan, open_session
 from waystation.history.sources.options import Location
 from waystation.logs.protocol import Retention
@@ -94,6 +95,22 @@ class SparkLoad:
         rows = self._spark.read.parquet(self._parquet(size))
         return self._timed(lambda: _read(rows))
 
+    def do_make_view(self, store: str, size: str) -> Answer:
+        """Ingest a store into a lake, and let Spark write the rows of its view as Parquet."""
+        ingest_job(self._spark, self._view_lake(size), Location(store)).run()
+        self._view(size).write.parquet(self._parquet(f"view-{size}"))
+        return {}
+
+    def do_view(self, size: str) -> Answer:
+        """Read all columns of all rows through a view of a lake."""
+        rows = self._view(size)
+        return self._timed(lambda: _read(rows))
+
+    def do_view_parquet(self, size: str) -> Answer:
+        """Read the same rows from the Parquet files that Spark wrote."""
+        rows = self._spark.read.parquet(self._parquet(f"view-{size}"))
+        return self._timed(lambda: _read(rows))
+
     def do_ingest(self, store: str, count: int) -> Answer:
         """All logs of a store into an empty lake."""
         lake = Lake(str(self._new_lake()))
@@ -147,6 +164,13 @@ class SparkLoad:
 
     def _parquet(self, size: str) -> str:
         return str(self._folder / f"copy-{size}")
+
+    def _view(self, size: str) -> DataFrame:
+        attach(self._spark, lake=open_snapshot(self._view_lake(size).root))
+        return self._spark.table("waystation.messages")
+
+    def _view_lake(self, size: str) -> Lake:
+        return Lake(str(self._folder / f"view-lake-{size}"))
 
     def _new_lake(self) -> Path:
         self._lakes += 1

@@ -583,6 +583,9 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run: bool = False
     #: Further Spark settings by name, which override those of Waystation.
     spark: dict[str, str] = {}
+    #: Seconds without a query after which the process ends that keeps a Spark session for
+    #: `waystation history sql`.
+    sql_idle_seconds: Seconds = 600.0
     #: Whether Spark serves its web pages while a job runs, on this machine only.
     ui: bool = False
     #: Hours for which files without a table are kept; must exceed the longest query or round.
@@ -590,6 +593,14 @@ class HistoryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 # -- All sections ------------------------------------------------------------------------------
+
+
+def public_place(lake: str) -> str:
+    """Return the absolute folder of a lake, or its URL without user and password."""
+    if "://" not in lake:
+        return os.path.abspath(lake)
+    parts = urlsplit(lake)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -627,10 +638,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def public_lake(self) -> str:
         """Absolute folder of the lake, or its URL without user and password."""
-        if "://" not in self.lake_place:
-            return os.path.abspath(self.lake_place)
-        parts = urlsplit(self.lake_place)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return public_place(self.lake_place)
 
     @property
     def data_dir(self) -> Path:

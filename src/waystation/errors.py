@@ -975,6 +975,19 @@ class SparkGoneError(HistoryError):
     code = "history.spark-gone"
 
 
+class ClusterResourcesError(HistoryError):
+    """No worker of the Spark cluster has the memory and cores that an executor requests."""
+
+    code = "history.cluster-resources"
+
+
+class QueryStoppedError(HistoryError):
+    """The process that keeps the Spark session of `history sql` was stopped during a query."""
+
+    code = "history.query-stopped"
+    remedy = "Run the query again: a new process starts."
+
+
 class TaskFailedError(HistoryError):
     """A Spark task failed on every attempt. Nothing was committed."""
 

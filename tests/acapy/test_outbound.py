@@ -94,13 +94,34 @@ async def test_dead_letters_are_listed_redriven_and_forgotten(store_server: Embe
         assert [each.id for each in found] == ["a", "b", "c"]
         assert (found[0].cause, found[0].attempts) == ("gone: ü a", 6)
         assert found[0].message == b"m 1 a"
-        assert [each.id for each in await retries.dead(after=1, most=1)] == ["b"]
+        assert [each.id for each in await retries.dead(after=found[0], most=1)] == ["b"]
         assert await retries.redrive(["a", "unknown"]) == 1
         assert await retries.take(9, LEASE_MS) == [b"m 1 a"]
         assert await retries.redrive() == 1, "what cannot be read stays"
         assert [each.id for each in await retries.dead()] == ["b"]
         assert await retries.purge(["b"]) == 1
         assert await retries.dead() == []
+
+
+async def test_page_of_dead_letters_after_others_are_gone_skips_none(
+    store_server: EmbeddedServer,
+) -> None:
+    async with open_outbox(store_server) as outbox:
+        retries, names = outbox.retries, [f"{number:03}" for number in range(250)]
+        letter = {"cause": "", "attempts": 1, "readable": True}
+        # Many of them in one millisecond.
+        await asyncio.gather(*(retries.bury(name, b"m", was=b"", **letter) for name in names))
+        ordered = await outbox.store.call("ZRANGE", retries._failed, 0, -1)
+        first = await retries.dead(most=40)
+        # The letters of the first page, with the last one, are purged before the second is read.
+        assert await retries.purge([each.id for each in first]) == 40
+        second = await retries.dead(after=first[-1], most=100)
+        assert await retries.redrive([second[3].id, second[-1].id]) == 2
+        third = await retries.dead(after=second[-1], most=100)
+        last = await retries.dead(after=third[-1], most=100)
+        found = [each.id.encode() for each in (*first, *second, *third, *last)]
+        assert found == ordered
+        assert await retries.dead(after=last[-1]) == []
 
 
 async def test_the_oldest_dead_letter_makes_room_for_a_newer_one(

@@ -25,6 +25,7 @@ from waystation_bench.workshop import Workshop
 
 BARS = {
     "topic_read_vs_parquet": 0.3,
+    "lake_view_vs_parquet": 0.9,
     "ingest_vs_topic_read": 0.5,
     "record_overhead_on_transactions": 1.15,
     "record_overhead_on_delivery": 1.15,
@@ -90,12 +91,13 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reading,
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_topic_parquet_and_ingest_are_measured_by_what_more_rows_take(
+def test_topic_parquet_ingest_and_view_are_measured_by_what_more_rows_take(
     reading: tuple[Reading, Path],
 ) -> None:
     samples = {each.name: each.sample() for each in reading[0].contenders()}
 
-    assert list(samples) == ["read.parquet", "read.topic", "read.ingest"]
+    names = ["parquet", "topic", "ingest", "view", "view_parquet"]
+    assert list(samples) == [f"read.{name}" for name in names]
     for name, sample in samples.items():
         assert sample.operations == SMALL.many - SMALL.few, name
         told = sample.figures

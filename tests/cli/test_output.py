@@ -12,7 +12,7 @@ import pytest
 from rich.text import Text
 
 from waystation.cli import channel_tail, output, tx_shown
-from waystation.cli.history_jobs import _write_csv
+from waystation.cli.history_queries import _write
 from waystation.cli.output import (
     SafeConsole,
     emit_error,
@@ -24,6 +24,7 @@ from waystation.cli.output import (
 from waystation.client.messages import Received
 from waystation.client.transactions import Journal, JournalLine, JournalStep
 from waystation.errors import WaystationError
+from waystation.history.query_results import encode_result
 
 #: An escape sequence, its C1 form, marks that turn a text around, a separator, half a smiley.
 DANGEROUS = "a\x1b[31mb\x9b2Jc\u202ed\u2066e\u200ff\u2028g\ud83dh\x07\x7f\r"
@@ -42,6 +43,7 @@ class Output(io.StringIO):
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
         self._terminal = terminal
+        self.buffer = io.BytesIO()
 
     def isatty(self) -> bool:
         return self._terminal
@@ -53,11 +55,15 @@ def test_csv_of_a_query_is_escaped_on_a_terminal_and_exact_in_a_file(
 ) -> None:
     out = Output(terminal=terminal)
     monkeypatch.setattr(sys, "stdout", out)
-    _write_csv(["id", "note"], [(1, "a\x1b[2J\nb"), (None, ["\x9b"])])
+    rows = [(1, "a\x1b[2J\nb"), (None, ["\x9b"])]
+    whole = b"".join(encode_result(["id", "note"], rows, "csv"))
+    # In pieces that divide line ends and quoted values
+    _write([whole[at : at + 3] for at in range(0, len(whole), 3)], "csv")
     if terminal:
         assert out.getvalue() == "id,note\r\n1,a\\u001b[2J\\nb\r\n,['\\x9b']\r\n"
     else:
-        assert list(csv.reader(io.StringIO(out.getvalue(), newline="")))[1] == ["1", "a\x1b[2J\nb"]
+        text = out.buffer.getvalue().decode()
+        assert list(csv.reader(io.StringIO(text, newline="")))[1] == ["1", "a\x1b[2J\nb"]
 
 
 def test_channel_message_and_journal_stay_on_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.log_writer import LogWriter
 from tests.history.quick_spark import QUICK_SPARK
+from waystation.history import role
 from waystation.history.session import SessionPlan, open_session
 from waystation.history.sources.topics import register
 from waystation.store.embedded.server import EmbeddedServer
@@ -68,3 +69,11 @@ def writer(store_url: str) -> Iterator[LogWriter]:
 def lake(tmp_path: Path) -> Path:
     """A folder for a lake."""
     return tmp_path / "lake"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all pauses of the role short."""
+    monkeypatch.setattr(role, "LOOK_S", 0.02)
+    monkeypatch.setattr(role, "_LOOK_SHARE", 1.0)
+    monkeypatch.setattr(role, "_RETRY_S_FIRST", 0.01)

@@ -17,8 +17,8 @@ from waystation import App, Waystation
 from waystation.client import NewMessage
 from waystation.config import Config
 from waystation.errors import HistoryMissingError, SparkStartError
-from waystation.history import connect
-from waystation.history.connect import connect_session
+from waystation.history import session
+from waystation.history.session import connect_session
 
 MESSAGES = 500
 SECONDS_MAX = 250
@@ -89,7 +89,7 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
 
 
 def test_what_is_missing_for_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "_NEEDED", ("grpc", "no_such_package", "none.such"))
+    monkeypatch.setattr(session, "_CONNECT_PACKAGES", ("grpc", "no_such_package", "none.such"))
 
     with pytest.raises(HistoryMissingError, match=r"needs no_such_package and none\.such") as told:
         connect_session("sc://127.0.0.1")

@@ -11,16 +11,19 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.history import local_ingest as local
+from tests.history import shard_story
 from tests.history.lake_check import gaps_of
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
 from waystation.errors import HistoryBusyError, StoreDataLostError, TaskFailedError
 from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import IngestJob, ingest_job
+from waystation.history.ingest.planner import ingested_states
 from waystation.history.ingest.retention import SOFT
 from waystation.history.ingest.task import IngestTask, TaskResult
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
+from waystation.history.log_reader import LogReader
 from waystation.history.sources.options import Location
 from waystation.store.keys import FORMAT
 
@@ -436,3 +439,74 @@ def test_ingest_of_a_damaged_log_keeps_stored_offsets_and_writes_a_gap_with_its_
         ("tx/0", "tx/0/2", "Offsets 2 to 3"),
     }
     assert "missing" not in findings.counts
+
+
+def test_deliveries_are_committed_after_the_messages_of_all_topics(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-05: whatever a crash leaves and a snapshot reads, each delivery has its message."""
+    writer.create(ORDERS, 2)
+    for partition in (0, 1):
+        writer.append(ORDERS, envelopes(50, first=100 * partition), partition)
+    shard_story.write(writer)
+    committed: list[str] = []
+    commit = LakeTable.commit
+
+    def observed(table: LakeTable, *given: Any) -> None:
+        committed.append(table.schema.name)
+        commit(table, *given)
+
+    monkeypatch.setattr(LakeTable, "commit", observed)
+    found: list[tuple[int, bool]] = []
+
+    def note(progress: IngestProgress) -> None:
+        tables = Lake(str(lake)).snapshot()
+        has_deliveries = "deliveries" in tables and bool(tables["deliveries"].files())
+        found.append((len(ids(lake)), has_deliveries))
+
+    done = ingest(batch_rows=60).run(note)
+
+    # The first micro-batch would have room for deliveries.
+    assert found[0] == (60, False)
+    assert found[-1] == (100, True)
+    assert all(messages == 100 for messages, has_deliveries in found if has_deliveries)
+    assert done.left == 0
+    assert committed.index("deliveries") > committed.index("messages")
+    committed.clear()
+    writer.append(ORDERS, envelopes(1, first=500))
+    delivery = shard_story.hop_row(17, "attempt", "m0.0.50", "-", 1, 50, "park")
+    writer.append_raw(shard_story.LOG, [shard_story._entry(delivery)])
+    # Both in one micro-batch.
+    assert ingest().run().rows == 2
+    assert committed == ["messages", "deliveries"]
+
+
+def test_states_of_topics_are_read_after_those_of_record_logs(
+    writer: LogWriter, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that is produced and delivered in between is in both states."""
+    writer.create(ORDERS)
+    shard_story.write(writer)
+    states = LogReader.states
+
+    def late(logs: LogReader, partitions: Any) -> Any:
+        found = states(logs, partitions)
+        if any(log == shard_story.LOG for log, _ in found):
+            writer.append(ORDERS, envelopes(1))
+        return found
+
+    monkeypatch.setattr(LogReader, "states", late)
+    with LogReader(store_url) as logs:
+        assert ingested_states(logs)[f"{ORDERS}/0"].end == 1
+
+
+def test_snapshot_opens_messages_after_deliveries(
+    ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(1))
+    shard_story.write(writer)
+    ingest().run()
+    snapshot = Lake(str(lake)).snapshot()
+    names = list(snapshot)
+    assert names.index("messages") > names.index("deliveries")

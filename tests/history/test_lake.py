@@ -205,6 +205,34 @@ def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> No
     assert len(snapshot[OPERATIONS.name].files()) == 2
 
 
+def test_commit_marks_after_a_commit_a_new_table_or_a_new_lake_differ(lake: Path) -> None:
+    where = Lake(str(lake))
+    empty = where.snapshot()
+    assert not empty.commit_marks().has_later_commits
+    where.open(OPERATIONS)
+    assert empty.commit_marks().has_later_commits
+
+    first = where.snapshot()
+    marks = first.commit_marks()
+    assert not marks.has_later_commits
+    where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    assert first.commit_marks().has_later_commits
+    second = where.snapshot()
+    assert not second.commit_marks().has_later_commits
+    where.open(POOLS)
+    assert second.commit_marks().has_later_commits
+
+    # A table of the same version in the place of the former one
+    third = where.snapshot()
+    marks = third.commit_marks()
+    assert third.commit_marks() == marks
+    (lake / "operations").rename(lake / "former")
+    assert third.commit_marks() != marks
+    where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
+    assert third.commit_marks() != marks
+    assert not third.commit_marks().has_later_commits
+
+
 def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:
     where = Lake(str(lake))
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tests.helpers.store_faults import plain_server
 from tests.history.lake_check import gaps_of, projected_rows, require_whole
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
-from waystation.errors import HistoryBusyError
+from waystation.errors import HistoryBusyError, HistoryError, LakeWriteError
 from waystation.history import attach
 from waystation.history.ingest import job
 from waystation.history.ingest.job import IngestJob
@@ -233,6 +235,48 @@ def test_of_two_ingests_that_find_the_same_loss_one_repairs_it_and_the_other_is_
     require_whole(lake, store_url)
 
 
+@pytest.mark.parametrize("error", [LakeWriteError("The disk is full."), HistoryBusyError("Busy.")])
+def test_repair_that_failed_once_is_made_by_the_next_run_of_the_same_ingest(
+    writer: LogWriter,
+    store_url: str,
+    lake: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: HistoryError,
+) -> None:
+    """F-05: with two partitions, of which the second is not looked at before the failure."""
+    writer.create(ORDERS, 2)
+    for partition in (0, 1):
+        writer.append(ORDERS, envelopes(6, first=100 * partition), partition)
+    backup = writer.backup()
+    for partition in (0, 1):
+        writer.append(ORDERS, envelopes(4, first=100 * partition + 6), partition)
+    local_ingest(lake, store_url).run()
+    writer.restore(backup)
+    for partition in (0, 1):
+        # The same number of entries, so that offsets alone show no difference.
+        writer.append(ORDERS, envelopes(4, first=100 * partition + 20), partition)
+    update = LakeTable.update
+
+    def failing(*given: Any) -> int:
+        monkeypatch.setattr(LakeTable, "update", update)
+        raise error
+
+    monkeypatch.setattr(LakeTable, "update", failing)
+    same = local_ingest(lake, store_url)
+    with pytest.raises(type(error)):
+        same.run()
+
+    done = same.run()
+
+    assert (done.rows, done.lost_rows) == (8, 8)
+    assert sorted(ids(lake, lost=False)) == sorted(
+        expected(range(6), range(20, 24), range(100, 106), range(120, 124))
+    )
+    assert sorted(ids(lake, lost=True)) == sorted(expected(range(6, 10), range(106, 110)))
+    require_whole(lake, store_url)
+    assert same.run().lost_rows == 0
+
+
 def test_entries_that_another_ingest_commits_after_a_look_at_the_log_are_not_lost(
     ingest: Any, writer: LogWriter, store_url: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,3 +304,32 @@ def test_a_lost_data_set_is_a_gap_once(ingest: Any, writer: LogWriter, lake: Pat
     for _ in range(2):
         ingest().run()
     assert sorted(gaps_of(lake)) == [("ds-1", 0, 0, "store-lost"), ("ds-2", 0, 0, "store-lost")]
+
+
+@pytest.mark.parametrize("room", [100, 1500])
+def test_repair_on_a_full_disk_is_told_and_made_by_the_same_ingest_when_there_is_room(
+    ingest: Any, writer: LogWriter, store_url: str, lake: Path, room: int
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    backup = writer.backup()
+    writer.append(ORDERS, envelopes(4, first=6))
+    ingest().run()
+    writer.restore(backup)
+    writer.append(ORDERS, envelopes(4, first=20))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.history.repair_process", store_url, str(lake), str(room)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    told, repaired = done.stdout.splitlines() or [done.stderr[-2000:], ""]
+    assert told.startswith("history.lake-write: messages cannot be written to: ")
+    assert "too large" in told
+    assert repaired == "rows=4 lost=4"
+    assert ids(lake, lost=False) == expected(range(6), range(20, 24))
+    assert ids(lake, lost=True) == expected(range(6, 10))
+    require_whole(lake, store_url)

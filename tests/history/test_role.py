@@ -8,8 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,16 @@ from tests.helpers.http import ask, async_ask
 from tests.helpers.processes import ended
 from tests.helpers.waiting import eventually
 from tests.history.quick_spark import QUICK_SPARK
+from tests.history.role_station import (
+    in_state,
+    not_leased,
+    produce,
+    reported_at,
+    role_of,
+    script,
+    second_role,
+    with_role,
+)
 from waystation import AsyncWaystation
 from waystation.config import Config, HistoryConfig, StoreConfig
 from waystation.config_sources import load_config
@@ -31,75 +39,14 @@ from waystation.history.decoders.registry import decoder_for
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import ends_digest
 from waystation.history.process import child_environment
-from waystation.history.role import HistoryRole
 from waystation.history.status import ask_for_ingest, read_status, wait_for_ingest
 from waystation.logs.streams import StreamLogs
-from waystation.runtime.ids import RandomIds
 from waystation.store.leases import Leases
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
 from waystation.testing.station import Serving, quick_settings
 
 PYTHON_PATH = os.pathsep.join(sys.path)
-
-#: Ingest process without Spark. It answers each request with an event of its argument, the last
-#: one for all further requests: `ok`, `failed`, or `crash`, which ends the process.
-_SCRIPTED = """
-import sys
-print('{"type": "started", "spark": "4"}', flush=True)
-answers = sys.argv[1:]
-for _ in sys.stdin:
-    answer = answers.pop(0) if len(answers) > 1 else answers[0]
-    if answer == "crash":
-        sys.exit(3)
-    if answer == "failed":
-        print('{"type": "failed", "code": "history.lake-write", "error": "The disk is full."}',
-              flush=True)
-    else:
-        print('{"type": "reading", "read": 0, "total": 1}', flush=True)
-        print('{"type": "ended", "ingested": {"rows": 1, "rounds": 1}}', flush=True)
-"""
-
-
-def script(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", _SCRIPTED, *answers))
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make all pauses of the role short."""
-    monkeypatch.setattr(role, "LOOK_S", 0.02)
-    monkeypatch.setattr(role, "_LOOK_SHARE", 1.0)
-    monkeypatch.setattr(role, "_RETRY_S_FIRST", 0.01)
-
-
-def with_role(folder: Path, **more: Any) -> Config:
-    history: dict[str, Any] = {"run": True, "every_seconds": 0.1, **more}
-    return quick_settings(str(folder), history=HistoryConfig(**history))
-
-
-def role_of(running: Serving) -> HistoryRole:
-    assert running.node.history is not None
-    return running.node.history
-
-
-@asynccontextmanager
-async def second_role(running: Serving) -> AsyncIterator[HistoryRole]:
-    """Run the role of another node of the same store."""
-    node = running.node
-    other = HistoryRole(
-        node.settings, node.opened, node.logs, clock=node.clock, identity=RandomIds()
-    )
-    async with other:
-        yield other
-
-
-async def produce(running: Serving, number: int) -> None:
-    async with AsyncWaystation(running.url) as client:
-        if number == 1:
-            await client.topics.create("orders")
-        await client.topics.produce("orders", {"n": number})
-
 
 # -- Without Spark -----------------------------------------------------------------------------
 
@@ -120,11 +67,6 @@ async def test_role_without_messages_starts_no_process(tmp_path: Path) -> None:
         assert status.lake == str(tmp_path / "lake")
 
 
-async def reported_at(running: Serving, *, after: bytes = b"0") -> bytes:
-    at = await running.node.opened.store.call("HGET", "{waystation.history}:status", "role_ms")
-    return at if at and at > after else b""
-
-
 @pytest.mark.usefixtures("quick")
 async def test_role_ingests_and_ends_idle_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,10 +85,6 @@ async def test_role_ingests_and_ends_idle_process(
         await eventually(lambda: not_leased(running))
         await produce(running, 2)
         await eventually(lambda: history_metrics.rows._value.get() == before + 2)
-
-
-async def not_leased(running: Serving) -> bool:
-    return not (await read_status(running.node.opened.store)).leased
 
 
 @pytest.mark.usefixtures("quick")
@@ -173,11 +111,6 @@ async def test_role_after_failure_reports_it_and_retries(
         status = await eventually(lambda: in_state(running, "idle"))
         assert (status.lag, status.error) == (0, "")
         assert running.node.notes == []
-
-
-async def in_state(running: Serving, state: str) -> Any:
-    status = (await read_status(running.node.opened.store)).public
-    return status if status.state == state else None
 
 
 @pytest.mark.usefixtures("quick")
@@ -405,8 +338,18 @@ def test_ingest_process_gets_settings_of_the_node_and_not_the_environment(tmp_pa
     assert found.history.spark == {"spark.a": "b"}
     assert (found.history.ui, found.history.every_seconds) == (True, 7.5)
     # A file that exists on every machine of a cluster replaces the URL.
-    mounted = child_environment(settings, {"WAYSTATION_STORE_URL_FILE": "/run/store"})
+    file = tmp_path / "store-url"
+    file.write_text(settings.store.url + "\n")
+    mounted = child_environment(settings, {"WAYSTATION_STORE_URL_FILE": str(file)})
     assert "WAYSTATION_STORE_URL" not in mounted
+    assert load_config(
+        file=Path(mounted["WAYSTATION_CONFIG"]), environment=mounted
+    ).config.store == (settings.store)
+    # A flag has named another store than the file.
+    file.write_text("redis://:other@127.0.0.1:1/0\n")
+    flagged = child_environment(settings, {"WAYSTATION_STORE_URL_FILE": str(file)})
+    assert "WAYSTATION_STORE_URL_FILE" not in flagged
+    assert flagged["WAYSTATION_STORE_URL"] == settings.store.url
 
 
 # -- With Spark --------------------------------------------------------------------------------

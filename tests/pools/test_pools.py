@@ -440,7 +440,7 @@ async def test_dead_letters_are_listed_in_the_order_in_which_they_failed(
         rest = await letters.page(pool.place, terms, cursor=first.cursor)
         assert [each.number for each in rest.items] == numbers[2:]
         assert not (await letters.page(pool.place, terms, cursor=rest.cursor)).items
-        for bad in ("x", "1-", "-1", "1-x"):
+        for bad in ("x", "1-", "-1", "1-x", "1-" + "0" * 37, "1-" + "0" * 38, "9" * 50 + "-1"):
             with pytest.raises(InvalidInputError, match="no cursor"):
                 await letters.page(pool.place, terms, cursor=bad)
 

@@ -20,6 +20,7 @@ from waystation.store.scripts import script
 _TAKE = script(__package__, "retry_take")
 _SETTLE = script(__package__, "retry_settle")
 _BURY = script(__package__, "retry_bury")
+_DEAD = script(__package__, "retry_dead")
 _REDRIVE = script(__package__, "retry_redrive")
 
 #: Dead letters that are kept.
@@ -84,15 +85,18 @@ class RetrySet:
 
     # -- Dead letters ------------------------------------------------------------------------
 
-    async def dead(self, *, after: int = 0, most: int = BATCH_MAX) -> list[DeadLetter]:
-        """Dead letters from the oldest on, without the first `after`."""
-        last = after + min(most, BATCH_MAX) - 1
-        ids = await self._store.call("ZRANGE", self._failed, after, last, repeatable=True)
-        if not ids:
-            return []
-        letters = await self._store.call("HMGET", self._dead, *ids, repeatable=True)
-        pairs = zip(ids, letters, strict=True)
-        return [_letter(each.decode(), found) for each, found in pairs if found is not None]
+    async def dead(
+        self, *, after: DeadLetter | None = None, most: int = BATCH_MAX
+    ) -> list[DeadLetter]:
+        """Return the oldest dead letters; those after the last one of the page before.
+
+        A letter that is redriven or purged between two pages makes no page skip another one.
+        """
+        last = (after.at_ms, after.id) if after is not None else (0, "")
+        reply = await self._store.run(
+            _DEAD, [self._dead, self._failed], (*last, min(most, BATCH_MAX))
+        )
+        return [_letter(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
 
     async def dead_count(self) -> int:
         """How many there are."""

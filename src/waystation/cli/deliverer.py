@@ -25,7 +25,7 @@ from waystation.config import Config
 from waystation.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from waystation.acapy.retry_set import RetrySet
+    from waystation.acapy.retry_set import DeadLetter, RetrySet
     from waystation.relay.delivering import OpenDeliverer
 
 app = typer.Typer(help="Send what agents have put into their outbound list; and its dead letters.")
@@ -78,13 +78,10 @@ def dead(
     """List messages that were given up, the oldest first, with the cause."""
 
     async def look(retries: RetrySet) -> list[tuple[str, str, int, bool, str]]:
-        found: list[tuple[str, str, int, bool, str]] = []
-        while page := await retries.dead(after=len(found)):
-            found += [
-                (_time(each.at_ms), each.id, each.attempts, each.readable, each.cause)
-                for each in page
-            ]
-        return found
+        return [
+            (_time(each.at_ms), each.id, each.attempts, each.readable, each.cause)
+            for each in await _dead_letters(retries)
+        ]
 
     columns = ("given up at", "id", "attempts", "readable", "cause")
     rows = _with_retries(_settings(data, store, config), events, look)
@@ -126,15 +123,21 @@ def purge(
     _tell("forgotten", count, as_json=as_json)
 
 
+async def _dead_letters(retries: RetrySet) -> list[DeadLetter]:
+    """Return all dead letters, the oldest first."""
+    found: list[DeadLetter] = []
+    while page := await retries.dead(after=found[-1] if found else None):
+        found += page
+    return found
+
+
 async def _all_of(
     retries: RetrySet, verb: Callable[[list[str]], Awaitable[int]], ids: list[str] | None
 ) -> int:
     """Those that are named, or all that are there now; so many at a time as one call takes."""
     if not ids:
         # Looked up first: what is tried again may be a dead letter again while we are at it.
-        ids = []
-        while page := await retries.dead(after=len(ids)):
-            ids += [each.id for each in page]
+        ids = [each.id for each in await _dead_letters(retries)]
     return sum([await verb(ids[i : i + _BATCH]) for i in range(0, len(ids), _BATCH)])
 
 

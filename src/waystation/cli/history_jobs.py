@@ -1,14 +1,11 @@
-"""`waystation history audit`, `refresh`, `report` and `sql`: what is made of the lake."""
+"""`waystation history audit`, `refresh` and `report`: jobs over the lake."""
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,7 +32,7 @@ from waystation.cli.options import (
     KeyOption,
     StoreOption,
 )
-from waystation.cli.output import console, emit_json, emit_table, one_line, printable
+from waystation.cli.output import console, emit_json, emit_table, printable
 from waystation.errors import ExitCode, HistoryBusyError
 from waystation.runtime.clock import Clock
 
@@ -48,9 +45,6 @@ if TYPE_CHECKING:
     from waystation.history.lease import Job
     from waystation.history.sources.options import Location
 
-#: Rows of a query that are shown on a terminal; `--json` and `--csv` have all.
-_SHOWN_MOST = 1_000
-_LETTERS_MAX = 60
 #: How often another may have committed just before us.
 _TRIES_MAX = 20
 
@@ -286,78 +280,3 @@ def report(
         emit_json(made)
     else:
         console.print(f"{made.file} ({made.bytes:,} bytes)", soft_wrap=True, markup=False)
-
-
-@app.command()
-def sql(
-    query: Annotated[
-        str, typer.Argument(help="In the SQL of Spark; tables are waystation.<name>.")
-    ],
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    lake: LakeOption = None,
-    master: MasterOption = None,
-    memory: MemoryOption = None,
-    data: DataOption = None,
-    url: ServerOption = "",
-    key: KeyOption = "",
-    config: ConfigOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Ask the lake. It reads what was ingested, and needs no store."""
-    target = find_target(
-        config,
-        url=url,
-        key=key,
-        data=data,
-        lake=lake,
-        history_master=master,
-        history_memory=memory,
-    )
-    from waystation.history.lake.views import run_query  # noqa: PLC0415 (Spark takes seconds)
-    from waystation.history.progress import task_watch  # noqa: PLC0415
-
-    check_lake(target.settings)
-    with (
-        job_bar(hidden=as_json or as_csv) as tell,
-        session(target.settings, quiet=as_json or as_csv) as (spark, where),
-        task_watch(spark, "sql", lambda ended, known: tell(ended, known, "tasks")),
-    ):
-        answer = run_query(spark, where, query)
-        if as_json:
-            for row in answer.rows():
-                emit_json(dict(zip(answer.columns, row, strict=True)))
-        elif as_csv:
-            _write_csv(answer.columns, answer.rows())
-        else:
-            rows = [*islice(answer.rows(), _SHOWN_MOST + 1)]
-    # After the bar: it would be drawn into the table.
-    if not (as_json or as_csv):
-        _show_rows(answer.columns, rows)
-
-
-def _write_csv(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Write rows as CSV. On a terminal, escape what it would obey; a file gets the values."""
-    writer = csv.writer(sys.stdout)
-    if sys.stdout.isatty():
-        columns = [one_line(column) for column in columns]
-        rows = (tuple(_safe(value) for value in row) for row in rows)
-    writer.writerow(columns)
-    writer.writerows(rows)
-
-
-def _safe(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float) else one_line(str(value))
-
-
-def _show_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    shown = [tuple(_cell(value) for value in row) for row in rows[:_SHOWN_MOST]]
-    emit_table(columns, shown, empty="No rows.")
-    if len(rows) > _SHOWN_MOST:
-        console.print(f"The first {_SHOWN_MOST:,} rows; --json and --csv have all.", style="dim")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
-    return text if len(text) <= _LETTERS_MAX else f"{text[: _LETTERS_MAX - 1]}…"

@@ -40,7 +40,7 @@ _COMMANDS = {
     "relay": ("relay", "relay"),
     "deliverer": ("deliverer", "app"),
     "why": ("why", "why"),
-    "history": ("history_forget", "app"),
+    "history": ("history_queries", "app"),
 }
 
 

@@ -2,10 +2,10 @@
 
     python -m waystation.history.jobs       settings from the environment
 
-The role writes one line to standard input for each ingest that it wants, and reads events, one JSON
-object per line, from standard output. The process ends when its standard input ends, so that it
-does not outlive a node that was killed. The Java process of Spark ends in the same way with this
-process.
+The role writes one line to standard input for each ingest that it wants, `ingest` and the id of its
+data set, and reads events, one JSON object per line, from standard output. The process ends when
+its standard input ends, so that it does not outlive a node that was killed. The Java process of
+Spark ends in the same way with this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import msgspec
 
 from waystation.config import Config
 from waystation.config_sources import load_config
-from waystation.errors import SparkGoneError, WaystationError
+from waystation.errors import HistoryBusyError, SparkGoneError, WaystationError
+from waystation.runtime.backoff import Backoff
 from waystation.runtime.data_files import tighten
 from waystation.runtime.logging import configure_logging, logger
 
@@ -33,6 +34,9 @@ _log = logger("history")
 #: Time for the batch in progress after standard input has ended. Then the process ends without it,
 #: and the next one repeats the batch.
 _LAST_BATCH_S = 20.0
+#: Attempts of an ingest while other processes commit to the same tables, and the pauses between.
+_ATTEMPTS_MAX = 20
+_PAUSE_S_FIRST, _PAUSE_S_MAX = 0.1, 5.0
 
 
 class IngestProgress(msgspec.Struct):
@@ -76,6 +80,8 @@ class JobEnded(msgspec.Struct, frozen=True, tag="ended"):
     """An ingest has read all logs to the ends that they had at its start."""
 
     ingested: IngestProgress
+    #: Id of the lake at its end.
+    lake_id: str = ""
 
 
 class JobFailure(msgspec.Struct, frozen=True, tag="failed"):
@@ -124,7 +130,7 @@ class JobRequests:
     """Requests of the role, which a thread reads from standard input."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[bool] = SimpleQueue()
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._ended = threading.Event()
         #: Set when Spark runs.
         self.started = threading.Event()
@@ -132,10 +138,10 @@ class JobRequests:
     def read(self) -> None:
         """Read requests; when standard input ends, end the process."""
         # Without a buffer: Python aborts at its exit if a thread waits in the buffer of stdin.
-        for _ in FileIO(sys.stdin.fileno(), closefd=False):
-            self._queue.put(True)
+        for line in FileIO(sys.stdin.fileno(), closefd=False):
+            self._queue.put(line.decode().removeprefix("ingest").strip())
         self._ended.set()
-        self._queue.put(False)
+        self._queue.put(None)
         if self.started.is_set():
             threading.Event().wait(_LAST_BATCH_S)
         # Only this interrupts the start of Spark, or a long batch.
@@ -146,9 +152,14 @@ class JobRequests:
         """Whether standard input has ended."""
         return self._ended.is_set()
 
-    def next(self) -> bool:
-        """Wait for a request; return False if there will not be another."""
-        return self._queue.get() and not self.ended
+    def next(self) -> str | None:
+        """Wait for a request and return its data set; None if there will not be another."""
+        dataset = self._queue.get()
+        return None if self.ended else dataset
+
+    def pause(self, seconds: float) -> None:
+        """Wait; return early when standard input ends."""
+        self._ended.wait(seconds)
 
 
 def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
@@ -167,26 +178,47 @@ def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
         requests.started.set()
         send(JobStarted(spark.version))
         ingest = ingest_job(spark, Lake(settings.lake_place), access, settings.history)
-        while requests.next():
-            event = _ingest(ingest, requests, send)
+        while (dataset := requests.next()) is not None:
+            event = _ingest(ingest, requests, dataset, send)
             if not requests.ended:
                 send(event)
 
 
-def _ingest(ingest: IngestJob, requests: JobRequests, send: Send) -> JobEvent:
+def _ingest(ingest: IngestJob, requests: JobRequests, dataset: str, send: Send) -> JobEvent:
     from waystation.history.following import PASSING  # noqa: PLC0415 (as above)
 
-    try:
-        done = ingest.run(
+    def run() -> IngestProgress:
+        return ingest.run(
             on_reading=lambda read, total: send(JobReading(read, total)),
             stopping=lambda: requests.ended,
+            expected=dataset,
         )
+
+    try:
+        done = retry_busy(run, requests)
     except SparkGoneError:
         raise  # Only a new process has Spark again.
     except PASSING as error:
         _log.warning("ingest failed", error=error)
         return _failed(error)
-    return JobEnded(done)
+    return JobEnded(done, ingest.lake_id)
+
+
+def retry_busy(run: Callable[[], IngestProgress], requests: JobRequests) -> IngestProgress:
+    """Repeat an ingest while other processes, such as an audit, commit to the same tables first.
+
+    This is no failure, because each commit of another process brings the lake closer to the ends.
+    Raise HistoryBusyError after many attempts, or if standard input has ended.
+    """
+    backoff = Backoff(first_s=_PAUSE_S_FIRST, max_s=_PAUSE_S_MAX)
+    while True:
+        try:
+            return run()
+        except HistoryBusyError:
+            pause_s = backoff.next_pause_s()
+            if requests.ended or backoff.failures >= _ATTEMPTS_MAX:
+                raise
+            requests.pause(pause_s)
 
 
 def _failed(error: Exception) -> JobFailure:

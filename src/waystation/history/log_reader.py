@@ -46,12 +46,17 @@ class LogReader:
 
     With the id of a data set, the reader reads from no other one: it raises StoreDataLostError if
     the store has lost that data set. An empty store would otherwise look like deleted logs.
+
+    Scripts see real time, or the time of the data if `follows_time` is set: a time machine may have
+    moved it.
     """
 
-    def __init__(self, url: str, *, dataset: str = "") -> None:
+    def __init__(self, url: str, *, dataset: str = "", follows_time: bool = False) -> None:
         # Not asyncio.Runner, because it formats the reply of each call for its debug output.
         self._loop = uvloop.new_event_loop()
-        self._store = Store(parse_address(url), call_seconds_max=_CALL_SECONDS_MAX)
+        self._store = Store(
+            parse_address(url), call_seconds_max=_CALL_SECONDS_MAX, test_mode=follows_time
+        )
         self._store.data_set.known = self._known = dataset
         # A data set that replaces this one has other entries at the same offsets.
         self._store.data_set.adopts = False

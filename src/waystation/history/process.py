@@ -20,6 +20,7 @@ import msgspec
 from waystation.config import Config, HistoryConfig, LogConfig
 from waystation.errors import SparkGoneError
 from waystation.history.jobs import JobEnded, JobEvent, JobFailure, JobReading, JobStarted
+from waystation.history.store_file import store_url_file
 from waystation.runtime.data_files import create_private, make_private
 
 #: Program and arguments of the process.
@@ -91,11 +92,11 @@ class IngestProcess:
         while not isinstance(await self._event(), JobStarted):
             pass
 
-    def request(self) -> None:
-        """Ask for one ingest."""
+    def request(self, dataset: str) -> None:
+        """Ask for one ingest of a data set; empty: any."""
         assert self._process is not None, "the block was entered"
         assert self._process.stdin is not None, "it is a pipe"
-        self._process.stdin.write(b"ingest\n")
+        self._process.stdin.write(f"ingest {dataset}\n".encode())
 
     async def progress(self) -> JobReading | JobEnded:
         """Return the next event of the requested ingest. Raise JobFailed if it fails."""
@@ -129,9 +130,7 @@ def child_environment(settings: Config, environment: Mapping[str, str]) -> dict[
     The environment has them, because the command line is public on the machine.
     """
     kept = {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith("WAYSTATION_") or name == "WAYSTATION_STORE_URL_FILE"
+        name: value for name, value in environment.items() if not name.startswith("WAYSTATION_")
     }
     values: dict[str, Any] = {
         "config": str(_empty_file(settings.data_dir / "history")),
@@ -139,7 +138,9 @@ def child_environment(settings: Config, environment: Mapping[str, str]) -> dict[
         "store_durability": settings.store.durability,
         "store_cluster": settings.store.cluster,
     }
-    if settings.store.url and "WAYSTATION_STORE_URL_FILE" not in kept:
+    if file := store_url_file(settings.store.url, environment):
+        values["store_url_file"] = file
+    elif settings.store.url:
         values["store_url"] = settings.store.url
     for section, config in (("history", HistoryConfig), ("log", LogConfig)):
         for field in msgspec.structs.fields(config):

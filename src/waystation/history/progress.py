@@ -20,17 +20,16 @@ _GROUP, _TEXT = "spark.jobGroup.id", "spark.job.description"
 
 
 @contextmanager
-def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None]) -> Iterator[None]:
-    """Tells how many tasks have ended, and of how many, of the jobs that this thread runs there.
+def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None]) -> Iterator[str]:
+    """Report how many tasks have ended, and of how many, of the jobs that this thread runs.
 
-    Spark's pages show these jobs by the name.
-
-    Over Connect there is nobody to ask, and nothing is told.
+    Yield the group of these jobs, with which Spark cancels them. The Spark UI shows them by the
+    name. A session of Spark Connect reports nothing and has no group.
     """
     try:
         context = spark.sparkContext
     except PySparkException:
-        yield
+        yield ""
         return
     group = f"{name}-{next(_numbers)}"
     # Of the block around this one, if there is one: its tasks go on to be told when this ends.
@@ -40,7 +39,7 @@ def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None])
     watcher = threading.Thread(target=_watch, args=(context, group, tell, ended), daemon=True)
     watcher.start()
     try:
-        yield
+        yield group
     finally:
         ended.set()
         watcher.join()

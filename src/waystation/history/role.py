@@ -8,11 +8,13 @@ affects the node: the role reports it and retries with back-off.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from waystation.config import Config
 from waystation.errors import HistoryMissingError, NoJavaError, SparkStartError, StoreError
 from waystation.history.jobs import IngestProgress, JobEnded, JobFailure
+from waystation.history.lake.identity import read_lake_id
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import Offsets, ends_digest, read_ends, read_holds
 from waystation.history.packages import require_packages
@@ -30,7 +32,9 @@ from waystation.runtime.backoff import Backoff
 from waystation.runtime.clock import Clock
 from waystation.runtime.ids import IdSource
 from waystation.runtime.service import Service, Wakeup
-from waystation.store.leases import Lease, Leases
+from waystation.store.client import Store
+from waystation.store.keys import FORMAT
+from waystation.store.leases import Lease, LeaseRenewer, Leases
 from waystation.store.opening import OpenStore
 from waystation.telemetry import history_metrics
 from waystation.types.history import HistoryState, HistoryStatus
@@ -55,7 +59,8 @@ class HistoryRole(Service):
     """Keeps the lake of a store up to date, with one ingest process at a time.
 
     The mutable state is the last read of the ends, the offsets that are known to be ingested, the
-    lease and the process.
+    lease and the process. Lease and status have real times in test mode too, because commands that
+    the time machine does not move use them.
     """
 
     #: Longer than the time that the process has to end.
@@ -72,22 +77,34 @@ class HistoryRole(Service):
     ) -> None:
         super().__init__("history", clock=clock)
         self._settings = settings
-        self._store = opened.store
+        self._store, renewer = opened.store, opened.renewer
+        #: Closes what the role has opened for itself.
+        self._closing = contextlib.AsyncExitStack()
+        if self._store.test_mode:
+            self._store, renewer = Store(opened.store.address), LeaseRenewer(opened.store.address)
+            self._closing.push_async_callback(self._store.close)
+            self._closing.callback(renewer.close)
         self._logs = logs
-        self._leases = Leases(opened.store, opened.renewer, owner=identity.token(16))
+        self._leases = Leases(self._store, renewer, owner=identity.token(16))
+        self._closing.callback(self._leases.close)
         self._lease: Lease | None = None
         self._process: IngestProcess | None = None
         self._state: HistoryState = "idle"
         #: Failure since the last ingest that succeeded.
         self._failure: JobFailed | None = None
         self._ends: Offsets = {}
-        #: Log ends up to which the lake is complete, as far as this node knows.
+        self._dataset = opened.dataset
+        #: Log ends up to which the lake is complete, as far as this node knows, and its id.
         self._ingested: Offsets = {}
+        self._lake_id = ""
         #: Estimate of these ends from the retention holds, until this node knows them.
         self._held: Offsets | None = None
         self._is_pending = False
-        self._asked = self._served = 0
-        self._work = Wakeup(recheck_s=LOOK_S)
+        #: Requests of clients: their number, how many were served, and how many there were at the
+        #: start of the last attempt.
+        self._asked = self._served = self._attempted = 0
+        # No limit of a wait, because a pause after a failure can take minutes.
+        self._work = Wakeup()
         self._backoff = Backoff(first_s=_RETRY_S_FIRST, max_s=_RETRY_S_MAX)
         self._status = HistoryStatus(state="idle", lake=settings.public_lake)
         self._reported: RoleReport | None = None
@@ -125,7 +142,11 @@ class HistoryRole(Service):
 
     async def on_start(self) -> None:
         """Raise HistoryMissingError if a package of history is not installed."""
-        require_packages()
+        try:
+            require_packages()
+        except HistoryMissingError:
+            await self._closing.aclose()
+            raise
         history_metrics.lag_seconds.set_function(lambda: self.clock.uptime_s() - self._current_s)
 
     async def run(self) -> None:
@@ -138,7 +159,7 @@ class HistoryRole(Service):
         """Release the lease for the next node."""
         if self._lease is not None:
             await self._lease.release()
-        self._leases.close()
+        await self._closing.aclose()
 
     # -- Pending work ------------------------------------------------------------------------
 
@@ -153,23 +174,37 @@ class HistoryRole(Service):
         """Read the ends of the logs, and find out whether there is work."""
         # First the status: an ingest that ends in between makes the status older than the ends.
         status = await read_status(self._store)
+        looked_s = self.clock.uptime_s()
+        dataset = await self._store.call("HGET", FORMAT, "dataset", repeatable=True)
+        # In a thread, because a folder of another machine can be slow.
+        lake_id = await asyncio.to_thread(read_lake_id, self._settings.lake_place)
         ends = await read_ends(self._logs)
         if self._held is None:
             # History holds the last entry that it has read.
             holds = await read_holds(self._store, ends)
             self._held = {partition: offset + 1 for partition, offset in holds.items() if offset}
-        self._ends = ends
-        is_current = status.ends == ends_digest(ends) or all(
+        self._ends, self._dataset = ends, (dataset or b"").decode()
+        if lake_id != self._lake_id:
+            # The node knows nothing of the lake, because it was created, moved or replaced.
+            self._lake_id, self._ingested = lake_id, {}
+        if not lake_id:
+            self._held = {}  # Holds tell what another lake has.
+        is_current = (status.lake_id == lake_id and status.ends == ends_digest(ends)) or all(
             end == self._ingested.get(partition) for partition, end in ends.items()
         )
         if is_current:
             self._ingested = ends
-            self._current_s = self.clock.uptime_s()
+            self._current_s = looked_s
+            if self._failure is not None and self._lease is None:
+                # Another node or command ingested since the failure of this one.
+                self._recover()
+        elif status.lake_id == lake_id and status.ends_age_ms is not None:
+            self._current_s = max(self._current_s, looked_s - status.ends_age_ms / 1000)
         served = status.served
         if is_current and status.asked > served:
             # The lake has what the client waits for, so that Spark need not start.
             served = status.asked
-            await finish_ingest(self._store, served=served, ends=ends_digest(ends))
+            await finish_ingest(self._store, served=served, ends=ends_digest(ends), lake_id=lake_id)
         self._status = status.public
         self._served = max(self._served, served)
         was_pending = self._is_pending
@@ -178,10 +213,14 @@ class HistoryRole(Service):
             # A client that waits for the lake also ends the pause after a failure.
             self._work.set()
         self._asked = max(self._asked, status.asked)
-        history_metrics.lag_rows.set(self._lag())
+        history_metrics.lag_rows.set(self._lag(status))
         await self._report(status)
 
-    def _lag(self) -> int:
+    def _lag(self, status: StoredStatus) -> int:
+        """Return how many entries the lake lacks."""
+        if self._lease is None and status.leased and status.public.lag is not None:
+            # The node that ingests has stored its figure.
+            return status.public.lag
         ingested = self._ingested or self._held or {}
         return sum(
             max(0, end - ingested.get(partition, 0)) for partition, end in self._ends.items()
@@ -195,7 +234,7 @@ class HistoryRole(Service):
         report = RoleReport(
             state=self._state,
             lake=self._settings.public_lake,
-            lag=self._lag(),
+            lag=self._lag(status),
             error=failure.error if failure is not None else "",
             hint=failure.hint if failure is not None else "",
         )
@@ -213,17 +252,18 @@ class HistoryRole(Service):
         self._lease = await self._leases.acquire(KEYS["ingest"])
         if self._lease is None:
             return LOOK_S
+        self._attempted = self._asked
         try:
             await self._run_process(self._lease)
         except JobFailed as error:
             if self.stopping:
                 return 0.0
-            return await self._fail(error)
+            return await self._fail_process(error)
         except OSError as error:
             failure = JobFailure(
                 SparkStartError.code, f"The ingest process does not start: {error}."
             )
-            return await self._fail(JobFailed(failure))
+            return await self._fail_process(JobFailed(failure))
         finally:
             lease, self._lease = self._lease, None
             with contextlib.suppress(StoreError):
@@ -262,9 +302,9 @@ class HistoryRole(Service):
         begun_s = self.clock.uptime_s()
         due_s = begun_s + self._settings.history.every_seconds
         # The ingest reads the logs at least up to these ends.
-        ends, asked = self._ends, self._asked
+        ends, self._attempted = self._ends, self._asked
         self._enter("running")
-        process.request()
+        process.request(self._dataset)
         try:
             while not isinstance(event := await process.progress(), JobEnded):
                 pass
@@ -274,13 +314,17 @@ class HistoryRole(Service):
             due_s = self.clock.uptime_s() + await self._fail(error)
         else:
             _count(event.ingested, self.clock.now_ms())
-            self._ingested = ends
-            self._served = max(self._served, asked)
-            self._failure = None
-            self._enter("idle")
-            self._backoff.reset()
-            await self._look()
-        while not self.stopping and self.clock.uptime_s() < due_s and self._asked <= self._served:
+            self._ingested, self._lake_id = ends, event.lake_id
+            self._current_s = max(self._current_s, begun_s)
+            self._served = max(self._served, self._attempted)
+            self._recover()
+            # The loop that reads the ends reports it if the store does not answer now.
+            with contextlib.suppress(StoreError):
+                await self._look()
+        # After a failure too, only a request that this attempt has not seen ends the pause.
+        while (
+            not self.stopping and self.clock.uptime_s() < due_s and self._asked <= self._attempted
+        ):
             self._work.clear()
             await self._work.wait(min(LOOK_S, due_s - self.clock.uptime_s()))
 
@@ -288,6 +332,19 @@ class HistoryRole(Service):
         """Change the state. After a failure it stays until an ingest has succeeded."""
         if self._failure is None:
             self._state = state
+
+    def _recover(self) -> None:
+        """Forget the failure, because an ingest has succeeded."""
+        self._failure = None
+        self._enter("idle")
+        self._backoff.reset()
+
+    async def _fail_process(self, error: JobFailed) -> float:
+        """Report the failure of a process; return the pause until the start of the next one."""
+        if self._asked <= self._attempted:
+            # Otherwise a request that this attempt has seen would end the pause.
+            self._work.clear()
+        return await self._fail(error)
 
     async def _fail(self, error: JobFailed) -> float:
         """Report a failure; return the pause until the next attempt."""

@@ -8,7 +8,11 @@ The fields and their writers:
 - `failures`: written by the role.
 - `asked`, `served`: a client that waits for the lake increments `asked`. An ingest that has read
   all logs to the ends that they had at its start sets `served` to the number that it read before.
-- `ends`: digest of these ends. While the logs have the same ends, there is no work.
+- `ends`, `lake`, `ends_ms`: digest of these ends, id of the lake that is complete up to them, and
+  the time when they were read. While logs and lake have this digest and id, there is no work.
+
+All times are real. The time machine of test mode does not move them, because they tell whether
+processes run, and commands that it does not move read them.
 """
 
 from __future__ import annotations
@@ -54,8 +58,14 @@ class StoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     leased: bool
     asked: int
     served: int
+    #: Lake of the node that runs the role; empty if no node does.
+    role_lake: str
     #: Digest of the ends up to which all logs were read; empty: never read.
     ends: str
+    #: Id of the lake that is complete up to these ends.
+    lake_id: str
+    #: Age of these ends in ms; None: never read.
+    ends_age_ms: int | None
 
 
 _decode_report = msgspec.json.Decoder(RoleReport).decode
@@ -63,8 +73,8 @@ _decode_report = msgspec.json.Decoder(RoleReport).decode
 
 async def read_status(store: Store) -> StoredStatus:
     """Return the status."""
-    fields, lease_ms, report_age_ms = await store.run(_READ, [KEY, KEYS["ingest"]], [])
-    role, rows, failures, batch_ms, batch_rows, batch_seconds, asked, served, ends = fields
+    fields, lease_ms, report_age_ms, ends_age_ms = await store.run(_READ, [KEY, KEYS["ingest"]], [])
+    role, rows, failures, batch_ms, batch_rows, batch_seconds, asked, served, ends, lake = fields
     report = _decode_report(role) if role else None
     public = HistoryStatus(
         lake=report.lake if report is not None else "",
@@ -74,7 +84,9 @@ async def read_status(store: Store) -> StoredStatus:
         rows=int(rows or 0),
         failures=int(failures or 0),
     )
+    role_lake = ""
     if report is not None and report_age_ms <= REPORT_MS_MAX:
+        role_lake = report.lake
         public = msgspec.structs.replace(public, **msgspec.structs.asdict(report))
     elif lease_ms:
         # A process without the role ingests, such as `waystation history ingest --follow`.
@@ -84,7 +96,10 @@ async def read_status(store: Store) -> StoredStatus:
         leased=bool(lease_ms),
         asked=int(asked or 0),
         served=int(served or 0),
+        role_lake=role_lake,
         ends=(ends or b"").decode(),
+        lake_id=(lake or b"").decode(),
+        ends_age_ms=ends_age_ms if ends_age_ms >= 0 else None,
     )
 
 
@@ -122,9 +137,11 @@ def _require_pipeline(status: StoredStatus) -> None:
         raise PipelineOffError("No server runs the data pipeline.")
 
 
-async def finish_ingest(store: Store, *, served: int, ends: str) -> None:
-    """Store that an ingest has read all logs to the ends with this digest."""
-    await store.run(_FINISH, [KEY], [served, ends])
+async def finish_ingest(
+    store: Store, *, served: int, ends: str, lake_id: str, age_ms: int = 0
+) -> None:
+    """Store that a lake is complete up to the ends with a digest, which were read `age_ms` ago."""
+    await store.run(_FINISH, [KEY], [served, ends, lake_id, age_ms])
 
 
 async def count_batch(store: Store, rows: int, seconds: float) -> None:

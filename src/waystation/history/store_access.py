@@ -11,6 +11,7 @@ from waystation.config import Config
 from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
 from waystation.history.sources.options import Location
+from waystation.history.store_file import store_url_file
 from waystation.runtime.data_files import make_private, write_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
@@ -65,9 +66,8 @@ def store_access(settings: Config) -> Iterator[Location]:
             yield Location(f"unix://{server.address.path}")
     elif not parse_address(url).password:
         yield Location(url)
-    elif named := os.environ.get("WAYSTATION_STORE_URL_FILE", ""):
-        # On a cluster the operator has put this file on every machine.
-        yield Location("", str(Path(named).absolute()))
+    elif file := store_url_file(url, os.environ):
+        yield Location("", file)
     else:
         yield Location("", str(_written(settings.data_dir / "history", url)))
 

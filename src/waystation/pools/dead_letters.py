@@ -20,6 +20,8 @@ _PURGE = script(__package__, "purge")
 
 #: Of one call: about 3 ms of the store.
 BATCH_MAX = 100
+#: Characters of a cursor. Times and numbers have 16 digits at most.
+_CURSOR_MAX = 33
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +89,14 @@ class DeadLetters:
 
 
 def _parse(cursor: str) -> tuple[int, int]:
+    if not cursor:
+        return 0, 0
     ms, _, number = cursor.partition("-")
     digits = ms + number
-    if cursor and not (ms and number and digits.isascii() and digits.isdecimal()):
+    is_number = ms and number and digits.isascii() and digits.isdecimal()
+    if not is_number or len(cursor) > _CURSOR_MAX:
         raise InvalidInputError("That is no cursor of dead letters.", field="cursor")
-    return (int(ms), int(number)) if cursor and len(cursor) < 40 else (0, 0)
+    return int(ms), int(number)
 
 
 def _letter(words: list[Reply]) -> DeadLetter:

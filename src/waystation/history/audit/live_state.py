@@ -25,7 +25,7 @@ from waystation.pools.held import FoundLetters
 from waystation.pools.mail import Mail
 from waystation.pools.names import Place
 from waystation.store.client import Store
-from waystation.store.keys import FORMAT
+from waystation.store.keys import FORMAT, TIME, TIME_FOLLOWERS
 from waystation.topics.keys import definition_key
 from waystation.topics.model import decode_topic
 from waystation.transactions import names
@@ -70,7 +70,7 @@ class Live:
         Only the archive that this data set was stamped with is read, and none is ever created:
         ArchiveForeignError for another one, ArchiveUnavailableError where there is none.
         """
-        self._logs = LogReader(url)
+        self._logs = LogReader(url, follows_time=_has_time_machine(url))
         #: As they were when somebody asked first; what comes later is no part of this audit.
         self._partitions: dict[str, int] | None = None
         try:
@@ -231,6 +231,15 @@ class Live:
                     )
                 )
         return found
+
+
+def _has_time_machine(url: str) -> bool:
+    """Return whether a time machine moves the time of the data, or has moved it.
+
+    The store then decides with that time whether a message has expired.
+    """
+    with LogReader(url) as logs:
+        return any(logs.replies((("HLEN", TIME), ("HLEN", TIME_FOLLOWERS))))
 
 
 def _open_archive(logs: LogReader, place: str) -> ArchiveScan | None:

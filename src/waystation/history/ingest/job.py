@@ -16,8 +16,8 @@ from datetime import date
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.config import HistoryConfig
-from waystation.errors import LakeWriteError, StoreError
+from waystation.config import HistoryConfig, public_place
+from waystation.errors import LakeWriteError, OtherDataSetError, StoreError
 from waystation.history.decoders.registry import decoder_for
 from waystation.history.ingest.planner import (
     BatchPlan,
@@ -39,8 +39,9 @@ from waystation.history.ingest.task import (
 )
 from waystation.history.jobs import IngestProgress
 from waystation.history.lake.expiry import expire_group_load, expire_rows, first_kept_day
+from waystation.history.lake.identity import read_lake_id
 from waystation.history.lake.maintenance import maintain
-from waystation.history.lake.schema import BASE, OPERATIONS, STORE_LOST
+from waystation.history.lake.schema import BASE, MESSAGES, OPERATIONS, STORE_LOST
 from waystation.history.lake.table import ROOM_HINT, Lake, LakeTable, TableOffset
 from waystation.history.log_ends import ends_digest
 from waystation.history.log_reader import LogReader
@@ -95,11 +96,16 @@ class IngestJob:
     _holds: RetentionHolds = field(init=False)
     #: First day of which the last expiry kept rows.
     _expired_before: date | None = field(default=None, init=False)
-    #: Data set, and run of the store process, that holds and recovery know about.
-    _seen: tuple[str, str] = field(default=("", ""), init=False)
+    #: Data set, run of the store process, and lake that holds and recovery know about.
+    _seen: tuple[str, str, str] = field(default=("", "", ""), init=False)
 
     def __post_init__(self) -> None:
         self._holds = RetentionHolds(self.options.full)
+
+    @property
+    def lake_id(self) -> str:
+        """Id of the lake after the last run that read all logs to their ends."""
+        return self._seen[2]
 
     def run(
         self,
@@ -107,6 +113,7 @@ class IngestJob:
         *,
         on_reading: Callable[[int, int], None] = lambda read, total: None,
         stopping: Callable[[], bool] = lambda: False,
+        expected: str = "",
     ) -> IngestProgress:
         """Ingest all entries that the logs contain now; if stopped, return between micro-batches.
 
@@ -114,23 +121,34 @@ class IngestJob:
         entries that were read and their total. Raise HistoryBusyError if another ingest commits
         first, LakeWriteError if the lake cannot be written, StoreDataLostError if the store lost
         its data meanwhile, TaskFailedError and SparkGoneError. None of them leaves a partial
-        commit.
+        commit. Raise OtherDataSetError before anything is read if the store does not have the data
+        set `expected`; empty: any.
         """
         progress = IngestProgress()
         with LogReader(self.store.resolve()) as logs:
             dataset = logs.dataset()
+        if expected and dataset != expected:
+            raise OtherDataSetError(
+                f"The store has the data set {dataset or 'of no server'}, and the server has"
+                f" {expected}.",
+                hint="Name the store of the server in its settings or with --store, and in no"
+                " other way: see WAYSTATION_STORE_URL and WAYSTATION_STORE_URL_FILE.",
+            )
         if not dataset:
             return progress  # No station has ever used this store.
         with LogReader(self.store.resolve(), dataset=dataset) as logs:
-            self._notice_restart(logs, dataset)
+            self._notice_change(logs, dataset)
             # Read before the ends, so that these include the entries that a client waits for.
-            asked = logs.use(read_status).asked
+            status, asked_s = logs.use(read_status), self.clock.uptime_s()
+            # A client waits for the lake of the role, and not for another one.
+            is_own = status.role_lake in ("", public_place(self.lake.root))
+            asked = status.asked if is_own else 0
             ends = {key: state.end for key, state in ingested_states(logs).items()}
             while not stopping():
                 rows, started_s = progress.rows, self.clock.uptime_s()
                 if not self._run_batch(logs, dataset, ends, progress, on_reading):
                     logs.check_dataset()
-                    _finish(logs, ends, asked)
+                    self._finish(logs, ends, asked, age_s=self.clock.uptime_s() - asked_s)
                     break
                 _count(logs, progress.rows - rows, self.clock.uptime_s() - started_s)
                 if on_progress is not None:
@@ -143,17 +161,32 @@ class IngestJob:
             self._expire(progress)
         return progress
 
-    def _notice_restart(self, logs: LogReader, dataset: str) -> None:
-        """Forget what is known of a store that was replaced or restarted since the last run."""
-        store = dataset, logs.run_id()
-        if store == self._seen:
+    def _notice_change(self, logs: LogReader, dataset: str) -> None:
+        """Forget what is known of a store or lake that is another one than at the last run."""
+        seen = dataset, logs.run_id(), read_lake_id(self.lake.root)
+        if seen == self._seen:
             return
-        # A restarted store may have lost its tail and assigned its offsets again.
+        # A restarted store may have lost its tail and assigned its offsets again, and a lake that
+        # was moved away lacks entries that were read.
         self._holds.clear()
         self._recovery.clear()
         self._record_lost_datasets(dataset, logs.replaced_datasets())
         register(logs, self._holds.reader, ingested_states(logs))
-        self._seen = store
+        self._seen = seen
+
+    def _finish(
+        self, logs: LogReader, ends: Mapping[str, int], asked: int, *, age_s: float
+    ) -> None:
+        """Store that all logs were read to their ends, for clients that wait for it."""
+        digest, age_ms = ends_digest(ends), round(age_s * 1000)
+        # Read again, because the first rows of a table have created it.
+        lake_id = read_lake_id(self.lake.root)
+        self._seen = (*self._seen[:2], lake_id)
+        logs.use(
+            lambda store: finish_ingest(
+                store, served=asked, ends=digest, lake_id=lake_id, age_ms=age_ms
+            )
+        )
 
     def _run_batch(
         self,
@@ -320,11 +353,14 @@ def _commit(
     results: Sequence[TaskResult],
     reached: Mapping[str, TableOffset],
 ) -> None:
-    """Commit the files and offsets of each table."""
+    """Commit the files and offsets of each table.
+
+    Commit messages first, because readers of the lake look for the message of each delivery.
+    """
     by_table: dict[str, dict[str, TableOffset]] = {}
     for key, offset in reached.items():
         by_table.setdefault(tables[key].schema.name, {})[key] = offset
-    for name, offsets in by_table.items():
+    for name, offsets in sorted(by_table.items(), key=lambda each: each[0] != MESSAGES.name):
         files = [file for result in results for file in result.files.get(name, ())]
         table = tables[next(iter(offsets))]
         table.commit(files, {f"{dataset}/{key}": offset for key, offset in offsets.items()})
@@ -348,9 +384,3 @@ def _count(logs: LogReader, rows: int, seconds: float) -> None:
         logs.use(lambda store: count_batch(store, rows, seconds))
     except StoreError as error:
         _log.warning("ingest batch not counted", rows=rows, reason=str(error))
-
-
-def _finish(logs: LogReader, ends: Mapping[str, int], asked: int) -> None:
-    """Store that all logs were read to their ends, for clients that wait for it."""
-    digest = ends_digest(ends)
-    logs.use(lambda store: finish_ingest(store, served=asked, ends=digest))

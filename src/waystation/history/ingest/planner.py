@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from waystation.config import WhenFull
-from waystation.history.decoders.partitions import topic_place
+from waystation.history.decoders.partitions import shard_place, topic_place
 from waystation.history.decoders.registry import decoder_for
 from waystation.history.lake.table import TableOffset
 from waystation.history.log_reader import LogReader
@@ -79,7 +79,7 @@ def plan_batch(
         starts[key] = max(offset, min(state.first, stops[key]))
         if starts[key] > offset:
             gaps.append(Gap(log, partition, offset, starts[key]))
-    reached = limit_batch(starts, stops, options.batch_rows)
+    reached = _limit(starts, stops, options.batch_rows)
     ranges: list[OffsetRange] = []
     for key, start in starts.items():
         log, partition = parse_key(key)
@@ -101,16 +101,47 @@ def plan_batch(
     )
 
 
+def _limit(starts: Mapping[str, int], stops: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Return the offset that each partition reaches in a micro-batch of some rows.
+
+    Record logs of subscriptions stay at their starts until the topics fit into one micro-batch,
+    because rollups look for the message of each delivery.
+    """
+    reached = limit_batch(starts, stops, rows)
+    places = {key: parse_key(key) for key in starts}
+    if all(
+        reached[key] >= stops[key]
+        for key, place in places.items()
+        if topic_place(*place) is not None
+    ):
+        return reached
+    others = {key for key, place in places.items() if shard_place(*place) is None}
+    return {
+        **starts,
+        **limit_batch(
+            {key: starts[key] for key in others}, {key: stops[key] for key in others}, rows
+        ),
+    }
+
+
 def ingested_states(logs: LogReader) -> dict[str, LogState]:
-    """Return the state of each partition of all logs that history ingests."""
-    partitions = [
-        (log, partition)
-        for log, count in logs.names().items()
-        if decoder_for(log) is not None
-        for partition in range(count)
-    ]
-    states = logs.states(partitions)
-    return {f"{log}/{partition}": state for (log, partition), state in states.items()}
+    """Return the state of each partition of all logs that history ingests.
+
+    Read topics last, so that their states include the message of each delivery that the states of
+    record logs include.
+    """
+    found: dict[str, LogState] = {}
+    for is_topic in (False, True):
+        # List the logs again, because a topic may have been created in the meantime.
+        partitions = [
+            (log, partition)
+            for log, count in logs.names().items()
+            if decoder_for(log) is not None and (topic_place(log, 0) is not None) == is_topic
+            for partition in range(count)
+        ]
+        states = logs.states(partitions)
+        found |= {f"{log}/{partition}": state for (log, partition), state in states.items()}
+    return found
 
 
 class _Options(msgspec.Struct):

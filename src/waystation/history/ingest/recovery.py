@@ -77,8 +77,10 @@ class Recovery:
             if _differs(logs, key, state, committed):
                 assert isinstance(table.schema, TableSchema), "ingest does not write rollups"
                 reset = _reset(logs, dataset, table, key, committed, state)
+                # Compare it again with the next micro-batch, because its repair can fail.
                 found.append(Divergence(key, table.schema, committed, reset))
-            self._compared.add(key)
+            else:
+                self._compared.add(key)
         return found
 
 

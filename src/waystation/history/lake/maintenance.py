@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError
 
+from waystation.history.lake.files import DICTIONARY_BYTES, GROUP_ROWS
 from waystation.runtime.logging import logger
 
 _log = logger("history")
@@ -24,7 +25,6 @@ FILES_MAX = 200
 #: Files that a partition may have, and the newest one, which gets more all the time.
 _PARTITION_FILES, _NEWEST_FILES = 8, 32
 _TARGET_BYTES = 256 * 1_048_576
-_GROUP_ROWS = 65_536
 #: The mark of when a table was vacuumed, in seconds.
 _VACUUMED = "vacuum"
 _VACUUM_SECONDS = 86_400
@@ -72,7 +72,9 @@ def _compact(folder: str) -> int:
                 target_size=_TARGET_BYTES,
                 max_concurrent_tasks=1,
                 writer_properties=WriterProperties(
-                    compression="ZSTD", max_row_group_size=_GROUP_ROWS
+                    compression="ZSTD",
+                    max_row_group_size=GROUP_ROWS,
+                    dictionary_page_size_limit=DICTIONARY_BYTES,
                 ),
             )
             removed += int(done["numFilesRemoved"])

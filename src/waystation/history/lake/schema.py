@@ -14,6 +14,7 @@ from waystation.history.decoders.messages import MESSAGE_SCHEMA, TIME
 #: `log_offset` up to `gap_end`. `lost`: former `live` or `gap` row; a store that was restored does
 #: not have its entries any more.
 RowState = Literal["live", "gap", "lost"]
+ROW_STATES: tuple[RowState, ...] = ("live", "gap", "lost")
 
 #: First columns of all tables that ingest writes: the entry and the state of a row.
 STAMP = pa.schema(

@@ -34,6 +34,7 @@ from waystation.history.lake.files import (
     AddedFile,
     TableWriter,
     WrittenFile,
+    commit_marks,
     delete_old_checkpoints,
     delete_statistics,
     file_sizes,
@@ -45,6 +46,7 @@ from waystation.history.lake.schema import (
     DAY,
     PARTITIONS,
     ROW_STATE,
+    ROW_STATES,
     RowState,
     TableSchema,
 )
@@ -139,7 +141,10 @@ class Lake:
         release wrote a table in another layout.
         """
         tables: dict[str, LakeTable] = {}
-        for schema in (*BASE, *ROLLUPS):
+        # Messages last: ingest commits them before the deliveries of the same micro-batch, so that
+        # a snapshot has the message of each of its deliveries.
+        schemas: tuple[AnySchema, ...] = (*BASE[::-1], *ROLLUPS)
+        for schema in schemas:
             folder = self.folder(schema)
             with _reading(schema):
                 if not DeltaTable.is_deltatable(folder):
@@ -160,6 +165,11 @@ class LakeTable:
         self._table = table
 
     @property
+    def id(self) -> str:
+        """Id that the table got when it was created."""
+        return str(self._table.metadata().id)
+
+    @property
     def version(self) -> int:
         """Number of the version."""
         return self._table.version()
@@ -172,8 +182,8 @@ class LakeTable:
         return TableOffset(offset, self._table.transaction_version(f"{partition}#") or 0)
 
     def rows(self, dataset: str, span: OffsetRange, columns: list[str]) -> pa.Table:
-        """Return the live rows of an offset range."""
-        wanted = [
+        """Return the live rows of an offset range. Raise LakeDamagedError for a damaged file."""
+        wanted: list[tuple[str, str, object]] = [
             (ROW_STATE, "=", "live"),
             ("dataset", "=", dataset),
             ("log", "=", span.log),
@@ -181,13 +191,16 @@ class LakeTable:
             ("log_offset", ">=", span.start),
             ("log_offset", "<", span.end),
         ]
-        return self._table.to_pyarrow_table(columns=columns, filters=wanted)
+        return self._read(columns, wanted)
 
     def gaps(self, dataset: str) -> list[Gap]:
-        """Return the gaps of a data set, in the order of their logs."""
+        """Return the gaps of a data set, in the order of their logs.
+
+        Raise LakeDamagedError for a damaged file.
+        """
         columns = ["log", "log_partition", "log_offset", "gap_end", "gap_cause"]
-        wanted = [(ROW_STATE, "=", "gap"), ("dataset", "=", dataset)]
-        rows = self._table.to_pyarrow_table(columns=columns, filters=wanted).to_pylist()
+        wanted: list[tuple[str, str, object]] = [(ROW_STATE, "=", "gap"), ("dataset", "=", dataset)]
+        rows = self._read(columns, wanted).to_pylist()
         gaps = (Gap(*(row[name] for name in columns)) for row in rows)
         return sorted(gaps, key=lambda gap: (gap.log, gap.partition, gap.start))
 
@@ -241,9 +254,12 @@ class LakeTable:
         days = self._table.transaction_version(KEPT_FROM)
         return None if days is None else _EPOCH + timedelta(days=days)
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file is missing or has another size than was written."""
-        sizes = self._file_sizes()
+    def verify_files(self, known: Set[str] = frozenset()) -> None:
+        """Raise LakeDamagedError if a file is missing or has another size than was written.
+
+        Skip the files in `known`.
+        """
+        sizes = {path: size for path, size in self._file_sizes().items() if path not in known}
         for path, found in file_sizes(self.folder, list(sizes)).items():
             if found != sizes[path]:
                 now = "is missing" if found is None else f"has {found:,} bytes"
@@ -379,11 +395,32 @@ class LakeTable:
             self.commit([], offsets)
         return int(done["num_updated_rows"])
 
+    def _read(self, columns: list[str], wanted: list[tuple[str, str, object]]) -> pa.Table:
+        try:
+            return self._table.to_pyarrow_table(columns=columns, filters=wanted)
+        except (OSError, pa.ArrowException) as error:
+            raise LakeDamagedError(
+                f"A file of {self.schema.name} cannot be read: {_one_line(error)}.",
+                hint=f"Restore the file below {self.folder} from a copy of the lake.",
+            ) from error
+
     def _file_sizes(self) -> dict[str, int]:
         # Not `file_uris`, because it writes a blank in the path of the folder as %20.
         added = pa.table(self._table.get_add_actions())
         paths, sizes = added.column("path").to_pylist(), added.column("size_bytes").to_pylist()
         return dict(zip(paths, sizes, strict=True))
+
+
+class CommitMarks(msgspec.Struct, frozen=True):
+    """Marks by which a snapshot tells whether tables have changed since.
+
+    Equal marks without later commits: every table has the version of the snapshot. Other marks: a
+    table was created again in the same folder.
+    """
+
+    #: Size and time of the commit of each table; None if the table does not exist.
+    commits: tuple[tuple[int, int] | None, ...]
+    has_later_commits: bool
 
 
 class LakeSnapshot(Mapping[str, LakeTable]):
@@ -417,10 +454,25 @@ class LakeSnapshot(Mapping[str, LakeTable]):
         if not any(schema.name in self._tables for schema in BASE):
             raise no_lake(self.root)
 
-    def verify_files(self) -> None:
-        """Raise LakeDamagedError if a file of a table is missing or has another size."""
-        for table in self._tables.values():
-            table.verify_files()
+    def verify_files(self, than: LakeSnapshot | None = None) -> None:
+        """Raise LakeDamagedError if a file of a table is missing or has another size.
+
+        Look only at files that an earlier, verified snapshot does not have, if one is given.
+        """
+        for name, table in self._tables.items():
+            before = than.get(name) if than is not None else None
+            table.verify_files(frozenset(before.files(ROW_STATES)) if before else frozenset())
+
+    def commit_marks(self) -> CommitMarks:
+        """Return marks of the newest commits, by two file look-ups per table."""
+        entries = []
+        for schema in (*BASE, *ROLLUPS):
+            table = self._tables.get(schema.name)
+            version = -1 if table is None else table.version
+            folder = f"{self.root}/{schema.name}"
+            entries += [(folder, max(version, 0)), (folder, version + 1)]
+        found = commit_marks(entries)
+        return CommitMarks(tuple(found[::2]), any(found[1::2]))
 
 
 @contextmanager

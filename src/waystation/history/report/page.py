@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from waystation.errors import LakeRefusedError, NoLakeError
 from waystation.history.lake.rollup_schema import ROLLUPS
 from waystation.history.lake.table import Lake
-from waystation.history.lake.views import attach
+from waystation.history.lake.views import attach, open_snapshot
 from waystation.history.report.charts import bar_chart, heat_map, line_chart, short
 from waystation.history.report.figures import Figures, Line, read_figures
 
@@ -79,7 +79,8 @@ def write_report(
 
     Raise NoLakeError if there is no lake, LakeRefusedError if its rollups were never computed.
     """
-    attach(spark, lake=lake.root)
+    # One version of all tables, however long the queries take.
+    attach(spark, lake=open_snapshot(lake.root))
     try:
         lake.require(ROLLUPS)
     except NoLakeError as error:
