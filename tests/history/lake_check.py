@@ -28,11 +28,11 @@ def require_whole(lake: Path, url: str) -> None:
 
 
 def gaps_of(lake: Path, dataset: str = "ds-test") -> list[tuple[str, int, int, str]]:
-    """Return log, start, end and cause of all gaps."""
+    """Return log, start, end and cause of all gaps, sorted. A snapshot has no order of tables."""
     tables = Lake(str(lake)).snapshot().values()
-    return [
+    return sorted(
         (gap.log, gap.start, gap.end, gap.cause) for table in tables for gap in table.gaps(dataset)
-    ]
+    )
 
 
 def projected_rows(lake: Path, table: str) -> list[dict[str, Any]]:
