@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ PAGES = (CONCEPT, ASKING, RUNNING)
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of all lines that call us, without what a shell does with them."""
+    """Return the words of all lines that call `waystation`, without the redirections."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines if line.startswith("waystation ")]
-    return [each[1 : each.index(">") if ">" in each else None] for each in words]
+    return [list(takewhile(lambda word: word not in "<>", each[1:])) for each in words]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
