@@ -160,6 +160,13 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
     assert [row["attempts"] for row in found] == [None] * 6
 
 
+def test_entry_that_is_nested_too_deeply_is_a_row_with_its_bytes() -> None:
+    deep = b"\x91" * 5000 + b"\xc0"
+    entry = b"\x93\x01\xa1d\x91\x92\xa1x" + deep
+    made = cell_rows(OffsetRange("tx", 0, 7, 8), LogBatch(7, 8, [1000], [entry]))
+    assert [(row["malformed"], row["snapshot"]) for row in made.to_pylist()] == [(True, entry)]
+
+
 def test_attempts_of_an_entry_are_rows_of_steps_with_an_item_each() -> None:
     def step(number: int, *places: str) -> list[Any]:
         attempts = [

@@ -172,6 +172,12 @@ def test_decode_envelopes_with_a_huge_message_and_many_headers_keeps_every_byte(
     assert decoded(packed) == [expected(each) for each in packed]
 
 
+@pytest.mark.parametrize("headers", [b"", b"\x92\xa1n", b"\x91"])
+def test_decode_envelopes_with_deeply_nested_headers_is_malformed(headers: bytes) -> None:
+    deep = b"\x98\x01\xa1i\xc4\x01d\xc0" + headers + b"\x91" * 5000 + b"\xc0\x00\xc0\xc0"
+    assert [row["malformed"] for row in decoded([deep])] == [True]
+
+
 @pytest.mark.parametrize("claim", [b"\xdc\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x9f"])
 def test_decode_envelopes_with_a_false_number_of_headers_is_malformed(claim: bytes) -> None:
     lie = b"\x98\x01\xa1i\xc4\x01d\xc0" + claim + b"\x00\xc0\xc0"

@@ -35,6 +35,8 @@ def test_what_was_done_is_a_row_with_its_detail() -> None:
 
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes() -> None:
     newer = _pack(OperationRecord(format=2, kind="prune"))
-    for row, payload in zip(made(b"no entry", newer), (b"no entry", newer), strict=True):
+    odd = _pack({"format": 1, "kind": "prune", "detail": {"x": b"bytes"}})
+    payloads = (b"no entry", newer, odd, b"\x91" * 5000)
+    for row, payload in zip(made(*payloads), payloads, strict=True):
         assert row["kind"] == "unknown"
         assert bytes.fromhex(json.loads(row["detail"])["bytes"]) == payload

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from waystation.history.ingest.planner import BatchPlan, IngestOptions, plan_batch
+import pytest
+
+from tests.history.log_writer import LogWriter
+from waystation.history.ingest.planner import (
+    BatchPlan,
+    IngestOptions,
+    plan_batch,
+    recording_policies,
+)
 from waystation.history.lake.table import TableOffset
+from waystation.history.log_reader import LogReader
 from waystation.history.offsets import Gap, OffsetRange
 from waystation.logs.protocol import LogState
 from waystation.messages.redaction import FULL, RedactionPolicy
+from waystation.topics.keys import definition_key
 
 NONE = RedactionPolicy(record="none")
 
@@ -67,3 +77,13 @@ def test_nothing_is_planned_behind_the_ends_of_the_run() -> None:
     for end in (3, 7):
         planned = plan({"a/0": 5}, {"a/0": state(0, end)}, {"a/0": 4})
         assert (planned.tasks, planned.left) == ([], 0)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"\xff", b'{"x":' + b"[" * 5000])
+def test_recording_policies_with_an_unknown_definition_leave_out_its_log(
+    writer: LogWriter, store_url: str, body: bytes
+) -> None:
+    writer.command("HSET", definition_key("default", "orders"), "body", body)
+    with LogReader(store_url) as reader:
+        policies = recording_policies(reader, ["t.default.orders.0", "t.default.other.0", "tx"])
+    assert policies == {"t.default.other.0": FULL, "tx": FULL}

@@ -39,6 +39,8 @@ ATTEMPT = pack_detail(
         position="orders/0/3/17",
     )
 )
+#: Arrays in arrays, more deeply than msgspec decodes.
+DEEP = b"\x91" * 5000 + b"\xc0"
 
 
 def entry(*facts: tuple[str, bytes]) -> bytes:
@@ -93,8 +95,10 @@ def test_a_range_that_is_passed_over_has_both_its_ends() -> None:
         entry(("attempt m0.3.17", b"")),
         entry(("attempt m0.x.17 - 4 1 1 done park", b"")),
         b"\x93\x02" + entry()[2:],
+        entry(("attempt m0.3.17 - 4 1 1 done park", DEEP)),
+        entry().replace(b"ds-test", b"\xff" * 7),
     ],
-    ids=["no-msgpack", "few-words", "no-position", "newer-format"],
+    ids=["no-msgpack", "few-words", "no-position", "newer-format", "too-deep", "no-utf-8"],
 )
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
     rows = made(STORY[0], payload)
@@ -103,9 +107,10 @@ def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) ->
     assert len(rows["operations"]) == 1
 
 
-def test_a_detail_that_cannot_be_read_leaves_the_facts() -> None:
-    row = made(entry(("attempt m0.3.17 - 4 1 1 done park", b"\x91\x01")))["deliveries"][0]
-    assert (row["malformed"], row["excerpt"], row["offset"]) == (True, b"\x91\x01", 17)
+@pytest.mark.parametrize("detail", [b"\x91\x01", b"\x92\xa1\xff\xa1g"], ids=["type", "no-utf-8"])
+def test_a_detail_that_cannot_be_read_leaves_the_facts(detail: bytes) -> None:
+    row = made(entry(("attempt m0.3.17 - 4 1 1 done park", detail)))["deliveries"][0]
+    assert (row["malformed"], row["excerpt"], row["offset"]) == (True, detail, 17)
 
 
 def test_logs_of_others_are_no_shards() -> None:

@@ -67,7 +67,12 @@ async def test_attempts_of_channels_and_of_replies_become_rows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "payload", [b"no entry", b"\x92\x02\x90", b"\x92\x01\x91\x92\xa1l\xc4\x01x"]
+    "payload",
+    [
+        *(b"no entry", b"\x92\x02\x90", b"\x92\x01\x91\x92\xa1l\xc4\x01x"),
+        # A record with an unknown field that is nested more deeply than msgspec decodes
+        b"\x92\x01\x91\x92\xa1l\xc5\x10\x04\x81\xa1x" + b"\x91" * 4096 + b"\xc0",
+    ],
 )
 def test_an_entry_that_cannot_be_read_is_a_row_with_its_bytes(payload: bytes) -> None:
     decoder = decoder_for(LOG)

@@ -476,7 +476,7 @@ async def test_create_topic_without_options_has_default_limits(process: TopicPro
     assert retention.policy == "refuse"
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 5000, b'{"x":' + b"[" * 5000])
 async def test_topic_with_invalid_cached_definition_is_read_from_its_row_and_repaired(
     process: TopicProcess, open_process: OpenProcess, body: bytes
 ) -> None:

@@ -91,5 +91,5 @@ def unpack(payload: bytes) -> list[tuple[str, AttemptRecord]]:
         if format_ != FORMAT:
             raise ValueError(f"an entry of format {format_}, which this release cannot read")
         return [(lane, decode_record(record)) for lane, record in attempts]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not an entry of the log of attempts: {error}") from error

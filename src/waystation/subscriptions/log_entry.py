@@ -87,7 +87,7 @@ def unpack(payload: bytes) -> LogEntry:
     """Reads an entry; ValueError for one that is none, or of a newer release."""
     try:
         format_, dataset, rows = _decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not an entry of a record log: {error}") from error
     if format_ != FORMAT:
         raise ValueError(f"an entry of format {format_}, which this release cannot read")

@@ -50,7 +50,7 @@ def _facts(payload: bytes) -> Iterator[Row]:
         if fact.detail is not None:
             try:
                 row |= _detail(fact, fact.detail, attempts)
-            except (msgspec.DecodeError, ValueError):
+            except (msgspec.DecodeError, ValueError, RecursionError):
                 row |= {"malformed": True, "snapshot": fact.detail}
         attempts += len(row.get("attempts") or ())
         yield row

@@ -300,7 +300,7 @@ def _decode_one(packed: bytes) -> tuple[Any, ...]:
         fields = _decode_fields(packed)
         if fields[0] == _FORMAT and abs(fields[5]) <= _MS_MAX:
             return (*fields[1:4], _decode_headers(fields[4]), *fields[5:], False)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return None, packed, None, [], 0, None, None, True
 

@@ -25,12 +25,14 @@ def operation_rows(offsets: OffsetRange, block: LogBatch) -> pa.RecordBatch:
 def _operation(payload: bytes) -> Iterator[Row]:
     try:
         record = unpack(payload)
-    except ValueError:
+        # Another program may have written bytes, or values that are nested too deeply for JSON.
+        detail = json.dumps(record.detail)
+    except (ValueError, TypeError, RecursionError):
         yield {"kind": "unknown", "detail": json.dumps({"bytes": payload.hex()})}
         return
     yield {
         "project": record.project or None,
         "kind": record.kind,
         "subject": record.subject or None,
-        "detail": json.dumps(record.detail),
+        "detail": detail,
     }

@@ -57,7 +57,7 @@ def _facts(place: ShardPlace, payload: bytes, ms: int) -> Iterator[Row]:
             continue
         try:
             yield row | _detail(place, row["kind"], detail)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield row | {"malformed": True, "excerpt": detail}
 
 

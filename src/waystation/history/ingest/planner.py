@@ -172,7 +172,7 @@ def recording_policies(reader: LogReader, logs: Iterable[str]) -> dict[str, Reda
     for log, body in zip(topics, reader.fields(keys, "body"), strict=True):
         try:
             options = _decode(body).options if body is not None else _Options()
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("log skipped", log=log, reason="unknown topic options", error=str(error))
             continue
         policies[log] = redaction_policy(options.record, options.redact)
