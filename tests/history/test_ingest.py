@@ -15,7 +15,12 @@ from tests.history import shard_story
 from tests.history.lake_check import gaps_of
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, change, envelopes
-from waystation.errors import HistoryBusyError, StoreDataLostError, TaskFailedError
+from waystation.errors import (
+    HistoryBusyError,
+    StoreDamagedError,
+    StoreDataLostError,
+    TaskFailedError,
+)
 from waystation.history.audit import Live, audit
 from waystation.history.ingest.job import IngestJob, ingest_job
 from waystation.history.ingest.planner import ingested_states
@@ -25,6 +30,7 @@ from waystation.history.jobs import IngestProgress
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.log_reader import LogReader
 from waystation.history.sources.options import Location
+from waystation.logs import keys
 from waystation.store.keys import FORMAT
 
 ORDERS = "t.default.orders.0"
@@ -510,3 +516,19 @@ def test_snapshot_opens_messages_after_deliveries(
     snapshot = Lake(str(lake)).snapshot()
     names = list(snapshot)
     assert names.index("messages") > names.index("deliveries")
+
+
+def test_ingest_with_a_damaged_log_head_reads_the_other_logs(
+    ingest: Any, writer: LogWriter, store_url: str, lake: Path
+) -> None:
+    for log in (ORDERS, "t.default.other.0"):
+        writer.create(log)
+        writer.append(log, envelopes(2))
+    head = keys.head("t.default.other.0", 0)
+    writer.command("HSET", head, "end", "many")
+    assert ingest().run().rows == 2
+    # A reader that does not ingest must not take the log for a deleted one.
+    with LogReader(store_url) as logs, pytest.raises(StoreDamagedError, match="other"):
+        logs.states([(ORDERS, 0), ("t.default.other.0", 0)])
+    writer.command("HSET", head, "end", 2)
+    assert ingest().run().rows == 2

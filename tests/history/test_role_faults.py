@@ -21,7 +21,8 @@ from tests.history.role_station import (
     second_role,
     with_role,
 )
-from waystation.errors import HistoryBusyError, StoreUnavailableError
+from waystation import AsyncWaystation
+from waystation.errors import HistoryBusyError, StoreDamagedError, StoreUnavailableError
 from waystation.history import jobs, process, role
 from waystation.history.jobs import IngestProgress, JobRequests, retry_busy
 from waystation.history.lake.identity import TABLES, read_lake_id
@@ -35,6 +36,7 @@ from waystation.history.status import (
     read_status,
     wait_for_ingest,
 )
+from waystation.logs import keys
 from waystation.store.leases import LEASE_MS
 from waystation.telemetry import history_metrics
 from waystation.testing import serving
@@ -338,3 +340,45 @@ async def test_jump_of_the_time_machine_changes_neither_status_nor_lease(
 
         await asyncio.to_thread(use_lease)
         assert os.listdir(gates) == ["1"]
+
+
+# -- Damaged logs ------------------------------------------------------------------------------
+
+
+async def test_damaged_log_head_is_skipped_and_logged_once_and_other_logs_are_ingested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script(monkeypatch, "ok")
+    async with serving(with_role(tmp_path)) as running:
+        await produce(running, 1)
+        await eventually(lambda: in_state(running, "idle"))
+        async with AsyncWaystation(running.url) as client:
+            await client.topics.create("broken", partitions=1)
+            await client.topics.produce("broken", {"n": 1})
+            store = running.node.opened.store
+            head = keys.head("t.default.broken.0", 0)
+            assert await store.call("HSET", head, "end", "many") == 0
+            await looked(running, 3)
+            before = rows_counted()
+            await produce(running, 2)
+            await eventually(lambda: rows_counted() > before)
+        assert (await eventually(lambda: in_state(running, "idle"))).lag == 0
+    assert [each.message for each in caplog.records].count("log skipped") == 1
+
+
+async def test_failing_read_of_the_ends_is_reported_until_it_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_ends, is_damaged = role.read_ends, True
+
+    async def failing(*given: Any) -> Any:
+        if is_damaged:
+            raise StoreDamagedError(key="{a}:log")
+        return await read_ends(*given)
+
+    monkeypatch.setattr(role, "read_ends", failing)
+    async with serving(with_role(tmp_path)) as running:
+        status = await eventually(lambda: in_state(running, "failing"))
+        assert "{a}:log" in status.error
+        is_damaged = False
+        assert (await eventually(lambda: in_state(running, "idle"))).error == ""

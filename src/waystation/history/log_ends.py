@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from waystation.errors import LogNotFoundError
+from waystation.errors import LogNotFoundError, StoreDamagedError
 from waystation.history.decoders.partitions import log_kind
 from waystation.history.ingest.retention import HARD, SOFT
+from waystation.history.log_reader import DamageReports
 from waystation.logs import keys
 from waystation.logs.streams import StreamLogs
 from waystation.store.client import Store
@@ -20,14 +21,17 @@ Offsets = dict[str, int]
 _BATCH = 512
 
 
-async def read_ends(logs: StreamLogs) -> Offsets:
-    """Return the end of each partition that has ever had an entry."""
+async def read_ends(logs: StreamLogs, damage: DamageReports) -> Offsets:
+    """Return the end of each partition that has ever had an entry. Leave out damaged ones."""
 
     async def end(log: str, partition: int) -> int:
         try:
             return (await logs.state(log, partition)).end
         except LogNotFoundError:
             return 0  # A crash left a partition that is not created or not deleted completely.
+        except StoreDamagedError as error:
+            damage.add(error)
+            return 0
 
     partitions = [
         (log, partition)

@@ -17,6 +17,7 @@ from waystation.errors import (
     LogDamagedError,
     LogNotFoundError,
     OffsetOutOfRangeError,
+    StoreDamagedError,
     StoreWentBackError,
     TrimmedError,
 )
@@ -41,6 +42,19 @@ _CALL_SECONDS_MAX = 30.0
 _T = TypeVar("_T")
 
 
+class DamageReports:
+    """Keys of damaged logs. Each is logged once, because maintenance finds it again each second."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+
+    def add(self, error: StoreDamagedError) -> None:
+        """Log a damaged key, unless it was logged before."""
+        if error.key not in self._keys:
+            self._keys.add(error.key)
+            _log.error("log skipped", code=error.code, key=error.key, reason=str(error))
+
+
 class LogReader:
     """Logs of a store. A context manager; `close` ends its connections.
 
@@ -49,9 +63,19 @@ class LogReader:
 
     Scripts see real time, or the time of the data if `follows_time` is set: a time machine may have
     moved it.
+
+    `states` leaves out partitions whose state is damaged and reports them to `damage`. Without
+    `damage` it raises StoreDamagedError, so that no reader takes them for deleted ones.
     """
 
-    def __init__(self, url: str, *, dataset: str = "", follows_time: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        dataset: str = "",
+        follows_time: bool = False,
+        damage: DamageReports | None = None,
+    ) -> None:
         # Not asyncio.Runner, because it formats the reply of each call for its debug output.
         self._loop = uvloop.new_event_loop()
         self._store = Store(
@@ -61,6 +85,7 @@ class LogReader:
         # A data set that replaces this one has other entries at the same offsets.
         self._store.data_set.adopts = False
         self._logs = StreamLogs(self._store)
+        self._damage = damage
 
     def __enter__(self) -> LogReader:
         return self
@@ -133,6 +158,11 @@ class LogReader:
             try:
                 return await self._logs.state(log, partition)
             except LogNotFoundError:
+                return None
+            except StoreDamagedError as error:
+                if self._damage is None:
+                    raise
+                self._damage.add(error)
                 return None
 
         wanted = list(partitions)

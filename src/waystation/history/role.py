@@ -12,11 +12,18 @@ import asyncio
 import contextlib
 
 from waystation.config import Config
-from waystation.errors import HistoryMissingError, NoJavaError, SparkStartError, StoreError
+from waystation.errors import (
+    HistoryMissingError,
+    NoJavaError,
+    SparkStartError,
+    StoreError,
+    WaystationError,
+)
 from waystation.history.jobs import IngestProgress, JobEnded, JobFailure
 from waystation.history.lake.identity import read_lake_id
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import Offsets, ends_digest, read_ends, read_holds
+from waystation.history.log_reader import DamageReports
 from waystation.history.packages import require_packages
 from waystation.history.process import IngestProcess, JobFailed
 from waystation.history.status import (
@@ -93,6 +100,7 @@ class HistoryRole(Service):
         #: Failure since the last ingest that succeeded.
         self._failure: JobFailed | None = None
         self._ends: Offsets = {}
+        self._damage = DamageReports()
         self._dataset = opened.dataset
         #: Log ends up to which the lake is complete, as far as this node knows, and its id.
         self._ingested: Offsets = {}
@@ -166,7 +174,14 @@ class HistoryRole(Service):
     async def _look_again(self) -> float:
         """Read the ends; return the pause until the next read."""
         begun_s = self.clock.uptime_s()
-        await self._look()
+        try:
+            await self._look()
+        except WaystationError as error:
+            # Otherwise the status would say that no node runs the role.
+            failure = JobFailure(error.code, error.message, error.hint)
+            with contextlib.suppress(StoreError):
+                await self._report(await read_status(self._store), failure)
+            raise
         took_s = self.clock.uptime_s() - begun_s
         return max(LOOK_S, min(took_s / _LOOK_SHARE, max(took_s, _PAUSE_S_MAX)))
 
@@ -178,7 +193,7 @@ class HistoryRole(Service):
         dataset = await self._store.call("HGET", FORMAT, "dataset", repeatable=True)
         # In a thread, because a folder of another machine can be slow.
         lake_id = await asyncio.to_thread(read_lake_id, self._settings.lake_place)
-        ends = await read_ends(self._logs)
+        ends = await read_ends(self._logs, self._damage)
         if self._held is None:
             # History holds the last entry that it has read.
             holds = await read_holds(self._store, ends)
@@ -226,13 +241,16 @@ class HistoryRole(Service):
             max(0, end - ingested.get(partition, 0)) for partition, end in self._ends.items()
         )
 
-    async def _report(self, status: StoredStatus) -> None:
-        """Store what this node knows, unless another node ingests."""
+    async def _report(self, status: StoredStatus, look_failure: JobFailure | None = None) -> None:
+        """Store what this node knows, unless another node ingests.
+
+        A failure of the last read of the ends counts only if no ingest has failed.
+        """
         if self._lease is None and self._is_pending and status.leased:
             return
-        failure = self._failure.failure if self._failure is not None else None
+        failure = self._failure.failure if self._failure is not None else look_failure
         report = RoleReport(
-            state=self._state,
+            state=self._state if self._failure is not None or failure is None else "failing",
             lake=self._settings.public_lake,
             lag=self._lag(status),
             error=failure.error if failure is not None else "",

@@ -44,7 +44,7 @@ from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.schema import BASE, MESSAGES, OPERATIONS, STORE_LOST
 from waystation.history.lake.table import ROOM_HINT, Lake, LakeTable, TableOffset
 from waystation.history.log_ends import ends_digest
-from waystation.history.log_reader import LogReader
+from waystation.history.log_reader import DamageReports, LogReader
 from waystation.history.offsets import TASKS_PER_CORE, Gap, parse_key
 from waystation.history.progress import task_watch
 from waystation.history.sources.options import Location
@@ -94,6 +94,7 @@ class IngestJob:
     clock: Clock = field(default_factory=Clock)
     _recovery: Recovery = field(default_factory=Recovery, init=False)
     _holds: RetentionHolds = field(init=False)
+    _damage: DamageReports = field(default_factory=DamageReports, init=False)
     #: First day of which the last expiry kept rows.
     _expired_before: date | None = field(default=None, init=False)
     #: Data set, run of the store process, and lake that holds and recovery know about.
@@ -136,7 +137,7 @@ class IngestJob:
             )
         if not dataset:
             return progress  # No station has ever used this store.
-        with LogReader(self.store.resolve(), dataset=dataset) as logs:
+        with LogReader(self.store.resolve(), dataset=dataset, damage=self._damage) as logs:
             self._notice_change(logs, dataset)
             # Read before the ends, so that these include the entries that a client waits for.
             status, asked_s = logs.use(read_status), self.clock.uptime_s()
