@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -12,9 +16,11 @@ from deltalake import DeltaTable
 
 from waystation.errors import HistoryBusyError, LakeDamagedError, LakeRefusedError
 from waystation.history.decoders.messages import moments
+from waystation.history.lake import view_updates
 from waystation.history.lake.files import TableWriter, WrittenFile, split_by_day
 from waystation.history.lake.schema import MESSAGES, OPERATIONS, POOLS, TRANSACTIONS
-from waystation.history.lake.table import Lake, TableOffset
+from waystation.history.lake.table import Lake, LakeSnapshot, TableOffset
+from waystation.history.lake.view_updates import FollowedLake
 from waystation.history.log_reader import fingerprint
 from waystation.history.offsets import OffsetRange
 
@@ -231,6 +237,51 @@ def test_commit_marks_after_a_commit_a_new_table_or_a_new_lake_differ(lake: Path
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
     assert third.commit_marks() != marks
     assert not third.commit_marks().has_later_commits
+
+
+def test_planning_after_an_interrupted_wait_of_an_update_does_not_hang(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_updates, "_PLANNING_S_MAX", 60.0)
+    where = Lake(str(lake))
+    where.open(OPERATIONS)
+    shown: list[LakeSnapshot] = []
+    followed = FollowedLake(
+        where.snapshot(), lambda spark, snapshot, former: shown.append(snapshot)
+    )
+    spark: Any = None
+    ready, done = threading.Event(), threading.Event()
+    main = threading.get_ident()
+
+    def plan_for_long() -> None:
+        with followed.planning(spark, "select 1"):
+            where.open(POOLS)
+            ready.set()
+            while not followed._is_updating:
+                time.sleep(0.01)
+            signal.pthread_kill(main, signal.SIGINT)
+            done.wait(60)
+
+    planner = threading.Thread(target=plan_for_long)
+    planner.start()
+    assert ready.wait(60)
+    # The update of this query waits for the other thread when Ctrl-C interrupts it.
+    with pytest.raises(KeyboardInterrupt), followed.planning(spark, "select 1"):
+        pass
+    done.set()
+    planner.join()
+    assert not shown
+    query = threading.Thread(target=lambda: _plan(followed), daemon=True)
+    query.start()
+    query.join(60)
+    assert not query.is_alive()
+    assert len(shown) == 1
+
+
+def _plan(followed: FollowedLake) -> None:
+    spark: Any = None
+    with followed.planning(spark, "select 1"):
+        pass
 
 
 def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:

@@ -69,16 +69,18 @@ class FollowedLake:
                 self._changed.notify_all()
 
     def _update(self, spark: SparkSession) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_updating)
-            marks = self._snapshot.commit_marks()
-            if marks == self._marks and not marks.has_later_commits:
-                return
-            self._is_updating = True
-            # A thread may plan for long, because `sql` runs a command such as `create table`. Then
-            # queries read the former snapshot, which is complete, too.
-            may_update = self._changed.wait_for(lambda: not self._planning, _PLANNING_S_MAX)
+        is_own_update = False
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_updating)
+                marks = self._snapshot.commit_marks()
+                if marks == self._marks and not marks.has_later_commits:
+                    return
+                self._is_updating = is_own_update = True
+                # A thread may plan for long, because `sql` runs a command such as `create table`.
+                # Then queries read the former snapshot, which is complete, too. Ctrl-C may end this
+                # wait.
+                may_update = self._changed.wait_for(lambda: not self._planning, _PLANNING_S_MAX)
             if may_update:
                 newest = Lake(self._snapshot.root).snapshot()
                 marks = newest.commit_marks()
@@ -87,9 +89,10 @@ class FollowedLake:
                 self._show(spark, newest, self._snapshot)
                 self._snapshot, self._marks = newest, marks
         finally:
-            with self._changed:
-                self._is_updating = False
-                self._changed.notify_all()
+            if is_own_update:
+                with self._changed:
+                    self._is_updating = False
+                    self._changed.notify_all()
 
 
 class FollowingSession:
