@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from waystation.config import Config
 from waystation.errors import SourceOptionError
 from waystation.history.offsets import TASK_ROWS
 from waystation.history.sources.options import Location, TopicSourceOptions
+from waystation.history.store_access import store_access
 from waystation.store.embedded.server import EmbeddedServer
 
 
@@ -101,6 +104,35 @@ def test_location_resolves_option_before_file_before_environment(tmp_path: Path)
         Location().resolve({})
     with pytest.raises(SourceOptionError, match="cannot be read"):
         Location("", str(tmp_path / "none")).resolve(environment)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"redis://:\xff@a"])
+def test_location_with_a_file_without_url_is_refused_by_name(
+    tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "url"
+    file.write_bytes(content)
+    named = {"WAYSTATION_STORE_URL_FILE": str(file)}
+    for location, environment in ((Location("", str(file)), {}), (Location(), named)):
+        with pytest.raises(SourceOptionError, match="url does not contain the URL of the store"):
+            location.resolve(environment)
+
+
+def test_store_access_to_another_store_leaves_the_file_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WAYSTATION_STORE_URL_FILE", raising=False)
+    urls = ["redis://:hunter2@a:6379", "redis://:hunter2@b:6379"]
+    first, second = (
+        msgspec.convert({"data": str(tmp_path), "store": {"url": url}}, Config) for url in urls
+    )
+    with store_access(first) as server, store_access(second) as audit:
+        assert [each.resolve({}) for each in (server, audit)] == urls
+        assert Path(server.file).stat().st_mode & 0o777 == 0o600
+        # The second process of a store replaces its file by an equal one.
+        with store_access(first) as again:
+            assert again == server
+    assert len(list((tmp_path / "history").iterdir())) == 2
 
 
 def test_location_without_option_resolves_to_embedded_store_of_data_directory(

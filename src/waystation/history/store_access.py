@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from waystation.errors import NoStoreError, OtherDataSetError
 from waystation.history.log_reader import LogReader
 from waystation.history.sources.options import Location
 from waystation.history.store_file import store_url_file
-from waystation.runtime.data_files import make_private, write_private
+from waystation.runtime.data_files import make_private, replace_private
 from waystation.store.address import parse_address
 from waystation.store.embedded.server import EmbeddedServer
 
@@ -73,8 +74,13 @@ def store_access(settings: Config) -> Iterator[Location]:
 
 
 def _written(folder: Path, url: str) -> Path:
-    """A file with the URL, for this machine's tasks, that nobody else may read."""
+    """Return a file with the URL, for the tasks of this machine, that only its user can read.
+
+    Each URL has a file of its own, because commands with another store share the data directory
+    with the server, whose tasks read the file at any time.
+    """
     make_private(folder)
-    file = folder / "store-url"
-    write_private(file, url)
+    digest = hashlib.sha256(url.encode()).hexdigest()[:24]
+    file = folder / f"store-url-{digest}"
+    replace_private(file, url)
     return file

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,19 @@ def write_private(file: Path, text: str) -> None:
     tighten([file])
     with open_private(file, "w") as output:
         output.write(text)
+
+
+def replace_private(file: Path, text: str) -> None:
+    """Replace a file with mode 0600, so that a reader sees either the former text or this one."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as output:
+            output.write(text)
+        os.replace(name, file)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
 
 
 def tighten(paths: Iterable[Path]) -> None:

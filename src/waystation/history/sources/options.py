@@ -68,14 +68,7 @@ class Location(msgspec.Struct, frozen=True):
         if self.option:
             return self.option
         if file := self.file or environment.get(f"{variable}_FILE", ""):
-            try:
-                return Path(file).read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise SourceOptionError(
-                    f"The file with the URL of the {self.kind} cannot be read: {error.strerror}.",
-                    field=f"{self.kind}_file",
-                    hint="Each machine that runs executors needs the file.",
-                ) from error
+            return self._read_file(Path(file))
         if url := environment.get(variable, ""):
             return url
         if self.kind == "archive":
@@ -93,6 +86,28 @@ class Location(msgspec.Struct, frozen=True):
             hint=f"Give store_file, or store for a URL without a password; or set ${variable}; or"
             " run Spark in the folder of `waystation dev`.",
         )
+
+    def _read_file(self, file: Path) -> str:
+        field = f"{self.kind}_file"
+        try:
+            url = file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SourceOptionError(
+                f"The file with the URL of the {self.kind} cannot be read: {error.strerror}.",
+                field=field,
+                hint="Each machine that runs executors needs the file.",
+            ) from error
+        except UnicodeDecodeError:
+            url = ""
+        if not url:
+            # Without its content, which may have a password.
+            raise SourceOptionError(
+                f"The file {file} does not contain the URL of the {self.kind}: it is empty or not"
+                " UTF-8.",
+                field=field,
+                hint="Write the URL and nothing else into it.",
+            )
+        return url
 
 
 def _embedded_url(data: Path) -> str:
