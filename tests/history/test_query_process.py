@@ -37,6 +37,7 @@ from waystation.history.query_protocol import (
     send,
     socket_address,
 )
+from waystation.history.query_server import _READS
 
 ORDERS = "t.default.orders.0"
 COUNT = "select count(*) n from waystation.messages"
@@ -171,6 +172,14 @@ def test_queries_share_one_spark_session_and_see_new_commits(
         assert finish(process)[0] == code
     assert querier.count() == 15
     assert querier.pid() == pid
+    # A query does not wait for a statement that Spark executes while it plans it.
+    copy = tmp_path / "copy"
+    process = querier.start(f"insert overwrite directory '{copy}' using parquet {ENDLESS}")
+    eventually_sync(copy.exists, timeout=120)
+    assert querier.count() == 15
+    assert process.poll() is None
+    process.kill()
+    finish(process)
     # Another lake is answered by another process, and the idle one ends
     other = tmp_path / "other"
     local_ingest(other, store_url).run()
@@ -181,7 +190,7 @@ def test_queries_share_one_spark_session_and_see_new_commits(
     pid = querier.pid()
     # The end on request
     assert querier.run("--stop")[:2] == (0, '{"stopped":1}\n')
-    assert ended(pid, seconds=0)
+    assert ended(pid, seconds=5)
     assert querier.sockets() == []
     assert querier.run("--stop")[:2] == (0, '{"stopped":0}\n')
 
@@ -241,13 +250,17 @@ def test_sql_needs_either_a_query_or_stop(run: Run) -> None:  # noqa: F811
 
 
 def test_query_place_differs_for_everything_that_changes_an_answer(tmp_path: Path) -> None:
-    def identity(variables: dict[str, str] | None = None, **history: object) -> str:
-        config = msgspec.convert({"data": str(tmp_path), "history": history}, Config)
+    def identity(
+        variables: dict[str, str] | None = None, store: str = "redis://a", **history: object
+    ) -> str:
+        sections = {"store": {"url": store}, "history": history}
+        config = msgspec.convert({"data": str(tmp_path), **sections}, Config)
         return query_place(config, variables or {}).identity
 
     same = identity()
     assert identity({"TERM": "xterm", "PWD": "/"}) == same
     others = [
+        identity(store="redis://b"),
         identity(lake="/other"),
         identity(memory="1g"),
         identity(master="local[1]"),
@@ -288,3 +301,22 @@ def test_a_socket_with_a_long_path_is_reached(tmp_path: Path) -> None:
                 assert receive_request(accepted) == StopRequest()
                 send(accepted, QueryFailed("c", "e"))
                 assert receive_reply(connection) == QueryFailed("c", "e")
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_read"),
+    [
+        ("select 1", True),
+        ("-- messages\n /* all */ ((SELECT 1) union select 2)", True),
+        ("with a as (select 1)\nselect * from a", True),
+        ("from range(3)", True),
+        ("create table t as select 1", False),
+        ("insert into t select 1", False),
+        ("with a as (select 1)\ninsert into t select * from a", False),
+        ("from range(3) INSERT into t select *", False),
+        ("set a = b", False),
+        ("drop view waystation.messages", False),
+    ],
+)
+def test_reads_are_statements_that_spark_only_plans(sql: str, is_read: bool) -> None:
+    assert bool(_READS.match(sql)) == is_read

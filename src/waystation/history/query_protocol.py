@@ -146,6 +146,8 @@ def query_place(config: Config, environment: Mapping[str, str]) -> QueryPlace:
     facts = {
         "versions": [__version__, version("pyspark"), sys.executable, sys.version],
         "lake": config.public_lake,
+        # Sources without an option read this store.
+        "store": config.store.url,
         "settings": msgspec.to_builtins(config.history),
         "environment": sorted(
             (name, value) for name, value in environment.items() if _VARIABLES.fullmatch(name)
