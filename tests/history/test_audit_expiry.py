@@ -18,6 +18,7 @@ from tests.history.local_ingest import local_ingest
 from tests.subscriptions.at_work import Hook
 from waystation import App, AsyncWaystation, Wait
 from waystation.history.audit import Findings, Live, audit
+from waystation.history.ingest import job as ingest_job
 from waystation.history.lake.rollups import refresh_rollups
 from waystation.history.lake.table import Lake
 from waystation.history.store_access import store_access
@@ -119,7 +120,7 @@ async def end(client: AsyncWaystation, waiting: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_audit_of_lives_that_began_before_the_kept_days_finds_only_what_is_planted(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = quick_settings(str(tmp_path / "data"), time_machine=True)
     lake = tmp_path / "lake"
@@ -132,6 +133,8 @@ async def test_audit_of_lives_that_began_before_the_kept_days_finds_only_what_is
         waiting = await begin(running, client, hook.url)
         with store_access(settings) as access:
             clock = Clock()
+            # The clocks of the machine and of the store agree.
+            monkeypatch.setattr(ingest_job, "store_time_ms", lambda logs: clock.now_ms())
 
             def ingest(keep_days: int = 0) -> Any:
                 job = local_ingest(lake, access.resolve(), keep_days=keep_days)

@@ -15,11 +15,14 @@ from tests.history.lake_check import gaps_of
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from tests.history.test_maintenance import DAY_MS, FIRST_MS, row
+from waystation.history.ingest import job as ingest_job
+from waystation.history.ingest.job import store_time_ms
 from waystation.history.lake.expiry import expire_rows, first_kept_day
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TableSchema
 from waystation.history.lake.table import Lake, LakeTable, TableOffset
+from waystation.history.log_reader import LogReader
 from waystation.runtime.clock import Clock
 
 LOG, FIRST_DAY = "t.default.orders.0", date(2026, 1, 2)
@@ -144,7 +147,7 @@ def test_expiry_beside_a_compaction_is_refused_and_doubles_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "replace", overtaken)
-        assert expire_rows(tables, MESSAGES, date(2026, 1, 4), day_ms(3)) == 0
+        assert expire_rows(tables, MESSAGES, date(2026, 1, 4), day_ms(3)) is None
     assert live(lake) == list(range(12))
 
     assert expire_rows(tables, MESSAGES, date(2026, 1, 4), day_ms(3)) == 10
@@ -207,12 +210,17 @@ class LaterClock(Clock):
 
 
 @pytest.fixture
-def later_ingest(store_url: str, lake: Path) -> Any:
-    """Return an ingest of a new process, some days later, that keeps one day."""
+def later_ingest(store_url: str, lake: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an ingest of a new process, some days later, that keeps one day.
 
-    def make(days: int) -> Any:
+    The clock of the store is as late, or a given number of days.
+    """
+
+    def make(days: int, *, store_days: int | None = None) -> Any:
         job = local_ingest(lake, store_url, keep_days=1)
         job.clock = LaterClock(days)
+        store_clock = LaterClock(days if store_days is None else store_days)
+        monkeypatch.setattr(ingest_job, "store_time_ms", lambda logs: store_clock.now_ms())
         return job
 
     return make
@@ -258,3 +266,44 @@ def test_recovery_of_a_store_that_lost_expired_rows_reads_what_it_has_now(
     # The rows that were read again expire like all others
     assert later_ingest(3).run().expired_rows == 8 + 1
     assert gaps_of(lake) == [(ORDERS, 0, 8, "expired")]
+
+
+@pytest.mark.parametrize(("days", "store_days"), [(3, 0), (0, 3), (4000, 4000)])
+def test_ingest_with_a_clock_that_is_ahead_deletes_no_row(
+    later_ingest: Any, writer: LogWriter, lake: Path, days: int, store_days: int
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    later_ingest(0).run()
+
+    assert later_ingest(days, store_days=store_days).run().expired_rows == 0
+    assert later_ingest(days, store_days=store_days).run().expired_rows == 0
+
+    assert live(lake) == list(range(6))
+    assert later_ingest(3).run().expired_rows == 6
+
+
+def test_store_time_is_that_of_the_store(store_url: str, writer: LogWriter) -> None:
+    times = []
+    with LogReader(store_url) as logs:
+        for _ in range(2):
+            reply: Any = writer.command("TIME")
+            times += [int(reply[0]) * 1000 + int(reply[1]) // 1000, store_time_ms(logs)]
+    assert times == sorted(times)
+
+
+def test_ingest_after_a_failed_expiry_tries_it_again(
+    later_ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.create(ORDERS)
+    writer.append(ORDERS, envelopes(6))
+    later_ingest(0).run()
+    job = later_ingest(3)
+    with monkeypatch.context() as patch:
+
+        def fail(*given: Any, **more: Any) -> None:
+            raise OSError("The disk is full.")
+
+        patch.setattr(LakeTable, "replace", fail)
+        assert job.run().expired_rows == 0
+    assert job.run().expired_rows == 6

@@ -139,6 +139,8 @@ class IngestJob:
             return progress  # No station has ever used this store.
         with LogReader(self.store.resolve(), dataset=dataset, damage=self._damage) as logs:
             self._notice_change(logs, dataset)
+            # A clock that is years ahead must not delete rows, so the earlier one counts.
+            behind_ms = min(0, store_time_ms(logs) - self.clock.now_ms())
             # Read before the ends, so that these include the entries that a client waits for.
             status, asked_s = logs.use(read_status), self.clock.uptime_s()
             # A client waits for the lake of the role, and not for another one.
@@ -155,11 +157,11 @@ class IngestJob:
                 if on_progress is not None:
                     on_progress(progress)
                 if progress.rounds % _MAINTAIN_BATCHES == 0:
-                    self._maintain(progress)
+                    self._maintain(progress, behind_ms)
         if progress.rounds % _MAINTAIN_BATCHES:
-            self._maintain(progress)
+            self._maintain(progress, behind_ms)
         elif not progress.rounds:
-            self._expire(progress)
+            self._expire(progress, behind_ms)
         return progress
 
     def _notice_change(self, logs: LogReader, dataset: str) -> None:
@@ -292,20 +294,24 @@ class IngestJob:
                 files = writers.close()[OPERATIONS.name]
             table.commit(files, {key: TableOffset(1) for key in new.values()})
 
-    def _expire(self, progress: IngestProgress) -> None:
-        """Delete rows that are too old; without new rows, only once a day."""
-        now_ms = self.clock.now_ms()
+    def _expire(self, progress: IngestProgress, behind_ms: int) -> None:
+        """Delete rows that are too old; without new rows, only once a day.
+
+        `behind_ms` is the time by which the clock of the store is behind; 0 if it is not.
+        """
+        now_ms = self.clock.now_ms() + behind_ms
         first_day = first_kept_day(now_ms, self.options.keep_days)
         is_done = first_day == self._expired_before and not progress.rounds
         if is_done or not self.options.keep_days:
             return
-        for schema in BASE:
-            progress.expired_rows += expire_rows(self.lake, schema, first_day, now_ms)
-        expire_group_load(self.lake, first_day)
-        self._expired_before = first_day
+        counts = [expire_rows(self.lake, schema, first_day, now_ms) for schema in BASE]
+        progress.expired_rows += sum(count or 0 for count in counts)
+        if None not in counts and expire_group_load(self.lake, first_day):
+            # After a failure, the next run tries again.
+            self._expired_before = first_day
 
-    def _maintain(self, progress: IngestProgress) -> None:
-        self._expire(progress)
+    def _maintain(self, progress: IngestProgress, behind_ms: int) -> None:
+        self._expire(progress, behind_ms)
         for schema in BASE:
             result = maintain(
                 self.lake.folder(schema),
@@ -314,6 +320,12 @@ class IngestJob:
             )
             progress.compacted_files += result.compacted
             progress.deleted_files += result.deleted
+
+
+def store_time_ms(logs: LogReader) -> int:
+    """Return the time of the store, which a time machine does not move."""
+    ((seconds, microseconds),) = logs.replies([("TIME",)])
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 def reached_offsets(receipts: Iterable[RangeReceipt]) -> dict[str, TableOffset]:

@@ -38,6 +38,9 @@ _log = logger("history")
 
 #: Kinds of deliveries that stay: the audit needs them to know what a subscription has to deliver.
 _LASTING_KINDS = pa.array(["start", "reset"])
+#: Refuse to delete rows if all of them were ingested so long before the days to delete ended. With
+#: a correct clock, a lake has such rows only if no process expired rows in the meantime.
+_IDLE_DAYS_MAX = 366
 _PARTITION = ("dataset", "log", "log_partition")
 
 #: Data set, log and number of a partition.
@@ -52,6 +55,8 @@ class _Survey(msgspec.Struct):
     #: Rows that stay.
     lasting: int = 0
     has_expired_gaps: bool = False
+    #: Time at which the newest row was ingested, in seconds.
+    ingested_s: int = 0
     #: The offset behind the last row to delete of each partition.
     ends: dict[_Key, int] = {}
 
@@ -61,32 +66,41 @@ def first_kept_day(now_ms: int, keep_days: int) -> date:
     return datetime.fromtimestamp(now_ms / 1000, UTC).date() - timedelta(days=keep_days)
 
 
-def expire_rows(lake: Lake, schema: TableSchema, first_day: date, now_ms: int) -> int:
+class _ImplausibleTimeError(HistoryError):
+    """The clock is probably years ahead."""
+
+
+def expire_rows(lake: Lake, schema: TableSchema, first_day: date, now_ms: int) -> int | None:
     """Delete the rows of the days before one from a table. Return their number.
 
-    Failures are logged, because the next maintenance does the same again.
+    Return None after a failure, which is logged, because the next maintenance does the same again.
+    Refuse to delete rows if the newest of them was ingested more than a year before `first_day`,
+    because the clock is probably wrong. Rows of an idle table that expire each day are newer.
     """
-    rows = 0
+    rows: int | None = None
     with _logged_failures(schema.name):
-        if DeltaTable.is_deltatable(lake.folder(schema)):
-            rows = _expire(lake.open(schema), schema, first_day, now_ms)
+        is_there = DeltaTable.is_deltatable(lake.folder(schema))
+        rows = _expire(lake.open(schema), schema, first_day, now_ms) if is_there else 0
     if rows:
         _log.info("rows expired", table=schema.name, rows=rows, kept_from=first_day.isoformat())
     return rows
 
 
-def expire_group_load(lake: Lake, first_day: date) -> None:
+def expire_group_load(lake: Lake, first_day: date) -> bool:
     """Delete the buckets of the days before one from `group_load`, because they name groups.
 
+    Return whether that succeeded.
     The other rollups have only counts and the names of pipelines, subscriptions and endpoints.
     """
     folder = lake.folder(GROUP_LOAD)
     with _logged_failures(GROUP_LOAD.name):
         if not DeltaTable.is_deltatable(folder):
-            return
+            return True
         table = DeltaTable(folder)
         if table.to_pyarrow_dataset().count_rows(filter=pc.field("day") < pa.scalar(first_day)):
             table.delete(f"day < '{first_day.isoformat()}'")
+        return True
+    return False
 
 
 def _expire(table: LakeTable, schema: TableSchema, first_day: date, now_ms: int) -> int:
@@ -95,6 +109,14 @@ def _expire(table: LakeTable, schema: TableSchema, first_day: date, now_ms: int)
     rows = sum(survey.rows for survey in surveys.values())
     if not rows:
         return 0
+    newest = datetime.fromtimestamp(max(each.ingested_s for each in surveys.values()), UTC).date()
+    if newest < first_day - timedelta(days=_IDLE_DAYS_MAX):
+        raise _ImplausibleTimeError(
+            f"All {rows:,} rows were ingested before {newest + timedelta(days=1)}, and the clock"
+            f" demands to delete those before {first_day}.",
+            hint="Correct the clock of this machine and of the store. If it is right, rows expire"
+            " when newer ones become too old.",
+        )
     removed = [file for file, each in surveys.items() if each.rows or each.has_expired_gaps]
     ends: dict[_Key, int] = {}
     for survey in surveys.values():
@@ -119,10 +141,13 @@ def _expire(table: LakeTable, schema: TableSchema, first_day: date, now_ms: int)
 
 def _survey(table: LakeTable, schema: TableSchema, file: LakeFile) -> _Survey:
     survey = _Survey()
-    names = [*_PARTITION, "log_offset", "gap_end", "gap_cause"]
+    names = [*_PARTITION, "log_offset", "ingested", "gap_end", "gap_cause"]
     names += ["kind"] if schema is DELIVERIES else []
     columns = pa.schema([schema.schema.field(name) for name in names])
     for batch in read_batches(table.folder, file.path, columns):
+        newest = pc.max(batch.column("ingested")).as_py()
+        if newest is not None:
+            survey.ingested_s = max(survey.ingested_s, int(newest.timestamp()))
         lasting = _is_lasting(schema, file, batch)
         expired = _equals(batch.column("gap_cause"), EXPIRED)
         survey.lasting += lasting.true_count
