@@ -174,7 +174,9 @@ def test_queries_share_one_spark_session_and_see_new_commits(
     assert querier.pid() == pid
     # A query does not wait for a statement that Spark executes while it plans it.
     copy = tmp_path / "copy"
-    process = querier.start(f"insert overwrite directory '{copy}' using parquet {ENDLESS}")
+    # It has one task, so that the other core is free.
+    endless = "select id from range(0, 1000000000000000, 1, 1) where id < 0"
+    process = querier.start(f"insert overwrite directory '{copy}' using parquet {endless}")
     eventually_sync(copy.exists, timeout=120)
     assert querier.count() == 15
     assert process.poll() is None
@@ -315,6 +317,7 @@ def test_a_socket_with_a_long_path_is_reached(tmp_path: Path) -> None:
         ("with a as (select 1)\ninsert into t select * from a", False),
         ("from range(3) INSERT into t select *", False),
         ("set a = b", False),
+        ("/* */ " * 1000 + "set a = b", False),
         ("drop view waystation.messages", False),
     ],
 )

@@ -54,6 +54,8 @@ from waystation.runtime.logging import configure_logging, logger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from waystation.history.lake.views import QueryResult
+
 _log = logger("history")
 #: Words on standard output for the client that started the process.
 LISTENING, BUSY = "listening", "busy"
@@ -65,9 +67,14 @@ _REQUEST_S_MAX = 10.0
 _LAST_REPLIES_S = 5.0
 _LOOK_S = 0.5
 _ERROR_CHARACTERS_MAX = 10_000
-#: Statements that leave the views of the lake as they are.
+#: Statements that Spark only plans, and that leave the views of the lake as they are, behind
+#: brackets and comments. A statement with one of the last words may write: `with … insert`. The
+#: first repetition is possessive, so that a match takes linear time.
 _READS = re.compile(
-    r"\s*(select|with|from|values|table|show|desc|describe|explain)\b", re.IGNORECASE
+    r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*+"
+    r"((select|values|table|show|desc|describe|explain)\b"
+    r"|(with|from)\b(?!.*\b(insert|update|delete|merge)\b))",
+    re.IGNORECASE | re.DOTALL,
 )
 _AGAIN = "Run the query again: a new process starts. If memory was short, raise it with --memory."
 
@@ -150,7 +157,7 @@ class QueryServer:
         self._stopped = threading.Event()
         self._connections = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._permits = threading.BoundedSemaphore(_QUERIES_MAX)
-        #: Held while views are created and a query is planned, because all sessions share views.
+        #: Held while views are created and a read is planned, because all sessions share views.
         self._planning = threading.Lock()
         #: Id and version of each table that the views show; empty if that is unknown.
         self._attached: dict[str, tuple[str, int]] = {}
@@ -295,8 +302,7 @@ class QueryServer:
         return QueryEnded()
 
     def _run(self, query: _Query) -> None:
-        from waystation.history.lake.views import query_views  # noqa: PLC0415 (as above)
-        from waystation.history.progress import task_watch  # noqa: PLC0415
+        from waystation.history.progress import task_watch  # noqa: PLC0415 (as above)
         from waystation.history.query_results import encode_result  # noqa: PLC0415
         from waystation.history.session import ui_address  # noqa: PLC0415
         from waystation.history.spark_errors import spark_errors  # noqa: PLC0415
@@ -315,13 +321,24 @@ class QueryServer:
         ):
             # Settings and temporary views of a query end with its session.
             session = spark.newSession()
-            with self._planning:
-                self._attach(session)
-                if not _READS.match(query.sql):
-                    self._attached = {}  # The statement may change the views.
-                result = query_views(session, query.sql)
+            result = self._planned(session, query.sql)
             for piece in encode_result(result.columns, result.rows(), query.form):
                 query.send(ResultPiece(piece))
+
+    def _planned(self, session: SparkSession, sql: str) -> QueryResult:
+        """Return the result of a statement. Spark computes the rows of a read later."""
+        from waystation.history.lake.views import query_views  # noqa: PLC0415 (as above)
+
+        with self._planning:
+            self._attach(session)
+            if _READS.match(sql):
+                return query_views(session, sql)
+        try:
+            # Without the lock, because Spark executes the statement here, which can take long.
+            return query_views(session, sql)
+        finally:
+            with self._planning:
+                self._attached = {}  # The statement may have changed the views.
 
     def _attach(self, session: SparkSession) -> None:
         """Make the views those of the newest version of the lake, unless they already are."""
