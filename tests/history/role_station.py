@@ -19,9 +19,9 @@ from waystation.runtime.ids import RandomIds
 from waystation.testing.station import Serving, quick_settings
 
 #: Ingest process without Spark. It answers each request with an event of its argument, the last
-#: one for all further requests: `ok`, `failed`, `echo`, which fails with the request as error, or
-#: `crash`, which ends the process. If the first argument is a folder, each answer waits for a file
-#: there with the number of the request.
+#: one for all further requests: `ok`, `failed`, `echo`, which fails with the request as error,
+#: `long`, which is a line that is no event, or `crash`, which ends the process. If the first
+#: argument is a folder, each answer waits for a file there with the number of the request.
 _SCRIPTED = """
 import os, sys, time
 print('{"type": "started", "spark": "4"}', flush=True)
@@ -35,6 +35,8 @@ for number, line in enumerate(sys.stdin, 1):
         sys.exit(3)
     if answer == "echo":
         print('{"type": "failed", "code": "x", "error": "' + line.strip() + '"}', flush=True)
+    elif answer == "long":
+        print("x" * 1_000_000, flush=True)
     elif answer == "failed":
         print('{"type": "failed", "code": "history.lake-write", "error": "The disk is full."}',
               flush=True)

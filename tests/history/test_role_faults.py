@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.helpers.waiting import eventually
@@ -70,7 +71,7 @@ def allow(folder: Path, number: int) -> None:
 # -- Failures ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", ["failed", "crash"])
+@pytest.mark.parametrize("answer", ["failed", "crash", "long"])
 async def test_failing_ingest_with_waiting_client_is_retried_once_and_then_after_the_back_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -340,6 +341,16 @@ async def test_jump_of_the_time_machine_changes_neither_status_nor_lease(
 
         await asyncio.to_thread(use_lease)
         assert os.listdir(gates) == ["1"]
+
+
+def test_failed_event_has_the_start_of_a_long_error() -> None:
+    for error in (
+        HistoryBusyError("\x01" * 1_000_000, hint="h" * 1_000_000),
+        OSError("x" * 99_999),
+    ):
+        event = jobs._failed(error)
+        assert len(msgspec.json.encode(event)) < process.EVENT_BYTES_MAX
+        assert len(event.error) == 10_000
 
 
 # -- Damaged logs ------------------------------------------------------------------------------

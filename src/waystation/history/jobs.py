@@ -34,6 +34,8 @@ _log = logger("history")
 #: Time for the batch in progress after standard input has ended. Then the process ends without it,
 #: and the next one repeats the batch.
 _LAST_BATCH_S = 20.0
+#: Longest error and hint of an event. The role reads lines of at most `process.EVENT_BYTES_MAX`.
+_ERROR_CHARACTERS_MAX = 10_000
 #: Attempts of an ingest while other processes commit to the same tables, and the pauses between.
 _ATTEMPTS_MAX = 20
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 0.1, 5.0
@@ -223,8 +225,13 @@ def retry_busy(run: Callable[[], IngestProgress], requests: JobRequests) -> Inge
 
 def _failed(error: Exception) -> JobFailure:
     if isinstance(error, WaystationError):
-        return JobFailure(error.code, error.message, error.hint)
-    return JobFailure("history.error", f"{type(error).__name__}: {error}")
+        return JobFailure(error.code, _cut(error.message), _cut(error.hint))
+    return JobFailure("history.error", _cut(f"{type(error).__name__}: {error}"))
+
+
+def _cut(text: str) -> str:
+    """Return the start of a text, because an error of Spark can have pages of plans."""
+    return text[:_ERROR_CHARACTERS_MAX]
 
 
 if __name__ == "__main__":

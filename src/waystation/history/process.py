@@ -28,6 +28,10 @@ COMMAND = (sys.executable, "-m", "waystation.history.jobs")
 #: Time for the process to end after its standard input has ended, before it is killed. A batch that
 #: is not committed by then is repeated by the next process.
 END_S = 5.0
+#: Time for the output of a process that has ended, unless a process that it started has the pipe.
+_DISCARD_S = 1.0
+#: Longest event: an error and a hint in characters of up to six bytes, as JSON writes them.
+EVENT_BYTES_MAX = 262_144
 
 _decode_event: msgspec.json.Decoder[JobEvent] = msgspec.json.Decoder(JobEvent)
 
@@ -58,6 +62,7 @@ class IngestProcess:
             env=child_environment(self._settings, os.environ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=EVENT_BYTES_MAX,
             # Ctrl-C on a terminal signals all its processes, and the node ends this one itself.
             start_new_session=True,
         )
@@ -86,6 +91,16 @@ class IngestProcess:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
                 await self._process.wait()
+            await self._discard_output()
+
+    async def _discard_output(self) -> None:
+        """Read what nobody has read, because the pipe is only closed at its end."""
+        assert self._process is not None, "the block was entered"
+        assert self._process.stdout is not None, "it is a pipe"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_S):
+                while await self._process.stdout.read(EVENT_BYTES_MAX):
+                    pass
 
     async def started(self) -> None:
         """Wait until Spark runs. Raise JobFailed if it does not start."""
@@ -108,8 +123,19 @@ class IngestProcess:
     async def _event(self) -> JobEvent:
         assert self._process is not None, "the block was entered"
         assert self._process.stdout is not None, "it is a pipe"
-        line = await self._process.stdout.readline()
-        if not line:
+        try:
+            line = await self._process.stdout.readline()
+            event = _decode_event.decode(line) if line else None
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
+            # A line that is too long, or that another program wrote. What follows is unknown.
+            failure = JobFailure(
+                SparkGoneError.code,
+                f"The ingest process sent an event that cannot be read: {error}.",
+                f"The log of Spark is {self._settings.data_dir / 'history' / 'spark.log'}.",
+                is_over=True,
+            )
+            raise JobFailed(failure) from error
+        if event is None:
             code = await self._process.wait()
             failure = JobFailure(
                 SparkGoneError.code,
@@ -118,7 +144,6 @@ class IngestProcess:
                 is_over=True,
             )
             raise JobFailed(failure)
-        event = _decode_event.decode(line)
         if isinstance(event, JobFailure):
             raise JobFailed(event)
         return event
