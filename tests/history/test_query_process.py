@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,13 +25,17 @@ from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from tests.history.quick_spark import QUICK
 from waystation.config import Config
-from waystation.history.query_client import stop_idle_processes
+from waystation.errors import SparkStartError
+from waystation.history import query_client
+from waystation.history.query_client import QueryProcess, stop_idle_processes, stop_processes
 from waystation.history.query_protocol import (
     REPLY_BYTES_MAX,
     REQUEST_BYTES_MAX,
     QueryFailed,
+    QueryPlace,
     QueryRequest,
     ResultPiece,
+    StopReply,
     StopRequest,
     query_folder,
     query_place,
@@ -37,7 +44,7 @@ from waystation.history.query_protocol import (
     send,
     socket_address,
 )
-from waystation.history.query_server import _READS
+from waystation.history.query_server import _READS, QueryServer
 
 ORDERS = "t.default.orders.0"
 COUNT = "select count(*) n from waystation.messages"
@@ -323,3 +330,73 @@ def test_a_socket_with_a_long_path_is_reached(tmp_path: Path) -> None:
 )
 def test_reads_are_statements_that_spark_only_plans(sql: str, is_read: bool) -> None:
     assert bool(_READS.match(sql)) == is_read
+
+
+class BusyListener(socket.socket):
+    """A listener whose first call fails because the process has too many open files."""
+
+    is_busy = True
+
+    def accept(self) -> Any:
+        if self.is_busy:
+            self.is_busy = False
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> QueryPlace:
+    """Return the place of a query process that is not started."""
+    found = query_place(Config(data=str(tmp_path)), os.environ)
+    found.folder.mkdir(parents=True, mode=0o700)
+    return found
+
+
+@contextmanager
+def listening(place: QueryPlace, listener: socket.socket) -> Iterator[socket.socket]:
+    """Listen on the socket of a place."""
+    with listener, socket_address(place.socket) as address:
+        listener.bind(address)
+        listener.listen()
+        yield listener
+
+
+def test_accept_with_too_many_open_files_serves_the_next_connection(
+    place: QueryPlace, tmp_path: Path
+) -> None:
+    with listening(place, BusyListener(socket.AF_UNIX)) as listener:
+        server = QueryServer(Config(data=str(tmp_path)), place, listener)
+        threading.Thread(target=server._accept, daemon=True).start()
+        with connected(place.socket) as connection:
+            connection.settimeout(60)
+            send(connection, StopRequest(only_idle=True))
+            assert receive_reply(connection) == StopReply(False)
+
+
+def test_terminate_returns_while_the_thread_of_the_handler_has_the_lock_of_the_event(
+    place: QueryPlace, tmp_path: Path
+) -> None:
+    with listening(place, socket.socket(socket.AF_UNIX)) as listener:
+        server = QueryServer(Config(data=str(tmp_path)), place, listener)
+        with server._stopped._cond:
+            handler = threading.Thread(target=server.terminate, daemon=True)
+            handler.start()
+            handler.join(60)
+            assert not handler.is_alive()
+
+
+def test_process_that_does_not_answer_fails_the_query_and_not_the_stop(
+    place: QueryPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_REPLY_S_MAX", "_STOP_S_MAX"):
+        monkeypatch.setattr(query_client, name, 0.05)
+    monkeypatch.setattr(query_client, "_START_S_MAX", 0.5)
+    ignore: Any = lambda *_: None  # noqa: E731
+    with listening(place, socket.socket(socket.AF_UNIX)):
+        process = QueryProcess(Config(data=str(tmp_path)))
+        rows = process.run(
+            COUNT, "json", before_start=ignore, on_started=ignore, on_progress=ignore
+        )
+        with pytest.raises(SparkStartError, match="did not accept the query"):
+            next(rows)
+        assert stop_processes(Config(data=str(tmp_path))) == 0

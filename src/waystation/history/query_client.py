@@ -48,6 +48,8 @@ from waystation.runtime.data_files import make_private, tighten
 _START_S_MAX = 60.0
 _RETRY_S = 0.05
 _STOP_S_MAX = 60.0
+#: Time for a process to accept a query. It does so before the query waits for Spark.
+_REPLY_S_MAX = 20.0
 
 
 class NoQueryProcessError(Exception):
@@ -110,11 +112,14 @@ class QueryProcess:
                 self._start()
                 continue
             try:
+                connection.settimeout(_REPLY_S_MAX)
                 send(connection, request)
                 reply = receive_reply(connection)
+                connection.settimeout(None)
             except BaseException as error:
                 connection.close()
-                if not isinstance(error, ConnectionError):
+                # A process that does not answer in time may still answer the next attempt.
+                if not isinstance(error, ConnectionError | TimeoutError):
                     raise
                 reply = None
             if isinstance(reply, QueryAccepted):
@@ -193,8 +198,8 @@ def _request_stop(file: Path, *, only_idle: bool) -> socket.socket | None:
         return None
     connection.settimeout(_STOP_S_MAX)
     reply = None
-    # A process that is ending closes the connection.
-    with suppress(ConnectionError, msgspec.MsgspecError):
+    # A process that is ending closes the connection. One that is stopped does not answer.
+    with suppress(ConnectionError, TimeoutError, msgspec.MsgspecError):
         send(connection, StopRequest(only_idle))
         reply = receive_reply(connection)
     if isinstance(reply, StopReply) and reply.stopping:

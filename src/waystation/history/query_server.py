@@ -92,7 +92,7 @@ def main() -> int:
         _redirect_output(place)
         configure_logging(format=config.log.format, level=config.log.level)
         server = QueryServer(config, place, listener)
-        signal.signal(signal.SIGTERM, lambda *_: server.stop())
+        signal.signal(signal.SIGTERM, lambda *_: server.terminate())
         server.run()
     return 0
 
@@ -155,6 +155,7 @@ class QueryServer:
         self._is_open = True
         self._has_served = False
         self._stopped = threading.Event()
+        self._is_terminated = False
         self._connections = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._permits = threading.BoundedSemaphore(_QUERIES_MAX)
         #: Held while views are created and a read is planned, because all sessions share views.
@@ -178,7 +179,9 @@ class QueryServer:
                 with self._changed:
                     self._spark = spark
                     self._changed.notify_all()
-                while not self._stopped.wait(_LOOK_S) and not self._is_idle():
+                while not self._is_terminated and not self._stopped.wait(_LOOK_S):
+                    if self._is_idle():
+                        break
                     if java is not None and java.poll() is not None:
                         raise SparkGoneError("The Java process of Spark has ended.", hint=_AGAIN)
                 self._close(QueryStoppedError("The process of the Spark session was stopped."))
@@ -189,6 +192,13 @@ class QueryServer:
     def stop(self) -> None:
         """End the server soon. Running queries fail with QueryStoppedError."""
         self._stopped.set()
+
+    def terminate(self) -> None:
+        """Do the same from a signal handler.
+
+        It runs in the thread of `run`, which may have the lock of the event just then.
+        """
+        self._is_terminated = True
 
     def _is_idle(self) -> bool:
         """Return whether the server should end because no query runs or can come."""
@@ -224,8 +234,15 @@ class QueryServer:
             self._connections.acquire()
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # The listener is closed.
+            except OSError as error:
+                self._connections.release()
+                if self._listener.fileno() < 0:
+                    return  # The listener is closed.
+                # The client is gone, or this process has too many open files for a moment.
+                _log.warning("connection not accepted", reason=str(error))
+                if self._stopped.wait(_LOOK_S):
+                    return
+                continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
