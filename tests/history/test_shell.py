@@ -6,7 +6,9 @@ import contextlib
 import os
 import pty
 import re
+import select
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from tests.cli.conftest import Run, clean_environment, command, run  # noqa: F40
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from tests.history.quick_spark import QUICK
+
+#: Time for a shell on a busy machine. Without it, a shell that waits would stop all tests.
+_SHELL_S_MAX = 400.0
 
 ORDERS = "t.default.orders.0"
 #: The lake, then the live topic, then an error.
@@ -82,8 +87,13 @@ def on_terminal(arguments: tuple[str, ...], typed: str) -> str:
         seen = b""
         # Linux reports the end of a terminal as an error.
         with contextlib.suppress(OSError):
-            while read := os.read(ours, 65_536):
+            until_s = time.monotonic() + _SHELL_S_MAX
+            while select.select([ours], [], [], max(0, until_s - time.monotonic()))[0]:
+                if not (read := os.read(ours, 65_536)):
+                    break
                 seen += read
+            else:
+                process.kill()
         os.close(ours)
         assert process.wait() == 0, seen
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", seen.decode())
