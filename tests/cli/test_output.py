@@ -155,3 +155,20 @@ def test_emit_json_escapes_for_a_terminal_and_not_for_a_pipe(
         said = raw.getvalue().decode()
         assert json.loads(said) == {"label": "a\x9bb\u202e"}
         assert (printable(said) == said) is terminal
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (["id", "n"], ["id", "n"]),
+        (["id", "id", "id"], ["id", "id_2", "id_3"]),
+        (["id", "id", "id_2"], ["id", "id_3", "id_2"]),
+        (["id_2", "id", "id"], ["id_2", "id", "id_3"]),
+    ],
+)
+def test_json_result_with_repeated_column_names_has_all_columns(
+    columns: list[str], names: list[str]
+) -> None:
+    row = tuple(range(len(columns)))
+    (line,) = b"".join(encode_result(columns, [row], "json")).splitlines()
+    assert json.loads(line) == dict(zip(names, row, strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.helpers.spark_cluster import spark_cluster
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from tests.history.quick_spark import QUICK
-from waystation.history.cluster import ClusterState, Resources, refuse
+from waystation.history.cluster import ClusterState, Resources, _read_state, refuse
 
 MASTER = "spark://m:7077"
 WANTED = Resources(2048, 1)
@@ -58,6 +60,12 @@ def test_refuse_tells_an_empty_cluster_from_a_busy_one() -> None:
 
 def test_refuse_accepts_a_cluster_with_one_large_worker() -> None:
     assert refuse(MASTER, state(Resources(1024, 4), Resources(2048, 1)), {}) is None
+
+
+@pytest.mark.parametrize("jvm", [None, SimpleNamespace(org=SimpleNamespace(apache=print))])
+def test_state_of_a_cluster_whose_spark_lacks_a_class_is_unknown(jvm: Any) -> None:
+    context: Any = SimpleNamespace(_jvm=jvm)
+    assert _read_state(context, "spark://a:7077,b:7077") is None
 
 
 @pytest.mark.slow

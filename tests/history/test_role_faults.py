@@ -23,7 +23,12 @@ from tests.history.role_station import (
     with_role,
 )
 from waystation import AsyncWaystation
-from waystation.errors import HistoryBusyError, StoreDamagedError, StoreUnavailableError
+from waystation.errors import (
+    HistoryBusyError,
+    HistoryError,
+    StoreDamagedError,
+    StoreUnavailableError,
+)
 from waystation.history import jobs, process, role
 from waystation.history.jobs import IngestProgress, JobRequests, retry_busy
 from waystation.history.lake.identity import TABLES, read_lake_id
@@ -301,6 +306,26 @@ def test_lake_id_has_the_tables_that_ingest_writes(tmp_path: Path) -> None:
 
 
 # -- Time machine ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{"])
+def test_lake_id_of_a_folder_that_is_none_is_refused_and_a_new_table_has_none(
+    tmp_path: Path, content: str
+) -> None:
+    log = tmp_path / "lake" / "messages" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text(content)
+    assert read_lake_id(str(tmp_path / "lake")) in ("", f"messages={log.stat().st_ino}")
+    with pytest.raises(HistoryError, match="cannot be read"):
+        read_lake_id(str(log / "00000000000000000000.json"))
+
+
+async def test_lake_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    lake.touch()
+    async with serving(with_role(tmp_path, lake=str(lake))) as running:
+        status = await eventually(lambda: in_state(running, "failing"))
+        assert "The lake cannot be read" in status.error
 
 
 async def test_jump_of_the_time_machine_changes_neither_status_nor_lease(

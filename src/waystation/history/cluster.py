@@ -125,7 +125,8 @@ def _read_state(context: SparkContext, master: str) -> ClusterState | None:
     for place in master.removeprefix("spark://").split(","):
         try:
             found = _ask_master(context, f"spark://{place}")
-        except Py4JError as error:
+        except (Py4JError, TypeError, AttributeError) as error:
+            # Of the last two, Py4J raises one for a class or method that this Spark does not have.
             _log.warning("cluster state unknown", master=place, error=error)
             continue
         if found is not None:

@@ -45,8 +45,9 @@ def _lines(
     columns: list[str], rows: Iterable[tuple[Any, ...]], form: ResultFormat
 ) -> Iterator[bytes]:
     if form == "json":
+        names = _unique(columns)
         for row in rows:
-            document = dict(zip(columns, row, strict=True))
+            document = dict(zip(names, row, strict=True))
             yield msgspec.json.encode(document, enc_hook=str) + b"\n"
     elif form == "csv":
         for cells in chain([columns], rows):
@@ -57,6 +58,20 @@ def _lines(
         yield msgspec.json.encode(columns) + b"\n"
         for row in islice(rows, TABLE_ROWS_MAX + 1):
             yield msgspec.json.encode([_cell(value) for value in row]) + b"\n"
+
+
+def _unique(columns: Iterable[str]) -> list[str]:
+    """Return the names of columns with a number behind repeated ones: `id`, `id_2`."""
+    columns = list(columns)
+    names: dict[str, None] = {}
+    for index, column in enumerate(columns):
+        name, number = column, 1
+        # A later column can have the name that a number makes.
+        while name in names or (number > 1 and name in columns[index:]):
+            number += 1
+            name = f"{column}_{number}"
+        names[name] = None
+    return list(names)
 
 
 def _cell(value: Any) -> str:

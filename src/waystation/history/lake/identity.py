@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from waystation.config import public_place
+from waystation.errors import HistoryError
 
 #: Tables that ingest writes.
 TABLES = (
@@ -24,11 +25,18 @@ def read_lake_id(place: str) -> str:
 
     For a folder, it has the ids of the tables, so that the same lake has the same id below another
     path; it is empty without tables. For a URL, it is the URL without its password, because a look
-    at an object store each second would cost too much.
+    at an object store each second would cost too much. Raise HistoryError if the folder cannot
+    be read, so that the role reports it and takes no lake that exists for a missing one.
     """
     if "://" in place:
         return public_place(place).rstrip("/")
-    tables = ((name, _table_id(Path(place) / name / "_delta_log")) for name in TABLES)
+    try:
+        tables = [(name, _table_id(Path(place) / name / "_delta_log")) for name in TABLES]
+    except OSError as error:
+        raise HistoryError(
+            f"The lake cannot be read: {error}.",
+            hint="Give the user of this process read access to its folder.",
+        ) from error
     return " ".join(f"{name}={found}" for name, found in tables if found)
 
 
@@ -40,7 +48,7 @@ def _table_id(log: Path) -> str:
                 return str(found)
     except FileNotFoundError:
         pass
-    except ValueError:
+    except (ValueError, AttributeError):
         return ""  # The table is being created.
     try:
         return str(log.stat().st_ino)
