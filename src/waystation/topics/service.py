@@ -443,7 +443,7 @@ class TopicService:
             )
         if self._strict and not is_advised(partitions):
             raise InvalidInputError(
-                f"{partitions} partitions can be divided equally among few numbers of shards only.",
+                f"Only few numbers of shards divide {partitions} partitions evenly.",
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or disable `topics.strict_partitions`.",
             )
