@@ -210,7 +210,9 @@ async def test_leader_runs_all_steps_after_a_jump_of_test_time(server: EmbeddedS
         await eventually(lambda: step.passes == 2)
 
 
-async def test_leader_step_of_functions_runs_and_stands_down(server: EmbeddedServer) -> None:
+async def test_leader_with_maintenance_functions_calls_run_and_stand_down(
+    server: EmbeddedServer,
+) -> None:
     step = Step()
     async with leader_of(server, "one", MaintenanceFunctions(step.run, step.stand_down)) as leader:
         await eventually(lambda: step.passes > 0)

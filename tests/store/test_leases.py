@@ -98,7 +98,7 @@ async def test_lease_commit_with_an_old_epoch_writes_nothing(server: EmbeddedSer
 
 
 async def test_lease_renewer_with_blocked_event_loop_renews(server: EmbeddedServer) -> None:
-    # F-14: a step that blocks the event loop must not lose the lease.
+    # A step that blocks the event loop must not lose the lease.
     async with (
         leases_of(server, "first", lease_ms=1000) as first,
         leases_of(server, "second", lease_ms=1000) as second,
