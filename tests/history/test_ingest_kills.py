@@ -1,4 +1,4 @@
-"""F-05: an ingest that is killed at any stage leaves a lake that the next one completes."""
+"""F-05: an ingest that is killed at any stage leaves a lake that the next ingest completes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_tasks_whose_processes_are_killed_are_done_again_and_double_nothing(
         assert (tmp_path / f"task-was-lost-{stage}").exists()
     assert done.stdout == "rows=350\n", done.stderr[-2000:]
     require_whole(lake, store_url)
-    # What the killed ones have written lies there, and belongs to nothing
+    # Files of the killed tasks exist, and belong to no table
     assert len(list(lake.glob("*/day=*/*/*.parquet"))) > sum(
         len(DeltaTable(str(lake / table)).file_uris()) for table in ("messages", "transactions")
     )

@@ -1,4 +1,4 @@
-"""The lake: files and marks come together, a range once, whoever tries."""
+"""Delta tables of the lake: files and offsets in one commit, each range once for all writers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> No
     with pytest.raises(LakeDamagedError, match=f"operations: {path} is missing"):
         where.snapshot().verify_files()
 
-    # What is new can be brought all the same, and with the file back all is there
+    # New rows can be committed nevertheless, and with the file restored all rows are there
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": TableOffset(2)})
     file.write_bytes(whole)
     snapshot = where.snapshot()
@@ -259,7 +259,7 @@ def test_a_print_tells_entries_apart_and_fits_into_a_mark() -> None:
 
 
 def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
-    """A reader that skips files takes what has no least value for a column of nulls."""
+    """Check statistics: a reader that skips files takes a column without them for nulls."""
     lake = Lake(str(tmp_path / "lake"))
     texts = {
         field.name: "é" * 9000 if field.name == "data" else field.name * 5
@@ -283,7 +283,7 @@ def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
 
 
 def test_lake_that_open_creates_is_private(tmp_path: Path) -> None:
-    """Its files follow the umask; nobody else can enter the folder."""
+    """Check the mode of folders only; files in them follow the umask."""
     root = tmp_path / "data" / "lake"
 
     Lake(str(root)).open(OPERATIONS)

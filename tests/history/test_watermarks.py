@@ -1,4 +1,4 @@
-"""Holds of history: what the store keeps for it, and what it does not."""
+"""Holds of history: which entries the store keeps for it."""
 
 from __future__ import annotations
 
