@@ -131,7 +131,7 @@ def test_every_change_and_every_step_is_a_row_once(
     assert len({(row["log_offset"], row["item"]) for row in steps}) == len(steps)
 
 
-def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
+def test_cell_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() -> None:
     good = [f"woken {ID} 3 1 queued -", None]
     entries = [
         b"no entry",

@@ -54,7 +54,7 @@ def expected(*ranges: range) -> list[str]:
 
 
 @pytest.mark.spark_oldest
-def test_topics_become_rows_once_and_the_store_is_told_how_far(
+def test_ingest_of_topics_writes_each_message_once_and_moves_the_holds(
     writer: LogWriter, store_url: str, lake: Path, spark: SparkSession
 ) -> None:
     def ingest() -> IngestJob:
@@ -111,7 +111,7 @@ def test_rounds_are_bounded_and_add_up(ingest: Any, writer: LogWriter, lake: Pat
     assert len(DeltaTable(str(lake / "messages")).file_uris()) == 6
 
 
-def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
+def test_ingest_that_crashes_before_or_after_a_commit_loses_and_doubles_nothing(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check F-05 at the two steps where it would show. Slow tests kill the process itself."""
@@ -143,7 +143,7 @@ def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
     assert len(DeltaTable(str(lake / "messages")).file_uris()) == 1
 
 
-def test_of_two_ingests_at_once_one_is_refused_and_nothing_is_doubled(
+def test_ingest_that_commits_after_another_is_refused_and_doubles_nothing(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -164,7 +164,7 @@ def test_of_two_ingests_at_once_one_is_refused_and_nothing_is_doubled(
     assert ids(lake) == expected(range(15))
 
 
-def test_what_was_trimmed_before_it_was_read_is_counted_once(
+def test_ingest_of_trimmed_entries_counts_them_once(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -247,7 +247,7 @@ def test_ingests_that_run_at_the_same_time_bring_everything_once(
     assert [writer.held(ORDERS, partition) for partition in (0, 1)] == [{SOFT: 59}] * 2
 
 
-def test_a_log_that_has_ended_is_read_to_its_end_and_then_let_go(
+def test_ingest_of_a_sealed_log_reads_it_to_its_end_and_releases_it(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     """Check also a process that had read the whole log before it was sealed."""
@@ -346,7 +346,7 @@ def test_store_that_loses_its_data_before_the_commit_moves_no_offset(
     assert ids(lake) == expected(range(10))
 
 
-def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
+def test_ingest_of_malformed_entries_writes_rows_with_their_bytes(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     bad = b"\xc1 no message of ours"
@@ -369,7 +369,7 @@ def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
 
 
 @pytest.mark.spark_oldest
-def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
+def test_ingest_with_a_failing_task_raises_one_sentence_and_commits_nothing(
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -392,7 +392,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
     assert ingest.run().rows == 3
 
 
-def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: LogWriter) -> None:
+def test_ingest_reports_read_entries_and_their_total(ingest: Any, writer: LogWriter) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(70))
     told: list[tuple[int, int]] = []

@@ -81,7 +81,7 @@ def test_a_topic_says_what_is_recorded_and_may_say_otherwise_later(
     assert all(row["malformed"] for row in found[1::2])
 
 
-def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_then(
+def test_ingest_of_unrecorded_messages_writes_one_gap_after_a_crash_and_a_new_policy(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -118,7 +118,7 @@ def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_th
     assert b"m-8" not in everything(lake)
 
 
-def test_a_topic_that_says_it_in_an_unknown_way_is_left_for_a_later_release(
+def test_ingest_skips_a_topic_with_unknown_recording_options(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     others = "t.default.others.0"
@@ -159,9 +159,7 @@ def shop() -> App:
     return app
 
 
-def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
-    settings: Config, lake: Path
-) -> None:
+def test_record_log_lacks_data_that_a_pipeline_withholds(settings: Config, lake: Path) -> None:
     order = {"card": "secret-1", "cents": 5}
     with background_station(settings, app=shop()) as station, Waystation(station.url) as client:
         start = client.transactions.start

@@ -111,7 +111,7 @@ def test_a_log_that_began_anew_has_lost_everything(
     assert ids(lake, lost=False) == expected(range(7))
 
 
-def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
+def test_repair_that_crashes_at_any_step_is_completed_by_the_next_run(
     ingest: Any,
     writer: LogWriter,
     store_url: str,
@@ -171,7 +171,7 @@ def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
     require_whole(lake, store_url)
 
 
-def test_without_anything_to_compare_with_it_goes_on(
+def test_recovery_without_an_entry_to_compare_continues(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     writer.create(ORDERS)
