@@ -121,7 +121,7 @@ def first_row(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def querier(tmp_path: Path, writer: LogWriter, store_url: str) -> Iterator[Querier]:
-    """Yield a querier of a data directory whose lake has 10 messages."""
+    """Yield a runner of queries over a lake with 10 messages."""
     querier = Querier(tmp_path / "data")
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
