@@ -14,7 +14,7 @@ from tests.history import local_ingest as local
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import HistoryBusyError, LakeWriteError, SparkGoneError
-from waystation.history.following import Turn, follow
+from waystation.history.jobs import TriggeredIngest, run_on_trigger
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.lease import history_lease
 from waystation.history.session import ui_address
@@ -30,12 +30,12 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
-    stop, turns, commit = threading.Event(), list[Turn](), LakeTable.commit
+    stop, turns, commit = threading.Event(), list[TriggeredIngest](), LakeTable.commit
 
     def full(*_: Any) -> None:
         raise LakeWriteError("the disk is full")
 
-    def tell(turn: Turn) -> None:
+    def tell(turn: TriggeredIngest) -> None:
         turns.append(turn)
         match len(turns):
             case 1:
@@ -47,7 +47,7 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
                 stop.set()
 
     ingest = local_ingest(lake, store_url)
-    follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
+    run_on_trigger(ingest, every_seconds=0.01, stop=stop, report=tell)
 
     assert [(turn.ingested.rows, turn.problem) for turn in turns] == [
         (3, ""),
@@ -64,7 +64,7 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
     writer.append(ORDERS, envelopes(3))
     stop, rows = threading.Event(), list[int]()
 
-    def tell(turn: Turn) -> None:
+    def tell(turn: TriggeredIngest) -> None:
         rows.append(turn.ingested.rows)
         match len(rows):
             case 1:
@@ -81,7 +81,7 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
                 stop.set()
 
     ingest = local_ingest(lake, store_url)
-    follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
+    run_on_trigger(ingest, every_seconds=0.01, stop=stop, report=tell)
 
     assert rows == [3, 3, 1]
     table = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=["id"])
@@ -102,9 +102,9 @@ def test_without_spark_it_ends_instead_of_trying_for_ever(
         raise SparkGoneError("The process of Spark has ended.")
 
     monkeypatch.setattr(local, "run_task", gone)
-    ingest, told = local_ingest(lake, store_url), list[Turn]()
+    ingest, told = local_ingest(lake, store_url), list[TriggeredIngest]()
     with pytest.raises(SparkGoneError):
-        follow(ingest, every_seconds=0.01, stop=threading.Event(), tell=told.append)
+        run_on_trigger(ingest, every_seconds=0.01, stop=threading.Event(), report=told.append)
     assert told == []
 
 
@@ -150,10 +150,10 @@ def test_who_waits_for_the_lease_gets_it_when_the_other_has_ended(
             first.__exit__(None, None, None)
         return True
 
-    with history_lease(store_url, waiting=waiting):
+    with history_lease(store_url, retry=waiting):
         assert asked == 2
         # And who does not want to wait any more is told
-        with pytest.raises(HistoryBusyError), history_lease(store_url, waiting=lambda: False):
+        with pytest.raises(HistoryBusyError), history_lease(store_url, retry=lambda: False):
             pass
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.history.progress import part_watch, task_watch
+from waystation.history.progress import phase_watch, task_watch
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ def test_of_several_parts_each_is_told_by_itself_also_after_a_watch_within(
     def work(tasks: int) -> None:
         spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
 
-    with part_watch(spark, lambda *each: told.append(each)) as begin:
+    with phase_watch(spark, lambda *each: told.append(each)) as begin:
         begin("offsets")
         work(8)
         begin("messages")

@@ -104,10 +104,11 @@ def forget(
             _show(planned, as_json=as_json, is_done=False)
             return
         if not yes:
-            question = f"Delete the payloads of {planned.total:,} rows for good?"
+            question = f"Delete the payloads of {planned.total:,} rows permanently?"
             if not typer.confirm(question, err=True):
                 raise typer.Exit(ExitCode.FAILED)
-        # Before it is done, as all operations: a crash leaves an operation that was not completed.
+        # Record the operation first, so that a crash leaves an incomplete operation and not an
+        # unrecorded one.
         _record(access, person, planned)
         done = forget_person(place, person, now_ms)
     _show(done, as_json=as_json, is_done=True)

@@ -58,7 +58,7 @@ def sql(
         bool | None,
         typer.Option(
             "--warm/--no-warm",
-            help="Whether a process keeps Spark for the next query; default with a local master.",
+            help="Keep Spark in a process for the next query; default with a local master.",
         ),
     ] = None,
     stop: Annotated[
@@ -122,7 +122,7 @@ def _result(
             problems.print(f"No process keeps Spark: {error}", style="dim", soft_wrap=True)
         else:
             return
-    # Late: Spark takes seconds to import, and other commands do not need it.
+    # Import here, because Spark takes seconds to import and other commands do not need it.
     from waystation.history.lake.views import run_query  # noqa: PLC0415
     from waystation.history.progress import task_watch  # noqa: PLC0415
     from waystation.history.query_results import encode_result  # noqa: PLC0415
@@ -303,7 +303,7 @@ def _interact(names: dict[str, Any], banner: str) -> None:
 
 
 def _execute(source: str, names: dict[str, Any]) -> bool:
-    """Execute code as `python -` does; return False after an error, whose traceback is printed."""
+    """Execute code as `python -` does. Print the traceback of an error and return False."""
     interpreter = _Interpreter(names)
     interpreter.runsource(source, "<stdin>", "exec")
     return not interpreter.has_failed

@@ -149,8 +149,8 @@ class LogReader:
     def holes(self, partitions: Iterable[tuple[str, int]]) -> list[Gap]:
         """Return the ranges that are missing from partitions, and that retention did not remove.
 
-        Only a partition whose stream has fewer entries than its head says is read. Nothing is
-        logged, because the caller reports the ranges.
+        Read only partitions of which the stream has fewer entries than the offsets of the head
+        imply. Write no log lines, because the caller reports the ranges.
         """
         states = self.states(partitions)
         streams = [("XLEN", keys.entries(*each)) for each in states]
@@ -162,7 +162,7 @@ class LogReader:
                 span = OffsetRange(log, partition, state.first, state.end)
                 parts = self.blocks(span, on_gap="count", log_gaps=False)
                 found += [each for each in parts if isinstance(each, Gap)]
-        # Others were trimmed between the look at the head and the one at the stream.
+        # Gaps with another cause are entries that were trimmed between the two reads.
         return [gap for gap in found if gap.cause == "damaged"]
 
     def hold(self, span: OffsetRange, reader: str) -> None:

@@ -225,7 +225,7 @@ def delete_statistics(folder: str, paths: Set[str], *, ids: IdSource | None = No
     """Delete the statistics of files from the Delta log, because they have values of rows.
 
     The files are no part of the newest version. The entry of a commit stays, without the smallest
-    and largest values of these files. Each entry is replaced as a whole, so that a crash leaves the
+    and largest values of these files. Each entry is replaced atomically, so that a crash leaves the
     old or the new one.
     """
     files, root = _file_system(folder)

@@ -66,7 +66,7 @@ class ForgottenRows(msgspec.Struct):
 
     #: Rows that were blanked, by table.
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-    #: Files that were written anew.
+    #: Files that were rewritten.
     files: int = 0
     #: Files with data of the person that were deleted.
     deleted_files: int = 0
@@ -113,7 +113,7 @@ def forget(
 
 
 class _Rules:
-    """Which rows still have data of the person, and what blanks them."""
+    """Selection of the rows that have data of a person, and the values that replace the data."""
 
     def __init__(self, trace: Trace, *, with_external_ids: bool) -> None:
         self._trace = trace

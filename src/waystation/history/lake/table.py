@@ -120,7 +120,7 @@ class Lake:
             with _writing(schema.name):
                 if "://" not in self.root:
                     make_private(Path(self.root))
-                # Of two processes that create the table, the second one opens it.
+                # If another process creates the table first, open that table.
                 table = DeltaTable.create(
                     folder,
                     schema=Schema.from_arrow(schema.schema),
@@ -495,7 +495,7 @@ def _writing(table: str) -> Iterator[None]:
     except CommitFailedError as error:
         raise HistoryBusyError(
             f"Another process committed to {table} in the meantime.",
-            hint="Nothing was written. Run the command again; it continues from that commit.",
+            hint="No rows were written. Run the command again; it continues from that commit.",
         ) from error
     except (DeltaError, OSError) as error:
         raise lake_write(table, error) from error

@@ -1,4 +1,4 @@
-"""SVG charts that stand in a page without scripts, fonts or files from elsewhere."""
+"""SVG charts for a page without scripts, fonts or external files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEVEL_BUCKETS_MAX = 40
 
 
 class TimeAxis:
-    """Times from left to right."""
+    """Time axis of a chart: converts buckets to x coordinates."""
 
     def __init__(self, buckets: Buckets, *, left: int = _LEFT) -> None:
         self.buckets = buckets

@@ -28,7 +28,7 @@ from waystation.history.lake.rollup_schema import (
 _POINTS_MAX = 300
 #: Columns of a heat map.
 _COLUMNS_MAX = 96
-#: Pipelines and subscriptions whose percentiles are drawn: those with most traffic.
+#: Pipelines and subscriptions with charts of percentiles: the ones with most traffic.
 _BUSIEST = 2
 #: Rows of a table or heat map.
 _ROWS_MAX = 12
@@ -292,7 +292,7 @@ class _Reader:
         return names
 
     def _endpoint_users(self, endpoints: Sequence[str]) -> dict[tuple[str, str], list[str]]:
-        """Return the subscriptions or pipelines that use endpoints whose names are digests."""
+        """Return the subscriptions or pipelines of each endpoint that is named by a digest."""
         wanted = [each for each in endpoints if _HOST.fullmatch(each) or each.startswith("w.")]
         if not wanted:
             return {}

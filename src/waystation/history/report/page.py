@@ -299,7 +299,7 @@ def _missing(figures: Figures) -> str:
 
 
 def _section(title: str, text: str, parts: Sequence[str], *, empty: str = "") -> str:
-    """Return a section, with one sentence in place of its parts if there are none."""
+    """Return a section with its parts, or with the sentence `empty` if it has no parts."""
     body = f"<p>{escape(text)}</p>{''.join(parts)}" if parts else f"<p>{escape(empty)}</p>"
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
