@@ -126,7 +126,7 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
         with history_lease(access.resolve()):
             refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
-    assert "Another ingest is at work." in refused.stderr
+    assert "Another ingest is running." in refused.stderr
     assert "waystation history status --wait" in refused.stderr
     # The lease was given back
     with store_access(settings) as access, history_lease(access.resolve()):

@@ -80,7 +80,7 @@ def test_forget_command_is_refused_without_one_person_and_beside_another(
     with history_lease(url, "forget"):
         refused = forget("--group", "ann", "--no-ingest")
     assert refused.returncode == 6
-    assert "Another forget is at work." in refused.stderr
+    assert "Another forget is running." in refused.stderr
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def sql(
             table.extend(pieces)
         else:
             _write(pieces, form)
-    # After the bar, which would be drawn into the table.
+    # Print the table after the bar has ended, because the bar would be drawn into it.
     if form == "table":
         _show_table(table)
 
@@ -183,7 +183,7 @@ def _stop(config: Config, *, as_json: bool) -> None:
 
 
 def _write(pieces: Iterable[bytes], form: ResultFormat) -> None:
-    """Write a result to standard output: a pipe gets every byte, a terminal nothing to obey."""
+    """Write a result to standard output. Escape control characters for a terminal."""
     sys.stdout.flush()
     if not sys.stdout.isatty():
         for piece in pieces:

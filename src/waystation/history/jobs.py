@@ -140,7 +140,7 @@ def main() -> int:
 
 
 def _take_stdout() -> IO[bytes]:
-    """Return a stream to the role. What others print to standard output goes to standard error."""
+    """Return a stream to the role, and redirect all other standard output to standard error."""
     # The duplicate is not inherited, so that it closes when this process ends, whatever Spark does.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -216,7 +216,7 @@ def _ingest(ingest: IngestJob, requests: JobRequests, dataset: str, send: Send) 
     try:
         done = retry_busy(run, requests)
     except SparkGoneError:
-        raise  # Only a new process has Spark again.
+        raise  # Only a new process can start Spark again.
     except RETRIED_ERRORS as error:
         _log.warning("ingest failed", error=error)
         return _failed(error)

@@ -59,7 +59,7 @@ def history_lease(
             while lease is None and retry is not None and retry():
                 lease = runner.run(leases.acquire(KEYS[job]))
             if lease is None:
-                raise HistoryBusyError(f"Another {job} is at work.", hint=_HINTS[job])
+                raise HistoryBusyError(f"Another {job} is running.", hint=_HINTS[job])
             try:
                 yield
             finally:

@@ -1,7 +1,7 @@
 """Spark sessions: start Spark locally, on a cluster or over Connect, and report its failures.
 
-Spark and its workers write about themselves to the standard error of their parent. Their output
-goes to `spark.log` instead, so that a command prints only its own.
+Spark and its workers inherit standard output and standard error. Their output goes to `spark.log`
+instead, so that a command prints only its own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def session_settings(plan: SessionPlan) -> dict[str, str]:
     settings = {
         **NEEDED,
         "spark.app.name": "waystation",
-        # Warnings of Spark are about itself, and the log keeps them.
+        # Omit warnings, because they concern Spark itself and not the data.
         "spark.log.level": "ERROR",
         "spark.driver.memory": plan.memory,
         "spark.executor.memory": plan.memory,
@@ -243,5 +243,5 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Return False for log records of Py4J, which describe on a page that Java has ended."""
+    """Return False for log records of Py4J, which print long traces when Java has ended."""
     return "py4j" not in record.pathname

@@ -1,8 +1,8 @@
 """Audit: prove from a lake snapshot that nothing was lost, doubled or overtaken.
 
 With a store, the audit ingests the logs first. Messages and transactions without an end in the lake
-must be in the store or the archive. If one is in neither, its end must be in what the audit ingests
-after the look-up; otherwise it is lost.
+must be in the store or the archive. If a look-up does not find one, the audit ingests again: the
+message or transaction is lost unless its end is among the new entries.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def audit(
 ) -> Findings:
     """Audit a lake; with `live` and `ingest`, also against the store.
 
-    Transactions that ended before `archived_before_ms` must be in the archive. `on_phase` is called
-    with the name of each phase of the audit when it starts.
+    Transactions that ended before `archived_before_ms` must be in the archive. Call `on_phase` with
+    the name of each phase when it starts.
     """
     findings = Findings()
 
@@ -130,7 +130,7 @@ def _note_gaps(tables: AuditTables, findings: Findings) -> None:
     counted: dict[tuple[str, str], int] = {}
     for gap in (*tables.gaps, *tables.lost):
         if gap.cause == DAMAGED:
-            continue  # A finding, not a note.
+            continue  # `_check_damage` reports it as a finding.
         key = (gap.log, gap.cause)
         counted[key] = counted.get(key, 0) + gap.rows
     for (log, cause), rows in sorted(counted.items()):

@@ -213,7 +213,7 @@ def _report_doubled(doubled: DataFrame, findings: Findings) -> None:
 
 
 def _check_order(expected: DataFrame, findings: Findings) -> None:
-    """Report messages that a later message of the group overtook, by its first attempt."""
+    """Report messages that were unsettled when a later message of their group was attempted."""
     earlier = (
         Window.partitionBy("project", "subscription", "incarnation", "group")
         # One number, so that a message with two rows is not earlier than itself.

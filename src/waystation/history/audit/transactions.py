@@ -1,4 +1,4 @@
-"""Checks of transactions: each starts once, and ends once or is alive; ended ones are archived."""
+"""Checks of transactions: each starts once, ends once or is still open, and is then archived."""
 
 from __future__ import annotations
 

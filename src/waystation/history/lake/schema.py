@@ -134,7 +134,7 @@ STEPS = _spec(
         *(field for field in ATTEMPT if field.name != "item"),
     ],
 )
-#: A row for each hop of a message through a shard, and for each range that a shard did not read.
+#: A row for each transition of a message in a shard, and for each range that a shard did not read.
 DELIVERIES = _spec(
     "deliveries",
     _fields(

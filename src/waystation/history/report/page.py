@@ -1,4 +1,4 @@
-"""The report: one HTML page about the time in a lake, without scripts or files from elsewhere."""
+"""The report: one HTML page about the time in a lake, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def _pools(figures: Figures) -> Iterator[str]:
 
 
 def _counts(title: str, text: str, name: str, table: pd.DataFrame) -> Iterator[str]:
-    """Yield a section with a table, or nothing for a station that does not use this part."""
+    """Yield a section with a table, or nothing for a server that does not use this part."""
     if len(table):
         rows = [(key, *(f"{value:,.0f}" for value in row)) for key, *row in table.itertuples()]
         heads = (name, *table.columns)
