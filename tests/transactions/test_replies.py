@@ -266,7 +266,12 @@ async def test_readiness_says_that_nobody_sends_replies(tmp_path: Path) -> None:
         async def is_noted() -> bool:
             return any("no living node sends any" in each for each in await notes())
 
+        async def is_alerted() -> bool:
+            return bool(await latest_notices(node.opened.store, most=9))
+
         await eventually(is_noted)
+        # The watch alerts after it has noted the problem.
+        await eventually(is_alerted)
         (notice,) = await latest_notices(node.opened.store, most=9)
         assert (notice.kind, notice.cause) == ("unsent", (await notes())[-1])
 

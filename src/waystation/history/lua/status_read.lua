@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- repeatable
--- Read the status with the lease of ingest and the ages of its reports. All times are real, so that
--- the time machine changes none of them.
+-- Read the status of history, the lease of ingest, and the ages of the reports.
+-- All times are real, so that the time machine changes none of them.
 --
 -- KEYS    1 status, 2 lease of ingest
 -- ARGV    none
