@@ -1,4 +1,4 @@
-"""`ingest --follow`: what comes later comes into the lake, too."""
+"""Tests of `ingest --follow`: repeated ingests, and the lease that they wait for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from waystation.history.session import ui_address
 ORDERS = "t.default.orders.0"
 
 
-def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
+def test_run_on_trigger_after_failure_reports_it_and_ingests_again(
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -57,7 +57,7 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 5
 
 
-def test_partitions_and_storage_topics_that_come_later_are_read_from_their_beginning(
+def test_run_on_trigger_with_new_partitions_reads_them_from_their_start(
     writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     writer.create(ORDERS)
@@ -68,7 +68,7 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
         rows.append(turn.ingested.rows)
         match len(rows):
             case 1:
-                # The topic goes on in another storage topic, with more partitions
+                # The topic continues in another storage topic, with more partitions
                 writer.append(ORDERS, envelopes(1, first=3))
                 writer.create("t.default.orders.1", 3)
                 writer.append("t.default.orders.1", envelopes(2, first=4), 2)
@@ -88,13 +88,13 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
     assert sorted(table.column("id").to_pylist()) == [f"m-{n}" for n in range(6)]
 
 
-def test_without_spark_it_ends_instead_of_trying_for_ever(
+def test_run_on_trigger_without_spark_raises(
     writer: LogWriter,
     store_url: str,
     lake: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its process is killed in the slow tests."""
+    """The slow tests kill the Java process itself."""
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
 
@@ -108,7 +108,9 @@ def test_without_spark_it_ends_instead_of_trying_for_ever(
     assert told == []
 
 
-def test_it_stops_between_two_rounds(writer: LogWriter, store_url: str, lake: Path) -> None:
+def test_ingest_when_stopped_returns_between_micro_batches(
+    writer: LogWriter, store_url: str, lake: Path
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(30))
     ingest = local_ingest(lake, store_url, batch_rows=10)
@@ -118,7 +120,9 @@ def test_it_stops_between_two_rounds(writer: LogWriter, store_url: str, lake: Pa
     assert ingest.run().rows == 20
 
 
-def test_many_rounds_leave_few_files(writer: LogWriter, store_url: str, lake: Path) -> None:
+def test_ingest_in_many_micro_batches_compacts_files(
+    writer: LogWriter, store_url: str, lake: Path
+) -> None:
     writer.create(ORDERS)
     ingest = local_ingest(lake, store_url, task_rows=2)
     for number in range(5):
@@ -136,9 +140,7 @@ def _messages() -> Any:
     return MESSAGES
 
 
-def test_who_waits_for_the_lease_gets_it_when_the_other_has_ended(
-    writer: LogWriter, store_url: str
-) -> None:
+def test_history_lease_with_retry_waits_for_release(writer: LogWriter, store_url: str) -> None:
     first = history_lease(store_url)
     first.__enter__()
     asked = 0
@@ -152,10 +154,10 @@ def test_who_waits_for_the_lease_gets_it_when_the_other_has_ended(
 
     with history_lease(store_url, retry=waiting):
         assert asked == 2
-        # And who does not want to wait any more is told
+        # Without another attempt, the caller gets the error
         with pytest.raises(HistoryBusyError), history_lease(store_url, retry=lambda: False):
             pass
 
 
-def test_a_session_without_pages_has_no_address(spark: SparkSession) -> None:
+def test_ui_address_of_session_without_ui_is_empty(spark: SparkSession) -> None:
     assert ui_address(spark) == ""
