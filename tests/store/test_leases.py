@@ -203,7 +203,8 @@ async def test_lease_renewer_that_resolves_a_host_name_closes_without_waiting(
         assert await asyncio.to_thread(resolving.wait, 10)
         began = time.monotonic()
         renewer.close()
-        assert time.monotonic() - began < 2.0
+        # The resolver would block for 30 s.
+        assert time.monotonic() - began < 10.0
     finally:
         release.set()
 

@@ -322,7 +322,7 @@ def _registered(name: bytes, partitions: bytes) -> dict[str, int]:
     try:
         return {name.decode(): int(partitions)}
     except ValueError:
-        _log.error("log register damaged", extra={"field": repr(name), "value": repr(partitions)})
+        _log.error("log register damaged", field=repr(name), value=repr(partitions))
         return {}
 
 
