@@ -73,7 +73,7 @@ def test_what_was_produced_is_in_the_lake_after_ingest(
     # The user sees the progress, and the log has the output of Spark
     assert "starting Spark" in shown
     assert re.search(r"rows .* 0/1 ", shown), shown
-    assert re.search(r"Spark shows what it does at http://127\.0\.0\.1:\d+", shown), shown
+    assert re.search(r"Spark UI: http://127\.0\.0\.1:\d+", shown), shown
     assert "WARN" not in shown
     assert (Path(settings.data) / "history" / "spark.log").stat().st_size > 0
 
@@ -112,7 +112,7 @@ def test_a_spark_that_does_not_start_is_told_with_where_to_look(
     first, second = asked.stderr.splitlines()
     assert first.startswith("error Spark does not start: ")
     log = tmp_path / "d" / "history" / "spark.log"
-    assert second.strip() == f"What it said is in {log}."
+    assert second.strip() == f"See its log {log}."
     assert "-Xmx1g" in log.read_text()
 
 
@@ -126,7 +126,7 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
         with history_lease(access.resolve()):
             refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
-    assert "Another ingest is at work." in refused.stderr
+    assert "Another ingest is running." in refused.stderr
     assert "waystation history status --wait" in refused.stderr
     # The lease was given back
     with store_access(settings) as access, history_lease(access.resolve()):
@@ -200,7 +200,7 @@ def test_history_command_without_a_store_is_refused_and_creates_nothing(
 ) -> None:
     refused = run("history", *arguments)
     assert refused.returncode == 1
-    assert "There is no store in" in refused.stderr
+    assert "has no store." in refused.stderr
     assert "WAYSTATION_URL" in refused.stderr
     assert not list(tmp_path.iterdir())
 

@@ -84,7 +84,7 @@ def test_a_server_of_spark_connect_ingests_audits_and_answers(
 
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:
-    with pytest.raises(SparkStartError, match=r"no server of Spark Connect at 127\.0\.0\.1:"):
+    with pytest.raises(SparkStartError, match=r"No Spark Connect server answers at 127\.0\.0\.1:"):
         connect_session(f"sc://127.0.0.1:{free_port()}/;user_id=me")
 
 

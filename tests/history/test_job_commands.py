@@ -85,7 +85,7 @@ def test_a_second_job_is_refused_before_spark_is_started(
         with history_lease(access.resolve(), verb):
             refused = run("history", verb, "--data", settings.data)
     assert refused.returncode == 6
-    assert f"Another {verb} is at work." in refused.stderr
+    assert f"Another {verb} is running." in refused.stderr
 
 
 @pytest.mark.slow
